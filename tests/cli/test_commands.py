@@ -12,8 +12,6 @@ from support.commands import run
 from support.nightly import nightly, some
 
 from oversmooth import Diagnosis
-from oversmooth.anatomy import locate
-from oversmooth.diagnosis import weights as spectra
 
 
 def test_diagnose_prints_saves_and_draws(monkeypatch, capsys, tmp_path, vit):
@@ -84,41 +82,6 @@ def test_spectrum_of_a_directory_a_file_and_a_shard_index_agree(monkeypatch, cap
     assert "█" in text
 
 
-def test_a_stopped_spectrum_goes_on_where_it_was(monkeypatch, tmp_path, gpt):
-    monkeypatch.setenv("OVERSMOOTH_CACHE", str(tmp_path / "cache"))
-    anatomy = locate(gpt)
-    memory = spectra.Memory.of([gpt / "model.safetensors"], True)
-
-    def stop_after_one(done, _total):
-        if done == 1:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        spectra.diagnose_weights("x", anatomy, memory=memory, progress=stop_after_one)
-    assert list(memory.read()) == [anatomy.layers[0].name]
-    with memory.path.open("a") as lines:
-        lines.write('{"layer": "cut o')  # as a kill in the middle of writing leaves it
-
-    computed = []
-    plain = spectra.layer_spectrum
-    monkeypatch.setattr(spectra, "layer_spectrum", lambda layer, **k: computed.append(layer.name) or plain(layer, **k))
-    resumed = spectra.diagnose_weights("x", anatomy, memory=memory)
-    assert computed == [anatomy.layers[1].name]
-    monkeypatch.undo()
-    assert resumed.layers == spectra.diagnose_weights("x", anatomy).layers
-    assert not memory.path.exists()
-
-
-def test_another_checkpoint_or_question_has_another_memory(tmp_path, monkeypatch):
-    monkeypatch.setenv("OVERSMOOTH_CACHE", str(tmp_path))
-    file = tmp_path / "w.safetensors"
-    file.write_bytes(b"1")
-    first = spectra.Memory.of([file], True).path
-    assert spectra.Memory.of([file], False).path != first
-    file.write_bytes(b"22")
-    assert spectra.Memory.of([file], True).path != first
-
-
 def test_table_1_has_the_published_figures_beside_ours(monkeypatch, capsys, tmp_path, vit):
     for rule in ("heads", "joined", "real"):
         assert run(monkeypatch, "reproduce", "table1", vit, "--inputs", 2, "--rule", rule, "-o", tmp_path / "t.md") == 0
@@ -136,24 +99,6 @@ def test_figures_2_and_5(monkeypatch, tmp_path, vit, gpt):
     assert (tmp_path / "5.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_real_rule_counts_what_real_parts_say(vit):
-    """By dense eigenvalues, straight from the definition."""
-    from oversmooth import diagnose, models
-
-    loaded = models.load(str(vit))
-    loaded.model.set_attn_implementation("eager")
-    (batch,) = loaded.inputs(count=2)
-    found = diagnose(loaded.model, [batch], rule="real", joined=0, depth=0)
-    with torch.no_grad():
-        attentions = loaded.model(**batch.inputs, output_attentions=True).attentions
-    for layer, A, seen in zip(locate(loaded.model), attentions, found.layers[1:], strict=True):
-        t = torch.linalg.eigvals(A.double()).real.sort(-1).values  # the last is the 1
-        lam = torch.linalg.eigvals((layer.W_O @ layer.W_V).double()).real
-        mu = (1 + t[..., None] * lam[None, :, None, :]).abs().amax(-1)
-        assert torch.allclose(torch.tensor(seen.dominance.rho_rough_heads).double(), mu[..., :-1].amax(-1), atol=1e-4)
-        assert torch.allclose(torch.tensor(seen.dominance.rho_smooth_heads).double(), mu[0, :, -1], atol=1e-4)
-
-
 @nightly
 def test_the_demo_runs_on_packages_alone(monkeypatch, capsys, tmp_path):
     from oversmooth.demo import language as demo
@@ -163,10 +108,11 @@ def test_the_demo_runs_on_packages_alone(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(demo, "_TEXTS", 1)
     monkeypatch.setattr(demo, "_TOKENS", 12)
     every = vits.images()
-    few = replace(every, images=every.images[:15], labels=every.labels[:15])
+    few = replace(every, images=every.images[:15], labels=every.labels[:15], corrupted=every.corrupted[:, :15])
     monkeypatch.setattr(vits, "images", lambda: few)
     monkeypatch.setattr(vits, "_INPUTS", 1)
-    monkeypatch.setattr(demo, "models", functools.partial(some, demo.models()[::-1], 2))  # ALBERT, and at night all
+    chosen = dict(some(list(demo.MODELS.items())[::-1], 2))  # ALBERT, and at night all
+    monkeypatch.setattr(demo, "MODELS", chosen)
     for place in (demo, vits):
         monkeypatch.setattr(place, "diagnose", functools.partial(place.diagnose, depth=0, joined=0))
     assert run(monkeypatch, "demo", "-o", tmp_path / "demo.html") == 0

@@ -31,33 +31,21 @@ def _commands(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, An
 COMMANDS = dict(_commands(commands()))
 
 
-def test_every_command_has_an_example() -> None:
-    assert set(COMMANDS) <= set(EXAMPLES)
-
-
 @pytest.mark.parametrize("name", COMMANDS)
-def test_examples_are_commands(name: str) -> None:
-    program, *words = shlex.split(EXAMPLES[name])
+def test_every_command_has_an_example_that_it_takes_and_help_in_sentences(name: str) -> None:
+    command, (program, *words) = COMMANDS[name], shlex.split(EXAMPLES[name])
     assert program == "oversmooth"
     assert words[: len(name.split())] == name.split()
-    options = {one for parameter in COMMANDS[name].params for one in (*parameter.opts, *parameter.secondary_opts)}
-    given = [word for word in words[len(name.split()) :] if re.match("-+[a-z]", word)]
-    assert set(given) <= options
-    required = [p for p in COMMANDS[name].params if p.required]
-    for parameter in required:
-        assert not parameter.opts[0].startswith("-") or set(given) & set(parameter.opts), parameter.name
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_is_written_in_sentences(name: str) -> None:
-    command = COMMANDS[name]
-    assert command.help
+    options = {one for parameter in command.params for one in (*parameter.opts, *parameter.secondary_opts)}
+    given = {word for word in words[len(name.split()) :] if re.match("-+[a-z]", word)}
+    assert given <= options
     assert command.help.strip()[0].isupper()
     assert re.search(r"[.:]\s*(\n|$)|example", command.help.strip()), command.help
     for parameter in command.params:
+        if parameter.required:
+            assert not parameter.opts[0].startswith("-") or given & set(parameter.opts), parameter.name
         if not getattr(parameter, "hidden", False):
-            assert parameter.help, f"{name} {parameter.name} has no help"
-            assert parameter.help.rstrip().endswith((".", ")")), f"{name} {parameter.name}: {parameter.help}"
+            assert (parameter.help or "").rstrip().endswith((".", ")")), f"{name} {parameter.name}: {parameter.help}"
 
 
 def test_help_shows_the_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,30 +127,28 @@ def test_as_many_inputs_as_tokens(way):
     assert [layer.tokens["hfc_lfc"] for layer in diagnosis.layers] == pytest.approx(expected, rel=1e-4)
 
 
+class TokensFirst(nn.Module):
+    """Pictures or words, and torch's encoder as it comes."""
+
+    def __init__(self, begin):
+        super().__init__()
+        torch.manual_seed(0)
+        self.begin = begin
+        self.encoder = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(D, HEADS, 2 * D), DEPTH, enable_nested_tensor=False
+        )
+
+    def forward(self, x):
+        x = self.begin(x)
+        return self.encoder(x.flatten(2).permute(2, 0, 1) if x.ndim == 4 else x.transpose(0, 1))
+
+
 def test_pictures_and_words_of_models_whose_encoder_takes_tokens_first():
-    class Pictures(nn.Module):
-        def __init__(self):
-            super().__init__()
-            torch.manual_seed(0)
-            self.patches = nn.Conv2d(3, D, 4, 4)
-            layer = nn.TransformerEncoderLayer(D, HEADS, 2 * D)
-            self.encoder = nn.TransformerEncoder(layer, DEPTH, enable_nested_tensor=False)
-
-        def forward(self, x):
-            return self.encoder(self.patches(x).flatten(2).permute(2, 0, 1))
-
-    class Words(nn.Module):
-        def __init__(self):
-            super().__init__()
-            torch.manual_seed(0)
-            self.words = nn.Embedding(11, D)
-            layer = nn.TransformerEncoderLayer(D, HEADS, 2 * D)
-            self.encoder = nn.TransformerEncoder(layer, DEPTH, enable_nested_tensor=False)
-
-        def forward(self, x):
-            return self.encoder(self.words(x).transpose(0, 1))
-
-    for model, x in ((Pictures().eval(), torch.randn(3, 3, 8, 8)), (Words().eval(), torch.randint(11, (3, 7)))):
+    for begin, x in (
+        (nn.Conv2d(3, D, 4, 4), torch.randn(3, 3, 8, 8)),
+        (nn.Embedding(11, D), torch.randint(11, (3, 7))),
+    ):
+        model = TokensFirst(begin).eval()
         diagnosis = oversmooth.diagnose(model, x)
         assert diagnosis.provenance["inputs"] == 3
         with torch.no_grad():

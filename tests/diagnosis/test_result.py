@@ -94,22 +94,16 @@ def test_what_is_damaged_is_refused(sentence):
         Diagnosis.from_dict(data)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
-def test_a_file_cut_off(share, tmp_path):
-    whole = checks.diagnosis("ViT").to_json()
-    (tmp_path / "cut.json").write_text(whole[: int(share * len(whole))])
-    with pytest.raises(InputError, match=r"cut\.json: this is not JSON"):
-        Diagnosis.load(tmp_path / "cut.json")
-
-
 def test_files_that_cannot_be_read(tmp_path):
-    with pytest.raises(InputError, match="cannot be read"):
-        Diagnosis.load(tmp_path / "nowhere.json")
-    with pytest.raises(InputError, match="cannot be read"):
-        Diagnosis.load(tmp_path)
-    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="cannot be read"):
-        Diagnosis.load(tmp_path / "bytes.json")
+    whole, file = checks.diagnosis("ViT").to_json(), tmp_path / "cut.json"
+    for share in (0.0, 0.3, 0.99):
+        file.write_text(whole[: int(share * len(whole))])
+        with pytest.raises(InputError, match=r"cut\.json: this is not JSON"):
+            Diagnosis.load(file)
+    file.write_bytes(b"\xff\xfe\x00")
+    for path in (file, tmp_path, tmp_path / "nowhere.json"):
+        with pytest.raises(InputError, match="cannot be read"):
+            Diagnosis.load(path)
 
 
 DAMAGES = (None, 5, -1e99, "text", [], {"text": 5}, "missing")

@@ -59,39 +59,32 @@ def test_where_nothing_is_known_nothing_is_said():
 MORE, LESS, SAME = "tokens end more alike", "tokens end less alike", "tokens end about as alike as they began"
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "said"),
-    [
-        (0.8, 0.4, f"from 0.8 to 0.4 (× 0.5); {MORE}"),
-        (0.4, 0.8, f"from 0.4 to 0.8 (× 2); {LESS}"),
-        (1.0, 0.994, f"from 1 to 0.994 (× 0.994); {MORE}"),
-        (1.0, 0.996, f"from 1 to 0.996; {SAME}"),
-        (1.0, 1.004, f"from 1 to 1; {SAME}"),
-        (1.0, 1.006, f"from 1 to 1.01 (× 1.01); {LESS}"),
-        (0.5, 0.0, f"from 0.5 to 0 (× 0); {MORE}"),
-        (0.0, 0.4, f"from 0 to 0.4; {LESS}"),  # no factor leads there
-        (0.0, 0.0, f"from 0 to 0; {SAME}"),
-    ],
-)
-def test_how_far_apart_tokens_end(before, after, said):
-    found = diagnosis(block({"hfc_lfc": 7.0}), block({"hfc_lfc": after}), first={"hfc_lfc": before})
-    assert sentences(found) == [f"Measured: from the first block to the last, HFC/LFC goes {said}."]
+NAMES = {"hfc_lfc": "HFC/LFC", "cos": "the mean cosine", "effective_rank": "the effective rank"}
 
 
 @pytest.mark.parametrize(
     ("metric", "before", "after", "said"),
     [
-        ("cos", 0.2, 0.815, f"the mean cosine goes from 0.20 to 0.81; {MORE}"),
-        ("cos", -0.001, -0.004, f"the mean cosine goes from 0.00 to 0.00; {SAME}"),  # and never -0.00
-        ("cos", -0.006, 0.004, f"the mean cosine goes from -0.01 to 0.00; {MORE}"),
-        ("cos", 0.2, 0.1, f"the mean cosine goes from 0.20 to 0.10; {LESS}"),
-        ("effective_rank", 61.25, 3.0, f"the effective rank goes from 61.2 to 3; {MORE}"),
-        ("effective_rank", 3.0, 4.0, f"the effective rank goes from 3 to 4; {LESS}"),
+        ("hfc_lfc", 0.8, 0.4, f"from 0.8 to 0.4 (× 0.5); {MORE}"),
+        ("hfc_lfc", 0.4, 0.8, f"from 0.4 to 0.8 (× 2); {LESS}"),
+        ("hfc_lfc", 1.0, 0.994, f"from 1 to 0.994 (× 0.994); {MORE}"),
+        ("hfc_lfc", 1.0, 0.996, f"from 1 to 0.996; {SAME}"),
+        ("hfc_lfc", 1.0, 1.004, f"from 1 to 1; {SAME}"),
+        ("hfc_lfc", 1.0, 1.006, f"from 1 to 1.01 (× 1.01); {LESS}"),
+        ("hfc_lfc", 0.5, 0.0, f"from 0.5 to 0 (× 0); {MORE}"),
+        ("hfc_lfc", 0.0, 0.4, f"from 0 to 0.4; {LESS}"),  # no factor leads there
+        ("hfc_lfc", 0.0, 0.0, f"from 0 to 0; {SAME}"),
+        ("cos", 0.2, 0.815, f"from 0.20 to 0.81; {MORE}"),
+        ("cos", -0.001, -0.004, f"from 0.00 to 0.00; {SAME}"),  # and never -0.00
+        ("cos", -0.006, 0.004, f"from -0.01 to 0.00; {MORE}"),
+        ("cos", 0.2, 0.1, f"from 0.20 to 0.10; {LESS}"),
+        ("effective_rank", 61.25, 3.0, f"from 61.2 to 3; {MORE}"),
+        ("effective_rank", 3.0, 4.0, f"from 3 to 4; {LESS}"),
     ],
 )
-def test_cosine_and_rank_are_measured_too(metric, before, after, said):
-    found = diagnosis(block({metric: after}), first={metric: before})
-    assert sentences(found) == [f"Measured: from the first block to the last, {said}."]
+def test_how_far_apart_tokens_end(metric, before, after, said):
+    found = diagnosis(block({metric: 7.0}), block({metric: after}), first={metric: before})
+    assert sentences(found) == [f"Measured: from the first block to the last, {NAMES[metric]} goes {said}."]
 
 
 @pytest.mark.parametrize("metric", ["hfc_lfc", "cos", "effective_rank"])
@@ -143,44 +136,35 @@ def test_all_that_is_measured_is_one_sentence():
 # By part.
 
 
-def test_parts_and_where_most_smoothing_comes_from():
-    found = diagnosis(
-        block(attention=-0.2, mlp=0.3, norm=0.0, gate=0.0),
-        block(attention=-0.5, mlp=-0.1, norm=-0.001, gate=0.25),
-    )
-    assert sentences(found) == [
-        "By part: over all blocks log HFC/LFC changes by -0.25, through attention -0.70, MLPs +0.20, norms +0.00, gate "
-        "+0.25; most smoothing comes from attention, above all at depth 2."
-    ]
-
-
-def test_where_tokens_move_apart_no_part_is_said_to_smooth_most():
-    found = diagnosis(block(attention=0.2, mlp=-0.1), block(attention=0.5, mlp=-0.3))
-    assert sentences(found) == [
-        "By part: over all blocks log HFC/LFC changes by +0.30, through attention +0.70, MLPs -0.40; tokens are set "
-        "apart above all by attention, most at depth 2."
-    ]
-
-
 @pytest.mark.parametrize(
-    ("mlp", "said"),
+    ("blocks", "said"),
     [
-        (-0.506, "-0.01, through attention +0.50, MLPs -0.51; most smoothing comes from MLPs, above all at depth 1"),
-        (-0.496, "+0.00, through attention +0.50, MLPs -0.50"),
+        (
+            [dict(attention=-0.2, mlp=0.3, norm=0.0, gate=0.0), dict(attention=-0.5, mlp=-0.1, norm=-0.001, gate=0.25)],
+            "-0.25, through attention -0.70, MLPs +0.20, norms +0.00, gate +0.25; most smoothing comes from attention, "
+            "above all at depth 2",
+        ),
+        (
+            [dict(attention=0.2, mlp=-0.1), dict(attention=0.5, mlp=-0.3)],
+            "+0.30, through attention +0.70, MLPs -0.40; tokens are set apart above all by attention, most at depth 2",
+        ),
+        (
+            [dict(attention=0.5, mlp=-0.506)],
+            "-0.01, through attention +0.50, MLPs -0.51; most smoothing comes from MLPs, above all at depth 1",
+        ),
+        ([dict(attention=0.5, mlp=-0.496)], "+0.00, through attention +0.50, MLPs -0.50"),  # nothing has no cause
+        (
+            [dict(attention=None, mlp=None), dict(attention=-0.1, mlp=None)],
+            "-0.10, through attention -0.10; most smoothing comes from attention, above all at depth 2",
+        ),
     ],
 )
-def test_what_rounds_to_nothing_has_no_cause(mlp, said):
-    assert sentences(diagnosis(block(attention=0.5, mlp=mlp))) == [
-        f"By part: over all blocks log HFC/LFC changes by {said}."
-    ]
+def test_parts_and_where_most_smoothing_comes_from(blocks, said):
+    found = diagnosis(*(block(**changes) for changes in blocks))
+    assert sentences(found) == [f"By part: over all blocks log HFC/LFC changes by {said}."]
 
 
-def test_a_part_that_is_known_nowhere_is_left_out():
-    found = diagnosis(block(attention=None, mlp=None), block(attention=-0.1, mlp=None))
-    assert sentences(found) == [
-        "By part: over all blocks log HFC/LFC changes by -0.10, through attention -0.10; most smoothing comes from "
-        "attention, above all at depth 2."
-    ]
+def test_parts_that_are_known_nowhere_are_left_out():
     assert sentences(diagnosis(block(attention=None, mlp=None))) == []
 
 
@@ -234,45 +218,38 @@ def test_a_model_that_was_not_steered_or_not_verified_promises_nothing():
         assert sentences(diagnosis(block(), steering=steering)) == []
 
 
+PROMISED = "Steered as promised: the eigenvalues of H lie from"
+
+
+@pytest.mark.parametrize(
+    ("ends", "rooms", "said"),
+    [
+        (
+            [(-0.9, -0.2), (-0.95, -0.1)],
+            (0.25, 0.125),
+            "-0.95 to -0.1 in 2 layers, 0.12 from where sharpening could turn into smoothing",
+        ),
+        ([(-0.5, 0.5)], (None,), "-0.5 to 0.5 in 1 layer"),
+        (
+            [(-0.5, -0.1), (-0.4, 0.0)],
+            (None, 0.5),
+            "-0.5 to 0 in 2 layers, 0.5 from where sharpening could turn into smoothing",
+        ),
+        ([(-0.01, 0.9)], (0.99,), "-0.01 to 0.9 in 1 layer"),  # what smooths too is not said to sharpen
+        ([(0.0, 0.886)], (1.0,), "0 to 0.886 in 1 layer, none below zero, so none sharpens"),
+        ([(0.25, 0.886)], (1.0,), "0.25 to 0.886 in 1 layer, none below zero, so none sharpens"),
+        ([(-0.9e-6, 1.0)], (None,), "0 to 1 in 1 layer, none below zero, so none sharpens"),  # by rounding
+        ([(-1.1e-6, 1.0)], (None,), "-1.1e-06 to 1 in 1 layer"),
+        ([(-0.9, 2e-19)], (None,), "-0.9 to 0 in 1 layer"),
+    ],
+)
+def test_where_the_eigenvalues_of_a_steered_model_lie(ends, rooms, said):
+    assert steered_as(*ends, rooms=rooms) == [f"{PROMISED} {said}."]
+
+
 def test_a_promise_that_does_not_hold_says_how():
     said = steered_as((-1.0, 0.5), ok=False, problems=["layer 1: λ is 0.5", "layer 2: λ is 0.25"])
     assert said == ["Steered, but not as promised: layer 1: λ is 0.5; layer 2: λ is 0.25."]
-
-
-def test_sharpening_says_how_far_it_is_from_smoothing():
-    said = steered_as((-0.9, -0.2), (-0.95, -0.1), rooms=(0.25, 0.125))
-    assert said == [
-        "Steered as promised: the eigenvalues of H lie from -0.95 to -0.1 in 2 layers, 0.12 from where sharpening "
-        "could turn into smoothing."
-    ]
-
-
-def test_where_no_layer_knows_its_room_none_is_said():
-    assert steered_as((-0.5, 0.5)) == ["Steered as promised: the eigenvalues of H lie from -0.5 to 0.5 in 1 layer."]
-    some = steered_as((-0.5, -0.1), (-0.4, 0.0), rooms=(None, 0.5))
-    assert some[0].endswith("in 2 layers, 0.5 from where sharpening could turn into smoothing.")
-
-
-def test_what_smooths_too_is_not_said_to_sharpen():
-    assert steered_as((-0.01, 0.9), rooms=(0.99,)) == [
-        "Steered as promised: the eigenvalues of H lie from -0.01 to 0.9 in 1 layer."
-    ]
-
-
-@pytest.mark.parametrize("least", [0.0, 0.25, -3.86e-18])  # the last is zero but for rounding
-def test_smoothing_sharpens_nowhere(least):
-    assert steered_as((least, 0.886), rooms=(1.0,)) == [
-        f"Steered as promised: the eigenvalues of H lie from {max(least, 0):.3g} to 0.886 in 1 layer, none below "
-        "zero, so none sharpens."
-    ]
-
-
-def test_what_is_more_than_a_rounding_error_below_zero_sharpens():
-    assert "none below zero" in steered_as((-0.9e-6, 1.0))[0]
-    assert steered_as((-1.1e-6, 1.0)) == [
-        "Steered as promised: the eigenvalues of H lie from -1.1e-06 to 1 in 1 layer."
-    ]
-    assert "from -0.9 to 0 in 1 layer" in steered_as((-0.9, 2e-19))[0]
 
 
 def test_doubts_are_told_apart():

@@ -8,7 +8,7 @@ from support.report_example import example
 import oversmooth
 from oversmooth import InputError, compare
 from oversmooth.metrics import METRICS
-from oversmooth.report import comparison, figures
+from oversmooth.report import figures
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +74,6 @@ def test_a_notebook_shows_the_finding_the_chart_and_a_table(two):
     together = compare(*two)._repr_html_()
     assert together.count("<tr>") == 3
     assert "comparison.to_html" in together
-
-
-def test_a_notebook_without_the_library_of_charts_has_the_table(two, monkeypatch):
-    monkeypatch.setattr(comparison, "is_installed", lambda _: False)
-    assert "<svg" not in two[0]._repr_html_()
-    assert "<table>" in two[0]._repr_html_()
 
 
 def test_a_page_of_several(two, tmp_path):

@@ -12,7 +12,6 @@ from oversmooth import InputError
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.report import fitting, page
 from oversmooth.results.parts import Accuracy
-from oversmooth.safety.foreign import shortened
 
 NASTY = "</script><script>alert(1)</script>"
 
@@ -78,17 +77,8 @@ def test_every_value_may_be_missing(small):
     bare.provenance = {}
     text = visible(page.render([bare]))
     assert "Numbers" in text
-    for absent in (
-        "Over depth",
-        "Which part",
-        "Spectra of H",
-        "dominates",
-        "More depth",
-        "Remarks",
-        "One input:",
-        "without-massive",
-    ):
-        assert absent not in text
+    sections = "Over depth|Which part|Spectra of H|dominates|More depth|Remarks|One input:|without-massive"
+    assert not re.search(sections, text)
     assert "Over depth" in visible(page.render([bare, small]))
 
 
@@ -141,14 +131,6 @@ def test_many_eigenvalues_are_thinned_and_the_page_says_so(small, monkeypatch):
 
 def all_of(layer):
     return [*layer["spectrum"]["joined"].values(), *(e for heads in layer["spectrum"]["heads"].values() for e in heads)]
-
-
-def test_long_names_lose_their_middle():
-    assert shortened("encoder.layer.3", 28) == "encoder.layer.3"
-    short = shortened("model." * 20 + "layers.31.attention", 28)
-    assert len(short) == 28
-    assert short.startswith("model.")
-    assert short.endswith("layers.31.attention"[-10:])
 
 
 def test_a_page_is_written_whole_or_not_at_all(small, tmp_path):
@@ -349,12 +331,7 @@ def test_every_chart_answers_the_mouse(chromium, pages):
         "#chart-further-stack .mark-rect path:nth-of-type(3)": r"2 more blocks\n+the blocks themselves\n+",
     }
     for mark, expected in cases.items():
-        x, y = chromium.run(f"""(() => {{
-            const mark = document.querySelector({json.dumps(mark)});
-            mark.scrollIntoView({{ block: 'center' }});
-            const box = mark.getBoundingClientRect();
-            return [box.x + box.width / 2, box.y + box.height / 2];
-        }})()""")
+        x, y = centre_of(chromium, f"document.querySelector({json.dumps(mark)})")
         chromium.move(x + 1, y + 1)
         chromium.move(x, y)
         text = chromium.wait("!document.getElementById('tip').hidden && document.getElementById('tip').innerText")

@@ -22,7 +22,6 @@ from oversmooth.safety.extensions import extensions
 __all__ = ["app", "commands", "demo", "diagnose", "doctor", "gallery", "main", "simulate", "spectrum", "steer", "watch"]
 
 
-_NEEDED = ("numpy", "safetensors", "torch", "rich")
 _OF_PAPERS = ("train", "reproduce", "tune")
 """Commands of the distribution oversmooth-papers."""
 
@@ -76,8 +75,6 @@ def _refusal(error: BaseException) -> InputError:
     if isinstance(error, OSError):
         what = error.filename or "a file or the terminal"
         return InputError(f"{what} cannot be used ({error.strerror or error}); check its name, permissions and room")
-    if isinstance(error, ModuleNotFoundError) and (name := (error.name or "").partition(".")[0]) in _NEEDED:
-        return InputError(f"{name} is not installed, which every part of oversmooth needs; install oversmooth again")
     # torch has errors of its own for a machine or a GPU that is full.
     if isinstance(error, MemoryError) or "llocate memory" in str(error) or "out of memory" in str(error):
         return InputError("this takes more memory than there is; give less at once, or a smaller model")

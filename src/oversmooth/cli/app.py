@@ -6,22 +6,12 @@ import contextlib
 import math
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, TypeVar
 
 import typer
+from rich import progress
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
 
 import oversmooth
 from oversmooth.cli.examples import EXAMPLES
@@ -108,70 +98,50 @@ def options(
         out.print(context.get_help())
 
 
-class _Lines:
-    """A line on stderr now and then while the block runs, where there is no terminal for a bar: for logs."""
+class _Bars(progress.Progress):
+    """Bars on a terminal; elsewhere, for logs, a line on stderr now and then while the block runs."""
 
-    def __init__(self, say: Callable[[], str]) -> None:
-        self.say = say
-        self.over = threading.Event()
+    def __init__(self, unit: str, *columns: progress.ProgressColumn) -> None:
+        super().__init__(*columns, console=err, transient=True, disable=not err.is_terminal)
+        self.unit, self.over = unit, threading.Event()
         # A thread, since what takes long does not always come back to tell.
-        self.thread = threading.Thread(target=self._run, daemon=True)
-
-    def _run(self) -> None:
-        while not self.over.wait(SECONDS_BETWEEN_LINES):
-            if line := self.say():
-                err.print(line, soft_wrap=True)
+        self.thread = threading.Thread(target=self._lines, daemon=True)
 
     def start(self) -> None:
-        if not err.is_terminal:
+        super().start()
+        if self.disable:
             self.thread.start()
 
     def stop(self) -> None:
         self.over.set()
-        if self.thread.is_alive():
+        if self.disable:  # it would leave an empty line
             self.thread.join()
-
-
-class _Bars(Progress):
-    """Bars on a terminal, lines elsewhere."""
-
-    def __init__(self, unit: str, *columns: ProgressColumn) -> None:
-        super().__init__(*columns, console=err, transient=True, disable=not err.is_terminal)
-        self.unit, self.lines = unit, _Lines(self._line)
-
-    def start(self) -> None:
-        super().start()
-        self.lines.start()
-
-    def stop(self) -> None:
-        self.lines.stop()
-        if not self.disable:  # it would leave an empty line
+        else:
             super().stop()
 
-    def _line(self) -> str:
-        begun = [task for task in self.tasks if not task.finished]
-        if not begun:
-            return ""
-        task = begun[-1]
-        done = "" if task.total is None else f", {task.completed:,.0f} of {task.total:,.0f} {self.unit}"
-        return f"{task.description}{done}, {duration(task.elapsed or 0.0)} so far"
+    def _lines(self) -> None:
+        while not self.over.wait(SECONDS_BETWEEN_LINES):
+            if begun := [task for task in self.tasks if not task.finished]:
+                task = begun[-1]
+                done = "" if task.total is None else f", {task.completed:,.0f} of {task.total:,.0f} {self.unit}"
+                err.print(f"{task.description}{done}, {duration(task.elapsed or 0.0)} so far", soft_wrap=True)
 
 
-def progress_bar(unit: str) -> Progress:
+def progress_bar(unit: str) -> progress.Progress:
     """On stderr, gone when done: what, how far, how long, how much longer. Without a terminal a line now and then."""
     return _Bars(
         unit,
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(f"{unit},", markup=False),
-        TimeElapsedColumn(),
-        TextColumn("so far, left"),
-        TimeRemainingColumn(),
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn(f"{unit},", markup=False),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("so far, left"),
+        progress.TimeRemainingColumn(),
     )
 
 
-def advance(bars: Progress, title: str) -> Callable[[int, int | None, str], None]:
+def advance(bars: progress.Progress, title: str) -> Callable[[int, int | None, str], None]:
     """A bar for one model: what a diagnosis calls with how many inputs are done, of how many, and what it does."""
     task = bars.add_task(f"{title}: loading", total=None)
 
@@ -184,14 +154,10 @@ def advance(bars: Progress, title: str) -> Callable[[int, int | None, str], None
 @contextlib.contextmanager
 def status(what: str) -> Iterator[None]:
     """What is going on, for steps that cannot say how far they are; gone when done."""
-    began = time.monotonic()
-    lines = _Lines(lambda: f"{what}, {duration(time.monotonic() - began)} so far")
-    lines.start()
-    try:
-        with err.status(Text(what), spinner="dots" if err.encoding.startswith("utf") else "line"):
-            yield
-    finally:
-        lines.stop()
+    spinner = progress.SpinnerColumn("dots" if err.encoding.startswith("utf") else "line")
+    with _Bars("", spinner, progress.TextColumn("{task.description}", markup=False)) as bars:
+        bars.add_task(what, total=None)
+        yield
 
 
 def duration(seconds: float) -> str:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from oversmooth.cli.app import advance, app, out, progress_bar
-
-if TYPE_CHECKING:
-    from oversmooth.diagnosis.result import Diagnosis
 
 
 @app.command()
@@ -31,44 +26,24 @@ def demo(
     command names if they are missing. Needs oversmooth[models].
     """
     from oversmooth.cli.diagnose import show
-    from oversmooth.demo import language
+    from oversmooth.demo import language, vits
     from oversmooth.report import page
 
     page.check(output)
     beside = output.with_stem(f"{output.stem}-language")
     page.check(beside)
     language.check()
-    of_images, of_texts = _vits(seed), _language(seed)
+    test, random = vits.images(), {"": False, " (random)": True}
+    with progress_bar("inputs") as bars:
+        of_images = [vits.run(variant, test, seed, advance(bars, name)) for variant, name in vits.NAMES.items()]
+        of_texts = [
+            language.run(name, twin, seed, advance(bars, f"{name}{word}"))
+            for name in language.MODELS
+            for word, twin in random.items()
+        ]
     for title, diagnoses in (("Language models", of_texts), ("ViTs trained on Fashion-MNIST", of_images)):
         out.rule(title)
         show(diagnoses)
     page.save(of_images, output, [("pretrained language models and their random twins", beside.name)])
     page.save(of_texts, beside, [("three ViTs: plain, smoothing and sharpening", output.name)])
     out.print(f"\nwrote {output} and {beside.name}")
-
-
-def _vits(seed: int) -> list[Diagnosis]:
-    from oversmooth.demo import vits
-
-    test = vits.images()
-    return _with_progress([(name, partial(vits.run, variant, test, seed)) for variant, name in vits.NAMES.items()])
-
-
-def _language(seed: int) -> list[Diagnosis]:
-    from oversmooth.demo import language
-
-    return _with_progress(
-        [
-            (f"{name}{' (random)' if random else ''}", partial(language.run, make, random, seed))
-            for name, make in language.models()
-            for random in (False, True)
-        ]
-    )
-
-
-def _with_progress(work: list[tuple[str, Callable[[Any], Diagnosis]]]) -> list[Diagnosis]:
-    diagnoses = []
-    with progress_bar("inputs") as bars:
-        for title, diagnosed in work:
-            diagnoses.append(diagnosed(advance(bars, title)))
-    return diagnoses

@@ -133,7 +133,6 @@ def diagnose(
         page.check(html)
     if figures is not None:
         files.check_folder(figures)
-        drawn.check_libraries()
     elif format is not None:
         raise InputError(f"--format {format.value} is that of figures, which were not asked for; give --figures DIR")
     files.check_apart((json, html, figures), (*models, data))

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from oversmooth.cli.app import app, out, progress_bar
 from oversmooth.safety.errors import InputError
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
-
-    from oversmooth.theory.toy import ToyModel, ToyOutcome
 
 
 class NormChoice(StrEnum):
@@ -92,8 +87,11 @@ def simulate(
         raise InputError(f"there is no preset {preset!r}; choose one of {', '.join(cases.PRESETS)}")
     settings = cases.with_options(start, **chosen)
 
-    with progress_bar("layers") as progress:
-        outcomes = [_watched(case, progress) for case in settings]
+    outcomes = []
+    with progress_bar("layers") as bars:
+        for case in settings:
+            task = bars.add_task(case.name, total=case.layers)
+            outcomes.append(case.run(lambda done, task=task: bars.update(task, completed=done)))  # type: ignore[misc]
     case = settings[0]
     title = (
         f"{preset}: {case.tokens} tokens, width {case.width}, {case.heads} head{'s' if case.heads > 1 else ''}, "
@@ -113,8 +111,3 @@ def simulate(
     if output is not None:
         simulation.save(outcomes, output, title)
         out.print(f"wrote {output}")
-
-
-def _watched(case: ToyModel, progress: Progress) -> ToyOutcome:
-    task = progress.add_task(case.name, total=case.layers)
-    return case.run(lambda done: progress.update(task, completed=done))

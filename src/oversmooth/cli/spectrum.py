@@ -80,14 +80,7 @@ def spectra_of(
     from oversmooth.diagnosis.weights import diagnose_weights
 
     title, anatomy, memory = _anatomy(name, joined, heads, stack, norm)
-    kept = len(memory.read()) if memory is not None else 0
-    if memory is not None and memory.dropped:
-        err.print(
-            f"{title}: {memory.dropped} of the layers kept from before cannot be read and are done again",
-            highlight=False,
-            markup=False,
-        )
-    if kept:
+    if kept := len(memory.read()) if memory is not None else 0:
         err.print(f"{title}: {kept} layers were done before; going on")
     with progress_bar("layers") as bars:
         task = bars.add_task(title, total=len(anatomy))

@@ -58,7 +58,9 @@ def entries() -> dict[str, Entry]:
         _of_packages(
             "minilm", "MiniLM-L6", "sentence encoder, Post-LN", lambda: language.minilm(False, 0), language.MINILM
         ),
-        _of_packages("mpnet", "MPNet-base", "sentence encoder, Post-LN", _mpnet, *_MPNET_PARTS),
+        _of_packages(
+            "mpnet", "MPNet-base", "sentence encoder, Post-LN", lambda: _loaded(str(mpnet_folder())), *_MPNET_PARTS
+        ),
         _of_packages(
             "chemistry-albert",
             "chemistry ALBERT",
@@ -83,11 +85,12 @@ def named(word: str) -> Entry:
         raise InputError(f"{word!r} is no model of the gallery; did you mean {near[0]}?")
     key = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in word).strip("-.") or "model"
 
-    def make() -> tuple[Loaded, Inputs]:
-        loaded = load(word)
-        return loaded, loaded.inputs(count=_INPUTS, length=_TOKENS if loaded.kind == "text" else None)
+    return Entry(key, word, "by name", f"oversmooth gallery {word}", lambda: _loaded(word), lambda: "")
 
-    return Entry(key, word, "by name", f"oversmooth gallery {word}", make, lambda: "")
+
+def _loaded(name: str, data: Path | None = None, count: int = _INPUTS) -> tuple[Loaded, Inputs]:
+    loaded = load(name)
+    return loaded, loaded.inputs(data, count=count, length=_TOKENS if loaded.kind == "text" else None)
 
 
 def _vit(variant: str) -> Entry:
@@ -112,13 +115,9 @@ def _of_data(name: str, title: str, what: str, data: str | None) -> Entry:
     """A model that lies where OVERSMOOTH_DATA points, on data that lies there too, if it does."""
 
     def make() -> tuple[Loaded, Inputs]:
-        folder = data_folder(name)
+        folder, images = data_folder(name), None if data is None else data_folder(data)
         assert folder is not None, "it was looked for"
-        loaded = load(str(folder))
-        images = None if data is None else data_folder(data)
-        return loaded, loaded.inputs(
-            images, count=_INPUTS if images is None else 2 * _INPUTS, length=_TOKENS if data is None else None
-        )
+        return _loaded(str(folder), images, _INPUTS if images is None else 2 * _INPUTS)
 
     def missing() -> str:
         return "" if data_folder(name) else f"put its folder, called {name}, where OVERSMOOTH_DATA points"
@@ -141,12 +140,6 @@ def _of_packages(
 
     source = f"pip install --no-deps {' '.join(name for name, _, _ in packages)}"
     return Entry(key, title, what, source, make, missing)
-
-
-def _mpnet() -> tuple[Loaded, Inputs]:
-    loaded = load(str(mpnet_folder()))
-    loaded.name = "MPNet-base"
-    return loaded, loaded.inputs(count=_INPUTS, length=_TOKENS)
 
 
 def mpnet_folder() -> Path:

@@ -7,7 +7,6 @@ papers' own setting but for its norm and its MLP, so what the spectra say can be
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
 from pathlib import Path
 
 from oversmooth.demo.smiles import smiles_tokenizer
@@ -43,14 +42,6 @@ def check() -> None:
         folder(package)
 
 
-Recipe = Callable[[bool, int], tuple[Loaded, Inputs]]
-
-
-def models() -> list[tuple[str, Recipe]]:
-    """(name, how to load it, as trained or random from a seed, with its inputs)."""
-    return [("MiniLM", minilm), ("chemistry ALBERT", albert)]
-
-
 def minilm(random: bool, seed: int) -> tuple[Loaded, Inputs]:
     """MiniLM, as trained or random from a seed, with prose."""
     loaded = load(str(folder(MINILM)), random=random, seed=seed)
@@ -69,6 +60,10 @@ def albert(random: bool, seed: int, batch: int = 8) -> tuple[Loaded, Inputs]:
     return loaded, inputs
 
 
-def run(make: Recipe, random: bool, seed: int = 0, progress: OnProgress | None = None) -> Diagnosis:
-    loaded, inputs = make(random, seed)
-    return diagnose(loaded, inputs, seed=seed, progress=progress)
+MODELS = {"MiniLM": minilm, "chemistry ALBERT": albert}
+"""How each is loaded, as trained or random from a seed, with its inputs."""
+
+
+def run(name: str, random: bool, seed: int = 0, progress: OnProgress | None = None) -> Diagnosis:
+    """One of `MODELS`, diagnosed."""
+    return diagnose(*MODELS[name](random, seed), seed=seed, progress=progress)

@@ -20,16 +20,9 @@ from oversmooth.safety.errors import InputError
 def layers_of_blocks(
     model: nn.Module, inputs: Given | Iterable[Given], pattern: str, ranks: int
 ) -> tuple[list[Layer], list[int], int]:
-    """Metrics of tokens at every depth.
+    """What enters the first block, then one entry per run of a block; the tokens of each input; features of a token.
 
-    Args:
-        model: run as it is.
-        inputs: a tensor, a dict of the model's arguments, or an iterable of either.
-        pattern: the names of its blocks, such as "layers.*".
-        ranks: inputs whose ranks are computed, the first ones.
-
-    Returns:
-        What enters the first block, then one entry per run of a block; tokens of each input; features of a token.
+    pattern: the names of its blocks, such as "layers.*". ranks: inputs whose ranks are computed, the first ones.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
     blocks = [(name, modules[name]) for name in named_blocks(model, pattern)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import importlib.metadata
 import platform
 import sys
 import time
@@ -19,6 +18,7 @@ from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, NormPosition
 from oversmooth.anatomy.live import check_finite, check_is_module, unwrapped
 from oversmooth.anatomy.steered import steered_as
+from oversmooth.diagnosis import weights
 from oversmooth.diagnosis.blocks_alone import layers_of_blocks
 from oversmooth.diagnosis.extrapolate import last_block, whole_stack
 from oversmooth.diagnosis.layers import layers_observed
@@ -126,7 +126,10 @@ def diagnose(
     if blocks is not None:
         if spectra:
             raise InputError("spectra need attention that is known, and blocks were named; give spectra=False")
-        return _of_blocks(inside, inputs, blocks, ranks, name, about, remarks, started)
+        check_finite(inside)
+        diagnosis = _of_blocks(inside, inputs, blocks, ranks, name or _name(inside), about or {}, started)
+        diagnosis.remarks[:0] = remarks
+        return diagnosis
     anatomy = locate(inside, stack=stack, heads=heads, norm=norm)
     remarks += anatomy.remarks
     check_finite(inside)
@@ -163,31 +166,17 @@ def diagnose(
     remarks += _too_short(observed.short, observed.inputs)
     if observed.packed:
         remarks.append(f"{observed.packed} texts came packed with others in one input: each is measured by itself")
-    remarks += sorted(observed.unread)
-    if isinstance(inputs, Inputs):
-        remarks += inputs.skipped[:8]
-        if len(inputs.skipped) > 8:
-            remarks.append(f"{len(inputs.skipped) - 8} more inputs were skipped")
-    remarks += _doubts(seen, anatomy)
+    skipped = inputs.skipped if isinstance(inputs, Inputs) else []
+    more = [f"{len(skipped) - 8} more inputs were skipped"] if len(skipped) > 8 else []
+    remarks += [*sorted(observed.unread), *skipped[:8], *more, *_doubts(seen, anatomy)]
     with torch.autocast(device.type, enabled=False):
         layers = layers_observed(seen, observed, spectra=spectra)
-    parameters = {id(p): p for p in inside.parameters()}
-    first_layer = anatomy.layers[0]
-    facts: ModelFacts = {
-        "name": name or _name(inside),
-        "layout": first_layer.layout.name,
-        "stack": anatomy.stack,
-        "layers": len(seen),
-        "shared": len({block.layer.name for block in seen}) < len(seen),
-        "width": first_layer.width,
-        "heads": first_layer.heads,
-        "kv_heads": first_layer.kv_heads,
-        "head_dim": first_layer.head_dim,
-        "causal": first_layer.causal if observed.causal is None else observed.causal,
+    facts = weights.facts(name or _name(inside), anatomy, len(seen), len({b.layer.name for b in seen}) < len(seen))
+    facts |= {
+        "causal": facts["causal"] if observed.causal is None else observed.causal,
         "norm": seen[0].norm_position,
-        "norm_kind": first_layer.norm.kind if first_layer.norm is not None else None,
-        "dtype": str(next(iter(parameters.values())).dtype).removeprefix("torch."),
-        "parameters": sum(p.numel() for p in parameters.values()),
+        "dtype": str(next(inside.parameters()).dtype).removeprefix("torch."),
+        "parameters": sum(p.numel() for p in inside.parameters()),
     }
     facts |= {**mode, "class": type(inside).__name__, **known, **(about or {})}  # type: ignore[typeddict-item]
     provenance = _provenance(started, device, inputs, observed.tokens_seen, observed.inputs, ranks)
@@ -218,17 +207,10 @@ def diagnose(
 
 
 def _of_blocks(
-    model: nn.Module,
-    inputs: Any,
-    blocks: str,
-    ranks: int,
-    name: str | None,
-    about: dict[str, Any] | None,
-    remarks: list[str],
-    started: float,
+    model: nn.Module, inputs: Any, blocks: str, ranks: int, name: str, about: dict[str, Any], started: float
 ) -> Diagnosis:
     """Tokens alone, where only the names of blocks are known."""
-    check_finite(model)
+    remarks: list[str] = []
     if inputs is None:
         raise InputError("there are no inputs, and none are known for a model of one's own; give a tensor or a dict")
     mode = _mode(model, remarks)
@@ -238,7 +220,7 @@ def _of_blocks(
     parameters = list(model.parameters())
     names = [layer.name for layer in layers[1:]]
     facts: ModelFacts = {
-        "name": name or _name(model),
+        "name": name,
         "stack": blocks,
         "layers": len(names),
         "shared": len(set(names)) < len(names),
@@ -246,7 +228,7 @@ def _of_blocks(
         "heads": 0,
         "parameters": sum(p.numel() for p in parameters),
     }
-    facts |= {**mode, "class": type(model).__name__, **(about or {})}  # type: ignore[typeddict-item]
+    facts |= {**mode, "class": type(model).__name__, **about}  # type: ignore[typeddict-item]
     device = parameters[0].device if parameters else "cpu"
     provenance = _provenance(started, device, inputs, tokens, len(tokens), ranks)
     provenance["joined_inputs"] = 0
@@ -257,9 +239,8 @@ def _of_blocks(
 
 
 def _too_short(short: int, inputs: int) -> list[str]:
-    if not short:
-        return []
-    return [f"{short} of {inputs} inputs have fewer than two tokens that count: they are in no figure"]
+    said = f"{short} of {inputs} inputs have fewer than two tokens that count: they are in no figure"
+    return [said] if short else []
 
 
 def _observe(
@@ -306,14 +287,10 @@ def _extrapolate(
 
 
 def _doubts(blocks: list[SeenBlock], anatomy: Anatomy) -> list[str]:
-    doubts = []
-    ran = [block.layer.name for block in blocks]
-    idle = [layer.name for layer in anatomy if layer.name not in ran]
-    if idle:
+    doubts, ran = [], {block.layer.name for block in blocks}
+    if idle := [layer.name for layer in anatomy if layer.name not in ran]:
         doubts.append(f"{len(idle)} attention layers did not run: {', '.join(idle[:4])}")
-    named = [block for block in blocks if block.layer.norm is not None]
-    differs = [block for block in named if block.norm_position != block.layer.norm_position]
-    if differs:
+    if differs := [b for b in blocks if b.layer.norm is not None and b.norm_position != b.layer.norm_position]:
         doubts.append(
             f"{len(differs)} norms stand elsewhere than names suggest, {differs[0].layer.name} first: taken as seen, "
             f"{differs[0].norm_position}"
@@ -335,11 +312,8 @@ def _doubts(blocks: list[SeenBlock], anatomy: Anatomy) -> list[str]:
 
 
 def _mode(model: nn.Module, remarks: list[str]) -> dict[str, bool]:
-    """Whether the model trains, and drops anything: by a module, or by a function to which a module passes its share.
-
-    Args:
-        model: as it is run.
-        remarks: what is said of train mode is added to them.
+    """Whether the model trains, which is added to the remarks, and drops anything: by a module, or by a function to
+    which a module passes its share.
     """
     if not model.training:
         return {"training": False}
@@ -375,8 +349,5 @@ def _provenance(
     }
     for library in ("transformers", "timm"):
         if library in sys.modules:
-            try:
-                made[library] = importlib.metadata.version(library)
-            except importlib.metadata.PackageNotFoundError:
-                made[library] = str(getattr(sys.modules[library], "__version__", "unknown"))
+            made[library] = str(getattr(sys.modules[library], "__version__", "unknown"))
     return cast("Provenance", made)

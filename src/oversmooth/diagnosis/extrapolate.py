@@ -40,14 +40,7 @@ _FALL = 0.1
 
 
 def last_block(blocks: list[SeenBlock], modules: dict[str, nn.Module], depth: int, seed: int) -> Extrapolation:
-    """What repeating the last block does.
-
-    Args:
-        blocks: what `study` gave.
-        modules: every module of the model by name.
-        depth: how often it is repeated.
-        seed: of Arnoldi's random starts.
-    """
+    """What repeating the last block so often does. blocks: what `study` gave; modules: all of the model's, by name."""
     block = blocks[-1]
     if block.undecided:
         return _undecided("last block", block.undecided, _real([block], modules, depth))
@@ -87,17 +80,7 @@ def last_block(blocks: list[SeenBlock], modules: dict[str, nn.Module], depth: in
 
 
 def whole_stack(blocks: list[SeenBlock], modules: dict[str, nn.Module], passes: int, seed: int) -> list[Extrapolation]:
-    """What repeating the whole stack does.
-
-    Args:
-        blocks: what `study` gave.
-        modules: every module of the model by name.
-        passes: how often it is repeated.
-        seed: of Arnoldi's random starts.
-
-    Raises:
-        InputError: the spectra of this stack cannot be computed.
-    """
+    """What repeating the whole stack so often does; InputError where its spectra cannot be computed."""
     why = next((block.undecided for block in blocks if block.undecided), "")
     if why:
         return [_undecided("stack", why, _real(blocks, modules, passes * len(blocks)))]
@@ -165,11 +148,8 @@ def _effective(block: SeenBlock, *, centre: bool = True) -> tuple[Tensor, Tensor
 
     Pre-LN: with the norm folded in and the mean 1/σ of this input. Post-LN: on tokens whose features have zero mean.
     Attention's rows sum to one, so what every value has in common, their bias and the β of a folded norm, passes
-    through it: ``(b_V + β W_V) W_O + b_O`` is added to every token, under the layer scale like all else.
-
-    Args:
-        block: the layer as it was seen.
-        centre: False leaves Post-LN weights as they are: features are scaled before the norm takes their mean away.
+    through it: ``(b_V + β W_V) W_O + b_O`` is added to every token, under the layer scale like all else. Without centre
+    Post-LN weights stay as they are: features are scaled before the norm takes their mean away.
     """
     layer = block.layer
     W_V, W_O = layer.W_V.float(), layer.W_O.float()

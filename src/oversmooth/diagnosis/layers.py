@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from typing import Any
 
 from torch import Tensor
@@ -15,27 +16,14 @@ from oversmooth.results.parts import Change, Layer, LayerDominance, Spectrum, sh
 
 
 def layers_observed(blocks: list[SeenBlock], observed: Observations, *, spectra: bool) -> list[Layer]:
-    """What enters the first block, then one entry per block that ran.
-
-    Args:
-        blocks: as they ran.
-        observed: what they showed.
-        spectra: False leaves the eigenvalues of weights out, which take time that grows with the cube of the width.
+    """What enters the first block, then one entry per block that ran. Without spectra the eigenvalues of weights are
+    left out, which take time that grows with the cube of the width.
     """
-    entering = observed.tokens[(0, -1)]
-    layers = [
-        Layer(
-            "embedding",
-            means(entering),
-            spreads(entering),
-            without_massive=_without(observed, (0, -1)),
-            massive=_massive(observed, (0, -1)),
-        )
-    ]
+    layers = [_layer("embedding", observed, (0, -1))]
     known: dict[tuple[object, ...], Spectrum | None] = {}
     for call, block in enumerate(blocks):
-        end, middle = (call, len(block.stages) - 1), block.attention_stage
-        tokens, attention_out = observed.tokens[end], None if middle is None else observed.tokens[(call, middle)]
+        middle = block.attention_stage
+        attention_out = None if middle is None else observed.tokens[(call, middle)]
         sigma = observed.inverse_sigma.get(call)
         inverse = float(sigma.mean()) if sigma is not None and block.norm_agrees else None
         factor = block.layer.factor
@@ -48,20 +36,26 @@ def layers_observed(blocks: list[SeenBlock], observed: Observations, *, spectra:
             spectrum = layer_spectrum(dataclasses.replace(block.layer, norm_position=seen), inverse_sigma=inverse)
             known = {key: without_radii(spectrum) if block.undecided else spectrum}
         layers.append(
-            Layer(
-                name=block.layer.block,
-                tokens=means(tokens),
-                spread=spreads(tokens),
+            _layer(
+                block.layer.block,
+                observed,
+                (call, len(block.stages) - 1),
                 attention_out=None if attention_out is None else means(attention_out),
                 attention_out_spread=None if attention_out is None else spreads(attention_out),
-                without_massive=_without(observed, end),
-                massive=_massive(observed, end),
                 changes=changes(blocks, observed, call),
                 spectrum=known[key],
                 dominance=_dominance(observed, call),
             )
         )
     return layers
+
+
+def _layer(name: str, observed: Observations, site: tuple[int, int], **more: Any) -> Layer:
+    tokens = observed.tokens[site]
+    without = means(observed.without_massive[site]) if site in observed.massive else None
+    return Layer(
+        name, means(tokens), spreads(tokens), without_massive=without, massive=_massive(observed, site), **more
+    )
 
 
 def changes(blocks: list[SeenBlock], observed: Observations, call: int) -> list[Change]:
@@ -123,17 +117,11 @@ def _spread(values: Tensor) -> float | None:
     return plain(values.std()) if len(values) > 1 else None
 
 
-def _without(observed: Observations, site: tuple[int, int]) -> Numbers | None:
-    return means(observed.without_massive[site]) if site in observed.massive else None
-
-
 def _massive(observed: Observations, site: tuple[int, int]) -> dict[str, Any] | None:
     tokens = observed.massive.get(site)
     if not tokens:
         return None
-    positions: dict[int, int] = {}
-    for _, position, _ in tokens:
-        positions[position] = positions.get(position, 0) + 1
+    positions = Counter(position for _, position, _ in tokens)
     often = sorted(positions, key=lambda p: (-positions[p], p))[:5]
     return {
         "input_share": plain(len({i for i, _, _ in tokens}) / observed.inputs),

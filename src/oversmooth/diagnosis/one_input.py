@@ -58,12 +58,8 @@ def one_input(
 ) -> OneInput | None:
     """What the first input looks like inside the model; None where blocks have different tokens.
 
-    Args:
-        blocks: what `study` gave, before it forgets.
-        first: the batch that the input is from.
-        one: the input.
-        mask: ``(1, n)``, tokens that are not padding; None: all.
-        tokenizer: for the text of tokens, if there is one.
+    blocks: what `study` gave, before it forgets. first: the batch that the input, one, is from. mask: ``(1, n)``,
+    tokens that are not padding; None: all. tokenizer: for the text of tokens, if there is one.
     """
     streams = [blocks[0].x, *(block.y for block in blocks)]
     if len({stream.shape[:2] for stream in streams}) > 1 or streams[0].ndim != 3:
@@ -72,7 +68,8 @@ def one_input(
     kept = torch.arange(n) if mask is None or mask.shape[-1] != n else mask[0].cpu().nonzero()[:, 0]
     if len(kept) < 2:
         return None
-    image = _image(one)
+    given = [one] if isinstance(one, Tensor) else list(one.inputs.values())
+    image = next((x[0] for x in given if x.ndim == 4 and x.is_floating_point() and x.shape[1] in (1, 3)), None)
     groups = _groups(len(kept), None if image is None else (image.shape[-2], image.shape[-1]))
     received = [_received(block.A, groups, kept) for block in blocks]
     texts = _texts(one, tokenizer, n)
@@ -122,11 +119,6 @@ def _grid(n: int, height: int, width: int) -> tuple[int, int, int] | None:
             if rows * width == columns * height and height % rows == 0 and height >= 2 * rows and n - leading > 3:
                 return leading, rows, columns
     return None
-
-
-def _image(one: Batch | Tensor) -> Tensor | None:
-    given = [one] if isinstance(one, Tensor) else list(one.inputs.values())
-    return next((x[0] for x in given if x.ndim == 4 and x.is_floating_point() and x.shape[1] in (1, 3)), None)
 
 
 def _picture(image: Tensor) -> Picture:

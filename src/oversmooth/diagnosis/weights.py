@@ -7,10 +7,8 @@ import dataclasses
 import datetime
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -19,7 +17,7 @@ from torch import Tensor
 from oversmooth._version import __version__
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.diagnosis.result import Diagnosis
-from oversmooth.results.facts import Number, plain
+from oversmooth.results.facts import ModelFacts, Number, plain
 from oversmooth.results.parts import Eigenvalues, Layer, Spectrum
 from oversmooth.safety.errors import InputError, about
 from oversmooth.safety.files import cache_folder, parse_json, read_bytes
@@ -39,17 +37,11 @@ def layer_spectrum(
     joined: bool = True,
     verdicts: bool = False,
 ) -> Spectrum:
-    """All spectra of one layer.
-
-    Args:
-        layer: whose weights are used.
-        inverse_sigma: the mean 1/σ of observed tokens, where the norm stands before the layer.
-        joined: whether to compute the spectrum of all heads together.
-        verdicts: whether to compute what weights alone decide, per head.
+    """All spectra of one layer: joined, of all heads together; verdicts, what weights alone decide, per head.
+    inverse_sigma: the mean 1/σ of observed tokens, where the norm stands before the layer.
     """
-    W_V, W_O = layer.W_V, layer.W_O
     # torch has no eigenvalues in half precision; what is stored in it is exact in float32.
-    W_V, W_O = (W.to(torch.promote_types(W.dtype, torch.float32)) for W in (W_V, W_O))
+    W_V, W_O = (W.to(torch.promote_types(W.dtype, torch.float32)) for W in (layer.W_V, layer.W_O))
     variants, keep = {"raw": W_V}, layer.keep
     decides = verdicts and keep and not why_undecided(layer)
     with about(layer.name):
@@ -109,23 +101,18 @@ def _all(W_V: Tensor, W_O: Tensor, layer: AttentionLayer, *, centred: bool) -> T
 
 
 def _eigenvalues(values: Tensor, keep: float, size: int = 0) -> Eigenvalues:
-    """The summary of a spectrum, sorted by real part.
-
-    Args:
-        values: ``(k,)``: eigenvalues of H.
-        keep: what multiplies the stream.
-        size: of H, where its other eigenvalues are zeros that count in ρ_smooth.
+    """The summary of a spectrum ``(k,)``, sorted by real part. keep: what multiplies the stream; size: of H, where its
+    other eigenvalues are zeros that count in ρ_smooth.
     """
     values = values.cpu()
-    order = values.real.argsort()
-    values = values[order]
+    values = values[values.real.argsort()]
     real, imag = values.real.double(), values.imag.double()
     return Eigenvalues(
         negative_share=plain((real < -_ZERO * values.abs().max()).double().mean()),
         mean_real=plain(real.mean()),
         rho_smooth=plain((keep + values).abs().max().clamp(min=abs(keep) if len(values) < size else 0.0)),
-        real=[_rounded(v) for v in real.tolist()],
-        imag=[_rounded(v) for v in imag.tolist()],
+        real=_rounded(real),
+        imag=_rounded(imag),
     )
 
 
@@ -133,17 +120,30 @@ def _scaled(spectrum: Eigenvalues, factor: float, keep: float, floor: float = 0.
     real, imag = (torch.tensor(part, dtype=torch.float64) * factor for part in (spectrum.real, spectrum.imag))
     largest: Number = plain(torch.complex(keep + real, imag).abs().max().clamp(min=floor)) if len(real) else None
     mean = None if spectrum.mean_real is None else plain(spectrum.mean_real * factor)
-    return Eigenvalues(
-        spectrum.negative_share,
-        mean,
-        largest,
-        [_rounded(v) for v in real.tolist()],
-        [_rounded(v) for v in imag.tolist()],
-    )
+    return Eigenvalues(spectrum.negative_share, mean, largest, _rounded(real), _rounded(imag))
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.{_DIGITS}g}")
+def _rounded(values: Tensor) -> list[float]:
+    return [float(f"{value:.{_DIGITS}g}") for value in values.tolist()]
+
+
+def facts(name: str, anatomy: Anatomy, layers: int, shared: bool) -> ModelFacts:
+    """What weights alone say of a model. layers: how many blocks run; shared: whether any of them are one."""
+    first = anatomy.layers[0]
+    return {
+        "name": name,
+        "layout": first.layout.name,
+        "stack": anatomy.stack,
+        "layers": layers,
+        "shared": shared,
+        "width": first.width,
+        "heads": first.heads,
+        "kv_heads": first.kv_heads,
+        "head_dim": first.head_dim,
+        "causal": first.causal,
+        "norm": first.norm_position,
+        "norm_kind": first.norm.kind if first.norm is not None else None,
+    }
 
 
 def diagnose_weights(
@@ -154,14 +154,8 @@ def diagnose_weights(
     memory: Memory | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Diagnosis:
-    """Everything that weights alone decide.
-
-    Args:
-        name: of the model in reports.
-        anatomy: its attention layers.
-        joined: whether to compute the spectrum of all heads together.
-        memory: where finished layers are kept, so that a stopped run resumes.
-        progress: called after each layer with (layers done, layers in all).
+    """Everything that weights alone decide. joined: also of all heads together. memory: where finished layers are kept,
+    so that a stopped run resumes. progress: called after each layer with (layers done, layers in all).
     """
     started = time.perf_counter()
     done = memory.read() if memory is not None else {}
@@ -177,23 +171,9 @@ def diagnose_weights(
         blocks.append(Layer(layer.block or layer.name, {}, spectrum=known[layer.name]))
         if progress is not None:
             progress(index + 1, len(anatomy))
-    first = anatomy.layers[0]
     reasons = [reason for layer in anatomy if (reason := why_undecided(layer)) is not None]
     diagnosis = Diagnosis(
-        model={
-            "name": name,
-            "layout": first.layout.name,
-            "stack": anatomy.stack,
-            "layers": len(anatomy),
-            "shared": anatomy.shared,
-            "width": first.width,
-            "heads": first.heads,
-            "kv_heads": first.kv_heads,
-            "head_dim": first.head_dim,
-            "causal": first.causal,
-            "norm": first.norm_position,
-            "norm_kind": first.norm.kind if first.norm is not None else None,
-        },
+        model=facts(name, anatomy, len(anatomy), anatomy.shared),
         provenance={
             "oversmooth": __version__,
             "torch": str(torch.__version__),
@@ -214,69 +194,37 @@ def diagnose_weights(
     return diagnosis
 
 
-@dataclass
-class _Kept:
-    """A line of a `Memory`."""
-
-    layer: str
-    spectrum: Spectrum
-
-
 class Memory:
-    """Finished layers on disk, one per line, under a name that depends on the checkpoint and the options.
-
-    Args:
-        folder: where the file is.
-        key: what its name is derived from.
-    """
+    """Finished layers on disk, one per line, in a file of this folder whose name is derived from a key."""
 
     def __init__(self, folder: Path, key: str) -> None:
         self.path = folder / f"spectrum-{hashlib.sha256(key.encode()).hexdigest()[:24]}.jsonl"
-        self.dropped = 0
-        """Lines that could not be read."""
 
     @classmethod
     def of(cls, files: Iterable[Path], *question: object) -> Memory:
-        """The memory of these weight files and options.
-
-        Args:
-            files: of the checkpoint.
-            question: the options.
-        """
+        """The memory of these weight files and options."""
         facts = [(str(f.resolve()), (s := f.stat()).st_size, s.st_mtime_ns) for f in files]
         return cls(cache_folder(), json.dumps([__version__, facts, [str(q) for q in question]]))
 
     def read(self) -> dict[str, Spectrum]:
-        """Finished layers by name.
-
-        Lines that cannot be read, such as one that a stop cut short, are counted in ``dropped``; their layers are
-        computed again.
-        """
+        """Finished layers by name, but for lines that cannot be read, such as one that a stop cut short."""
         spectra: dict[str, Spectrum] = {}
-        self.dropped = 0
-        if not os.path.isfile(self.path):  # no error for a folder that cannot be read
-            return spectra
         try:
             lines = read_bytes(self.path, "computing them again", _MOST_KEPT).splitlines()
-        except InputError:
-            self.forget()
-            lines = [b"what was there"]
+        except InputError:  # as a rule there is none
+            return spectra
         for line in lines:
-            try:
-                entry = typed(_Kept, parse_json(line, "this is no layer", "computing it again"))
-                spectra[entry.layer] = entry.spectrum
-            except ValueError:
-                self.dropped += bool(line.strip())
+            with contextlib.suppress(ValueError):
+                kept = parse_json(line, "this is no layer", "computing it again")
+                spectra |= typed(dict[str, Spectrum], kept)
         return spectra
 
     def add(self, layer: str, spectrum: Spectrum) -> None:
         """Append a finished layer; where that is impossible it is computed again another time."""
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            if self.path.exists() and not self.path.is_file():
-                return
             with self.path.open("a", encoding="utf-8") as lines:
-                lines.write("\n" + json.dumps(dataclasses.asdict(_Kept(layer, spectrum))) + "\n")
+                lines.write("\n" + json.dumps({layer: dataclasses.asdict(spectrum)}) + "\n")
 
     def forget(self) -> None:
         """Remove the file."""

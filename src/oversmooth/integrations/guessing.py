@@ -1,20 +1,22 @@
 """A probe made of a trainer's own data, without drawing any of its random numbers.
 
 The collator is a copy, so that generators of its own stay where they are; those of a data set are put back wherever
-they lie: among attributes, in lists and dicts, in what functions hold. One that lies elsewhere, in a global variable or
-in another process, is not seen: then give probe=batch.
+they lie: among attributes, in lists and dicts, in what functions hold. One in another process, or behind thousands of
+other objects, is not seen: then give probe=batch.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
+import gc
 import inspect
 import random
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import CellType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, ModuleType
 from typing import Any
 
 import torch
@@ -27,22 +29,15 @@ from oversmooth.safety.untouched import random_states
 
 _MOST = 64
 """Entries up to which a list may hold transforms, and is no data."""
-_DEEP, _OBJECTS = 12, 20_000
-"""How deep generators are looked for, and among how many objects."""
+_OBJECTS = 20_000
+"""Among how many objects generators are looked for."""
+_NO_HOLDERS = (Tensor, str, bytes, int, float, type, ModuleType, BuiltinFunctionType, CodeType)
 _LABELS = ("label", "label_ids", "labels")
 
 
 def probe_of(dataset: Any, collate: Callable[[list[Any]], Any] | None, model: nn.Module, inputs: int) -> Any:
-    """The first few examples of a data set as the model takes them.
-
-    Args:
-        dataset: with a length and an order.
-        collate: makes a batch of examples.
-        model: whose forward takes it.
-        inputs: how many examples.
-
-    Raises:
-        InputError: none can be made.
+    """The first few examples of a data set, one with a length and an order, as the model takes them; InputError where
+    none can be made. collate: makes a batch of examples.
     """
     if dataset is None or not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         raise InputError("no probe can be made of these data, which have no order; give probe=batch, or passing=True")
@@ -76,38 +71,16 @@ def _inputs(batch: tuple[Any, ...] | list[Any], names: list[str]) -> Any:
 
 @contextmanager
 def _own_generators(dataset: Any) -> Iterator[None]:
-    """Generators among the attributes of a data set, put back afterwards."""
-    restore: list[Callable[[], object]] = []
-    known: dict[int, Any] = {}
+    """Generators that a data set holds, put back afterwards."""
     numpy: Any = sys.modules.get("numpy")
-
-    def keep(value: Any, deep: int) -> None:
-        if id(value) in known or isinstance(value, (Tensor, str, bytes, int, float, type, ModuleType)):
-            return
-        if len(known) >= _OBJECTS:
-            return
-        known[id(value)] = value  # held, so that no other object gets its number
+    restore: list[Callable[[], object]] = []
+    for value in _held(dataset):
         if isinstance(value, random.Random):
-            state = value.getstate()
-            restore.append(lambda: value.setstate(state))
-        elif isinstance(value, torch.Generator):
-            tensor = value.get_state()
-            restore.append(lambda: value.set_state(tensor))
-        elif numpy is not None and isinstance(value, numpy.random.Generator):
-            numbers = value.bit_generator.state
-            restore.append(lambda: setattr(value.bit_generator, "state", numbers))
-        elif numpy is not None and isinstance(value, numpy.random.RandomState):
-            legacy = value.get_state()
-            restore.append(lambda: value.set_state(legacy))
-        elif deep:
-            try:
-                held = _held(value)
-            except Exception:  # an object that does not want to be looked into, such as a handle that is closed
-                held = []
-            for one in held:
-                keep(one, deep - 1)
-
-    keep(dataset, _DEEP)
+            restore.append(functools.partial(value.setstate, value.getstate()))
+        elif isinstance(value, torch.Generator) or (numpy is not None and isinstance(value, numpy.random.RandomState)):
+            restore.append(functools.partial(value.set_state, value.get_state()))
+        elif numpy is not None and isinstance(value, numpy.random.BitGenerator):
+            restore.append(functools.partial(setattr, value, "state", value.state))
     try:
         yield
     finally:
@@ -115,31 +88,18 @@ def _own_generators(dataset: Any) -> Iterator[None]:
             back()
 
 
-def _held(value: Any) -> list[Any]:
-    """What an object holds: entries of what is no data, attributes, and what a function closes over."""
-    if isinstance(value, (list, tuple, set)):
-        return list(value) if len(value) <= _MOST else []
-    if isinstance(value, dict):  # other mappings may load what they give
-        return list(value.values()) if len(value) <= _MOST else []
-    held = list(getattr(value, "__dict__", {}).values())
-    held += [getattr(value, name, None) for kind in type(value).__mro__ for name in _slots(kind)]
-    if isinstance(value, functools.partial):
-        held += [value.func, *value.args, *value.keywords.values()]
-    if isinstance(value, MethodType):
-        held += [value.__self__, value.__func__]
-    if isinstance(value, FunctionType):
-        held += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-        held += [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
-    return held
-
-
-def _slots(kind: type) -> tuple[str, ...]:
-    slots = kind.__dict__.get("__slots__", ())
-    private = f"_{kind.__name__.lstrip('_')}"
-    return tuple(
-        f"{private}{name}" if name.startswith("__") and not name.endswith("__") else name
-        for name in ([slots] if isinstance(slots, str) else slots)
-    )
+def _held(one: Any) -> Iterator[Any]:
+    """Everything that an object refers to, the nearest first, found without running code of its own."""
+    known, waiting = {id(one)}, deque([one])
+    while waiting and len(known) < _OBJECTS:
+        value = waiting.popleft()
+        yield value
+        if isinstance(value, (list, tuple, set, dict)) and len(value) > _MOST:
+            continue
+        for inside in gc.get_referents(value):
+            if id(inside) not in known and not isinstance(inside, _NO_HOLDERS):
+                known.add(id(inside))
+                waiting.append(inside)
 
 
 def _arguments(model: nn.Module) -> set[str] | None:

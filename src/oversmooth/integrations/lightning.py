@@ -6,15 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
-from oversmooth.integrations.guessing import probe_of
 from oversmooth.integrations.watching import Watching
-from oversmooth.monitor import Monitor
-from oversmooth.monitor.history import FILE
-from oversmooth.monitor.names import keys
-from oversmooth.monitor.warning import say
-from oversmooth.safety.errors import InputError
 from oversmooth.safety.libraries import import_library
 
 # The same classes under two names: whoever uses one cannot use the callbacks of the other.
@@ -56,100 +48,50 @@ class LightningSmoothing(Watching, _callbacks.Callback):  # type: ignore[misc]
         self._last = 0
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Before anything is wrapped: the time to put hooks on.
-
-        Args:
-            trainer: Lightning's.
-            pl_module: what is trained.
-            stage: "fit", "validate", …
-        """
+        """Before anything is wrapped: the time to put hooks on."""
         if stage == "fit" and self.passing:
             self._begin(trainer, pl_module)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Training begins, or goes on.
-
-        Args:
-            trainer: Lightning's.
-            pl_module: what is trained.
-        """
+        """Training begins, or goes on."""
         self._last = trainer.global_step
-        path = self._path(trainer)  # in every process, whatever becomes of its monitor: the first tells the others
+        # Asked in every process, whatever becomes of its monitor: the first tells the others.
+        folder = (trainer.log_dir or trainer.default_root_dir) if self._history in (None, True) else ""
         if not self.passing:
             self._begin(trainer, pl_module)
         if self.monitor is not None and self.monitor.is_open:
-            self._restart(path, _steps_of(trainer))
-
-    def _path(self, trainer: Any) -> Path | None:
-        own = self._history not in (None, True, False)
-        folder = None if own or self._history is False else trainer.log_dir or trainer.default_root_dir
-        if self._history is False or not trainer.is_global_zero:
-            return None
-        return Path(str(self._history)) if folder is None else Path(folder) / FILE
+            self._restart(folder, _steps_of(trainer))
 
     def _begin(self, trainer: Any, pl_module: Any) -> None:
-        try:
-            watched: nn.Module = pl_module if self.model is None else pl_module.get_submodule(self.model)
-            probe = self.probe
-            if probe is None and not self.passing:
-                loader = trainer.train_dataloader
-                probe = probe_of(
-                    getattr(loader, "dataset", None), getattr(loader, "collate_fn", None), watched, self.inputs
-                )
-            self.monitor = Monitor(
-                watched,
-                probe,
-                self.every,
-                passing=self.passing,
-                start=_steps_of(trainer),
-                **{"together": trainer.world_size > 1 or None, "scaler": _scaler_of(trainer), **self.settings},
-            )
-        except (InputError, OSError, AttributeError) as error:
-            self.monitor = None
-            say(f"smoothing is not watched: {error}")
+        def data() -> tuple[Any, Any]:
+            loader = trainer.train_dataloader
+            return getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
 
-    def on_train_batch_end(
-        self,
-        trainer: Any,
-        pl_module: Any,
-        outputs: Any,  # noqa: ARG002
-        batch: Any,  # noqa: ARG002
-        batch_idx: int,  # noqa: ARG002
-    ) -> None:
-        """A batch is done, and with accumulation perhaps a step.
+        self._watch(
+            lambda: pl_module if self.model is None else pl_module.get_submodule(self.model),
+            data,
+            _steps_of(trainer),
+            together=trainer.world_size > 1 or None,
+            scaler=getattr(trainer.precision_plugin, "scaler", None),
+        )
 
-        Args:
-            trainer: Lightning's.
-            pl_module: what is trained.
-            outputs: of the training step.
-            batch: the batch.
-            batch_idx: its number.
-        """
-        monitor = self.monitor
-        if monitor is None or trainer.global_step == self._last:
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        """A batch is done, and with accumulation perhaps a step."""
+        if self.monitor is None or trainer.global_step == self._last:
             return
         self._last = trainer.global_step
-        if monitor.step() and monitor.history.rows and monitor.history.rows[-1]["step"] == monitor.steps:
-            self._log(trainer, pl_module, monitor.steps, keys(monitor.history.rows[-1]))
-        if monitor.should_stop:
+        if values := self._step():
+            # To the loggers at once, which write on the first process alone; log() would wait for log_every_n_steps,
+            # and throw away what comes between.
+            for logger in trainer.loggers:
+                logger.log_metrics(dict(values), step=self.monitor.steps)
+            # On every process alike: averaging over them here would make those wait that have nothing to say.
+            pl_module.log_dict(values, logger=False, on_step=True, on_epoch=False, sync_dist=False, batch_size=1)
+        if self.monitor.should_stop:
             trainer.should_stop = True
 
-    @staticmethod
-    def _log(trainer: Any, pl_module: Any, step: int, values: dict[str, float]) -> None:
-        # To the loggers at once, which write on the first process alone; log() would wait for log_every_n_steps, and
-        # throw away what comes between.
-        for logger in trainer.loggers:
-            logger.log_metrics(dict(values), step=step)
-        # On every process alike: averaging over them here would make those wait that have nothing to say.
-        pl_module.log_dict(dict(values), logger=False, on_step=True, on_epoch=False, sync_dist=False, batch_size=1)
-
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Training ends: hooks come off.
-
-        Args:
-            trainer: Lightning's.
-            pl_module: what is trained.
-        """
+        """Training ends: hooks come off."""
         self._end()
 
 
@@ -159,8 +101,3 @@ def _steps_of(trainer: Any) -> int:
     """
     loop = getattr(getattr(trainer, "fit_loop", None), "epoch_loop", None)
     return int(getattr(loop, "_batches_that_stepped", trainer.global_step))
-
-
-def _scaler_of(trainer: Any) -> Any:
-    """The GradScaler of a trainer that has one."""
-    return getattr(trainer.precision_plugin, "scaler", None)

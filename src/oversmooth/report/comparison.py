@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oversmooth.metrics import METRICS
-from oversmooth.report import figures, headline, page
+from oversmooth.report import figures, headline, page, shell
 from oversmooth.report.charts import base as charts
-from oversmooth.report.style import PAPER, number, percent
+from oversmooth.report.style import PAPER, arrow, percent
 from oversmooth.results.data import DiagnosisData
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.libraries import is_installed
 
 if TYPE_CHECKING:
     import pandas
@@ -109,7 +107,6 @@ def plot(diagnoses: Sequence[DiagnosisData], name: str) -> figures.Figure:
     known = [*(metric.name for metric in METRICS.values() if metric.label), *figures.names()]
     if not isinstance(name, str) or name not in known:
         raise InputError(f"there is no plot {arguments.shown(name)}; choose one of {', '.join(known)}")
-    figures.check_libraries()
     made = figures.drawn(diagnoses, name)
     if made is None:
         raise InputError(f"there is nothing to plot: these diagnoses have no data for {name}; choose another")
@@ -118,23 +115,17 @@ def plot(diagnoses: Sequence[DiagnosisData], name: str) -> figures.Figure:
 
 def notebook(diagnoses: Sequence[DiagnosisData]) -> str:
     """What a notebook shows: the finding, its chart, and a line per model."""
-    models = charts.shown(diagnoses, PAPER)
-    parts = [f"<p><b>{html.escape(headline.finding(models))}.</b></p>"]
-    if is_installed("vl_convert") and (made := figures.drawn(diagnoses, "cos")):
-        parts.append(made._repr_svg_())
-    rows = "".join(_row([m.label, *_cells(m.diagnosis)], "td") for m in models)
-    parts.append(f"<table><thead>{_row(list(_COLUMNS), 'th')}</thead><tbody>{rows}</tbody></table>")
-    each = "d" if len(diagnoses) == 1 else "comparison"
-    parts.append(f"<p>Everything: <code>{each}.to_html(&quot;page.html&quot;)</code></p>")
-    return "<div>" + "".join(parts) + "</div>"
+    models, chart = charts.shown(diagnoses, PAPER), figures.drawn(diagnoses, "cos")
+    text: str = shell.template("notebook.html.j2").render(
+        finding=headline.finding(models),
+        chart="" if chart is None else chart._repr_svg_(),
+        head=_COLUMNS,
+        rows=[[m.label, *_cells(m.diagnosis)] for m in models],
+        each="d" if len(diagnoses) == 1 else "comparison",
+    )
+    return text
 
 
-def _cells(diagnosis: DiagnosisData) -> list[str]:
-    first, last = diagnosis.layers[0].tokens, diagnosis.layers[-1].tokens
-    courses = [f"{number(first.get(m), 3)} → {number(last.get(m), 3)}" for m in ("cos", "hfc_lfc", "effective_rank")]
-    shares = [percent(share, 0) for share in (diagnosis.negative_share, diagnosis.smoothing_share)]
-    return [str(len(diagnosis.layers) - 1), *courses, *shares]
-
-
-def _row(cells: list[Any], tag: str) -> str:
-    return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+def _cells(d: DiagnosisData) -> list[str]:
+    courses = [arrow(d.curve(metric)) for metric in ("cos", "hfc_lfc", "effective_rank")]
+    return [str(len(d.layers) - 1), *courses, *(percent(share, 0) for share in (d.negative_share, d.smoothing_share))]

@@ -16,7 +16,6 @@ from oversmooth.results.data import DiagnosisData
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import check_folder, check_writable, whole_file
-from oversmooth.safety.libraries import import_library
 
 FORMATS = ("pdf", "svg", "png")
 _ENDINGS = tuple(f".{name}" for name in FORMATS)
@@ -26,12 +25,6 @@ _PIXELS_AN_INCH = 220
 def check(path: Path, also: tuple[str, ...] = ()) -> None:
     """Refuse what cannot become a figure, before the work that it is to show. also: other endings."""
     check_writable(path, (*also, *_ENDINGS))
-    if path.suffix.lower() in _ENDINGS:
-        check_libraries()
-
-
-def check_libraries() -> None:
-    import_library("vl_convert", "drawing")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from oversmooth.report.film_words import Run as Run
 from oversmooth.report.film_words import title_of
 from oversmooth.report.fitting import embedded
 from oversmooth.report.shell import check as check
-from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, PAPER, UNKNOWN
+from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, PAPER
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 
@@ -39,11 +39,8 @@ def render(runs: Sequence[Run]) -> str:
     first = film_words.headline_metric(shown)
     keys = film_charts.keys(shown)
     steps = sorted({row["step"] for run in shown for row in run.rows})
-    thinned = [_thinned(run.rows, names) for run in shown]
-    payload = {
-        "steps": steps,
-        "runs": [{"name": run.name, "rows": rows} for run, rows in zip(shown, thinned, strict=True)],
-    }
+    thinned = [(run, _thinned(run.rows, names)) for run in shown]
+    payload = {"steps": steps, "runs": [{"name": run.name, "rows": rows} for run, rows in thinned]}
     panels = {
         name: {
             "heat": [film_charts.heat(name, shown, index, PAGE) for index in range(len(shown))],
@@ -73,11 +70,11 @@ def render(runs: Sequence[Run]) -> str:
             {"name": name, "title": title_of(name), "axis": film_words.axis_of(name), "lead": film_words.lead_of(name)}
             for name in names
         ],
-        table=[{"title": title_of(name), "cells": [_ends(run, name) for run in shown]} for name in names],
+        table=[{"title": title_of(name), "cells": [film_words.ends(run, name) for run in shown]} for name in names],
         steps=steps,
         left_out=[
             f"{run.name}: this page keeps {len(rows):,} of {len(run.rows):,} looks, evenly spread, and the last."
-            for run, rows in zip(shown, thinned, strict=True)
+            for run, rows in thinned
             if len(rows) < len(run.rows)
         ],
         payload=embedded(payload),
@@ -86,13 +83,7 @@ def render(runs: Sequence[Run]) -> str:
 
 
 def figures(runs: Sequence[Run], path: str | os.PathLike[str], metric: str = "cos") -> None:
-    """Still heat maps of one metric, side by side, for paper.
-
-    Args:
-        runs: those to show.
-        path: .pdf, .png or .svg.
-        metric: which.
-    """
+    """Still heat maps of one metric, side by side, for paper: .pdf, .png or .svg."""
     shown = _checked(runs)
     known = film_charts.metrics(shown)
     if metric not in known:
@@ -109,14 +100,6 @@ def _checked(runs: Sequence[Run]) -> list[Run]:
             raise InputError(f"a run is {arguments.shown(run)}; give a History, or film.Run(name, rows)")
     names = distinct([run.name for run in runs])
     return [Run(name, run.rows, getattr(run, "about", None) or {}) for name, run in zip(names, runs, strict=True)]
-
-
-def _ends(run: Run, name: str) -> str:
-    """After the last block, in the first look and in the last."""
-    rows = [row[name] for row in run.rows if isinstance(row.get(name), list) and row[name]]
-    if not rows:
-        return UNKNOWN
-    return f"{film_words.value_of(name, rows[0][-1])} → {film_words.value_of(name, rows[-1][-1])}"
 
 
 def _thinned(rows: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from oversmooth.metrics import METRICS
-from oversmooth.report.style import number, percent
+from oversmooth.report.style import UNKNOWN, arrow, number, percent
 
+_THROUGH = {"attention": "attention", "mlp": "the MLP", "norm": "norms", "other": "other parts"}
 _TITLES = {
-    "change_attention": "Change through attention",
-    "change_mlp": "Change through the MLP",
-    "change_norm": "Change through norms",
-    "change_other": "Change through other parts",
+    **{f"change_{part}": f"Change through {name}" for part, name in _THROUGH.items()},
     "negative_share": "Negative eigenvalues of H",
     "rho_smooth": "ρ_smooth of H",
     "asymmetry": "Asymmetry of H",
@@ -27,11 +26,10 @@ _TITLES = {
     "cos": "How alike tokens are",
 }
 _AXES = {
-    "change_attention": "Δ log HFC/LFC", "change_mlp": "Δ log HFC/LFC", "change_norm": "Δ log HFC/LFC",
-    "change_other": "Δ log HFC/LFC", "negative_share": "share", "rho_smooth": "ρ smooth",
-    "asymmetry": "‖H − Hᵀ‖/‖H‖", "smoothing_share": "share", "joined_rho_smooth": "ρ smooth",
-    "joined_rho_rough": "ρ rough", "strength": "λ̃", "room": "room", "gradient_norm": "norm",
-    "gradient_hfc": "share", "cos": "mean cosine",
+    **{f"change_{part}": "Δ log HFC/LFC" for part in _THROUGH},
+    "negative_share": "share", "rho_smooth": "ρ smooth", "asymmetry": "‖H − Hᵀ‖/‖H‖", "smoothing_share": "share",
+    "joined_rho_smooth": "ρ smooth", "joined_rho_rough": "ρ rough", "strength": "λ̃", "room": "room",
+    "gradient_norm": "norm", "gradient_hfc": "share", "cos": "mean cosine",
 }  # fmt: skip
 _LEADS = {
     "hfc_lfc": "HFC/LFC: what sets tokens apart over what they share.",
@@ -140,6 +138,12 @@ def finding(runs: Sequence[Run]) -> str:
         return f"{subject} ended from {extremes}: {_counted(len(runs), 'run')}"
     clauses = [f"{_course(metric, ends)}{f' in {run.name}' if len(runs) > 1 else ''}" for run, ends in seen]
     return f"{subject} {'; '.join(clauses)}"
+
+
+def ends(run: Run, metric: str) -> str:
+    """After the last block, in the first look and in the last."""
+    rows = [row[metric][-1] for row in run.rows if isinstance(row.get(metric), list) and row[metric]]
+    return arrow(rows, partial(value_of, metric)) if rows else UNKNOWN
 
 
 Ends = list[tuple[int, float]]

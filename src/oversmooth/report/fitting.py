@@ -26,15 +26,7 @@ def embedded(value: Any) -> str:
 
 
 def fit(data: list[dict[str, Any]], taken: int) -> list[str]:
-    """Take out what has no room in a page.
-
-    Args:
-        data: diagnoses as dictionaries, which are changed.
-        taken: bytes that the charts take.
-
-    Returns:
-        Sentences that say what was taken out.
-    """
+    """Take out of these diagnoses what has no room in a page beside charts of so many bytes; sentences that say it."""
     said = _fewer_eigenvalues(data)
     tokens = [(entry, entry["one_input"]) for entry in data if entry["one_input"]]
     for entry, _ in tokens:

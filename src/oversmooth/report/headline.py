@@ -1,4 +1,4 @@
-"""What a page says first: the finding in one sentence, what tells the models apart, and the terms it uses."""
+"""What a page says first: the finding in one sentence, and what tells the models apart."""
 
 from __future__ import annotations
 
@@ -13,45 +13,6 @@ from oversmooth.results.verdict import disagreement
 _MODES = {"smooth": "smoothing", "sharpen": "sharpening"}
 _MOST_NAMED = 4
 """Models whose end is named each; of more, the two extremes."""
-TERMS = {
-    "alike": (
-        "alike",
-        "The mean cosine of two different tokens of one input: 100% where all point the same way, 0% where they are "
-        "unrelated, below 0 where they point away from each other.",
-    ),
-    "hfc": (
-        "HFC/LFC",
-        "Every input is its mean token (the low-frequency component, LFC) plus what sets tokens apart from it (the "
-        "high-frequency component, HFC). HFC/LFC is the size of the second over that of the first: 0 where all tokens "
-        "are equal.",
-    ),
-    "h": (
-        "H",
-        "H = (W_V W_O)ᵀ: what the value and output weights of a layer do to a token that attention passes on. Its "
-        "eigenvalues λ decide, together with those of attention, what repeating the layer does.",
-    ),
-    "case": (
-        "case",
-        "One input, one layer and one head. It smooths where, of all products of an eigenvalue of attention and one of "
-        "the head's H, the one that makes tokens alike is the largest.",
-    ),
-    "predicted": (
-        "blocks as predicted",
-        "Blocks in which one pass of attention moved HFC/LFC the way that its spectrum, with all heads together, "
-        "favours in the long run: down where the smoothing eigenvalue is the largest, up elsewhere. Counted are "
-        "the blocks whose spectrum decides and whose change was measured; the others are undecided.",
-    ),
-    "rank": (
-        "effective rank",
-        "How many directions the tokens of one input fill: 1 where they are multiples of one token, at most the number "
-        "of tokens or of features, whichever is smaller.",
-    ),
-    "massive": (
-        "massive tokens",
-        "Tokens whose norm is many times the median of their input, often the first: a single one can dominate a mean.",
-    ),
-}
-"""By key: as it is called, and what it means."""
 
 
 def finding(models: list[Shown]) -> str:

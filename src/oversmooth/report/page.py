@@ -6,7 +6,6 @@ beside them lies the JSON that `Diagnosis.save` writes, so what is drawn can be 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,8 @@ from oversmooth.report.charts.accuracy import error_of
 from oversmooth.report.charts.changes import stages
 from oversmooth.report.fitting import embedded, fit
 from oversmooth.report.shell import check as check
-from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, UNKNOWN, fixed, number, percent, sentence
+from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, UNKNOWN, arrow, fixed, number, percent, sentence
 from oversmooth.results.data import DiagnosisData
-from oversmooth.results.facts import Number
 from oversmooth.results.parts import Eigenvalues, Layer
 from oversmooth.results.verdict import agreement
 from oversmooth.safety.errors import InputError
@@ -81,7 +79,7 @@ def _values(
                 "verdict": diagnosis.verdict,
                 "remarks": [sentence(remark) for remark in diagnosis.remarks],
                 "rows": [_row(depth, layer) for depth, layer in enumerate(diagnosis.layers)],
-                "parts": _parts(diagnosis),
+                "parts": list(dict.fromkeys(part for layer in diagnosis.layers for part in stages(layer))),
             }
             for model, diagnosis in zip(models, diagnoses, strict=True)
         ],
@@ -198,30 +196,18 @@ def _beside(labels: list[str], diagnoses: Sequence[DiagnosisData]) -> list[tuple
     """A line per model: what happened to its tokens, and what its spectra say."""
     rows = []
     for label, d in zip(labels, diagnoses, strict=True):
-        first, last = d.layers[0].tokens, d.layers[-1].tokens
-        sums = [_total(d, part) for part in ("attention", "mlp")]
         agree, apart = agreement(d.layers[1:])
-        judged = agree + len(apart)
+        judged, blocks = agree + len(apart), len(d.layers) - 1
+        # The blocks that could not be judged are said, since a reader would count all.
+        others = f", {blocks - judged} undecided" if judged < blocks else ""
         cells = [
-            *(f"{number(first.get(m), 3)} → {number(last.get(m), 3)}" for m in ("cos", "hfc_lfc", "effective_rank")),
-            *(fixed(value, sign=True) for value in sums),
+            *(arrow(d.curve(metric)) for metric in ("cos", "hfc_lfc", "effective_rank")),
+            *(fixed(d.change(part), sign=True) for part in ("attention", "mlp")),
             *(percent(share, 0) for share in (d.negative_share, d.smoothing_share)),
-            _as_predicted(agree, judged, len(d.layers) - 1),
+            f"{agree} of {judged}{others}" if judged else UNKNOWN,
         ]
         rows.append((label, cells))
     return rows
-
-
-def _as_predicted(agree: int, judged: int, blocks: int) -> str:
-    """Of the blocks that could be judged; the others are said, since a reader would count all."""
-    if not judged:
-        return UNKNOWN
-    return f"{agree} of {judged}" + (f", {blocks - judged} undecided" if judged < blocks else "")
-
-
-def _total(diagnosis: DiagnosisData, part: str) -> Number:
-    known = [value for layer in diagnosis.layers if (value := layer.change(part)) is not None]
-    return math.fsum(known) if known else None
 
 
 def _tested(labels: list[str], diagnoses: Sequence[DiagnosisData]) -> dict[str, Any] | None:
@@ -249,24 +235,16 @@ def _tested(labels: list[str], diagnoses: Sequence[DiagnosisData]) -> dict[str, 
     }
 
 
-def _parts(diagnosis: DiagnosisData) -> list[str]:
-    """The parts that changed anything, in the order in which they come."""
-    return list(dict.fromkeys(part for layer in diagnosis.layers for part in stages(layer)))
-
-
 def _row(depth: int, layer: Layer) -> dict[str, Any]:
     """A line of the table."""
-    changes: dict[str, float] = {}
-    for part, change in zip(stages(layer), layer.changes, strict=True):
-        if change.log_hfc_lfc is not None:
-            changes[part] = change.log_hfc_lfc
+    changes = zip(stages(layer), layer.changes, strict=True)
     spectrum, dominance = layer.spectrum, layer.dominance
     return {
         "depth": depth,
         "name": layer.name,
         "short": shortened(layer.name, 28),
         "tokens": [number(layer.tokens.get(key)) for key, metric in METRICS.items() if metric.label],
-        "changes": {part: number(value, sign=True) for part, value in changes.items()},
+        "changes": {part: number(c.log_hfc_lfc, sign=True) for part, c in changes if c.log_hfc_lfc is not None},
         "negative": number(spectrum.negative_share if spectrum else None),
         "rho_smooth": number(layer.rho_smooth),
         "rho_rough": number(dominance.rho_rough if dominance else None),

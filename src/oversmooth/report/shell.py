@@ -11,21 +11,16 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from oversmooth.report.headline import TERMS
 from oversmooth.report.style import COLOURS_OF_MODELS, css_variables
 from oversmooth.safety.files import check_writable, whole_file
 from oversmooth.safety.foreign import READABLE
-from oversmooth.safety.libraries import import_library
 
-_TEMPLATES = ("shell.html.j2", "page.html.j2", "simulation.html.j2", "film.html.j2")
 _EXPLAINED = {r"HFC/LFC": "hfc", r"\bH\b(?= = )": "h", r"\bcases?\b": "case", r"effective rank": "rank"}
 
 
 def check(path: Path) -> None:
     """Refuse what cannot become a page, before the work is done that it is to show."""
     check_writable(path, (".html", ".htm"))
-    for library in ("jinja2", "vl_convert"):
-        import_library(library, "writing a page")
 
 
 def write(text: str, path: Path) -> None:
@@ -34,36 +29,42 @@ def write(text: str, path: Path) -> None:
         temporary.write_bytes(text.encode("utf-8", READABLE))  # names of files may have halves of letters
 
 
-def rendered(
-    template: str, scripts: Sequence[str], coloured: int, *, payload: str, drawn: str, style: str = "", **values: Any
-) -> str:
-    """A page from its template.
-
-    template: one of this folder's. scripts: files of this folder, in one scope. coloured: how many models there are.
-    payload, drawn: data and charts, embedded. style: rules of this page alone.
-    """
+@cache
+def template(name: str) -> Any:
+    """One of this folder's templates, which escape what they are given."""
     import jinja2  # only pages need it
-    from markupsafe import Markup
 
     environment = jinja2.Environment(
-        loader=jinja2.DictLoader({name: text_of(name) for name in _TEMPLATES}),
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {"indexed": _indexed, "explained": _explained}
-    own = "(async () => {\n" + "\n".join(text_of(name) for name in scripts) + "\n})();"
-    every = [library(), own]
-    return environment.get_template(template).render(
+    return environment.get_template(name)
+
+
+def rendered(
+    name: str, scripts: Sequence[str], coloured: int, *, payload: str, drawn: str, style: str = "", **values: Any
+) -> str:
+    """A page from its template.
+
+    name: of the template. scripts: files of this folder, in one scope. coloured: how many models there are.
+    payload, drawn: data and charts, embedded. style: rules of this page alone.
+    """
+    from markupsafe import Markup
+
+    every = [library(), "(async () => {\n" + "\n".join(text_of(script) for script in scripts) + "\n})();"]
+    text: str = template(name).render(
         style=Markup("\n".join([css_variables(), _many_colours(coloured), text_of("page.css"), style])),
         scripts=[Markup(script) for script in every],
         hashes=[policy_hash(script) for script in every],
-        terms=TERMS,
         payload=payload,
         drawn=drawn,
         **values,
     )
+    return text
 
 
 def _many_colours(models: int) -> str:
@@ -87,12 +88,9 @@ def _explained(text: Any) -> Any:
 
     html = str(escape(text))
     for pattern, key in _EXPLAINED.items():
-        html = re.sub(pattern, lambda match, key=key: _term(key, match[0]), html, count=1)  # type: ignore[misc]
+        button = rf'<button type="button" class="term" data-term="{key}" aria-expanded="false">\g<0></button>'
+        html = re.sub(pattern, button, html, count=1)
     return Markup(html)
-
-
-def _term(key: str, word: str) -> str:
-    return f'<button type="button" class="term" data-term="{key}" aria-expanded="false">{word}</button>'
 
 
 @cache

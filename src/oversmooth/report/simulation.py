@@ -40,10 +40,6 @@ _LEADS = {
 def check(path: Path) -> None:
     """Refuse what cannot be written, before the work is done that it is to show."""
     check_writable(path, ENDINGS)
-    if path.suffix.lower() == ".html":
-        shell.check(path)
-    elif path.suffix.lower() != ".json":
-        figures.check_libraries()
 
 
 def save(outcomes: list[ToyOutcome], path: Path, title: str) -> None:
@@ -82,7 +78,7 @@ def tables(outcomes: list[ToyOutcome]) -> list[Table]:
         end.add_row(
             outcome.case.name,
             _limit(outcome, "hfc_lfc"),
-            _of_log(s.log_hfc_lfc[-1].mean()),
+            _number(math.exp(log)) if abs(log := float(s.log_hfc_lfc[-1].mean())) < 690 else ratio(log),
             _limit(outcome, "abs_cos"),
             _number(s.abs_cos[-1].mean()),
             _limit(outcome, "sigma_ratio"),
@@ -278,11 +274,6 @@ def _number(value: Tensor | float) -> str:
     """With three decimals, so that a column can be compared, or by its power of ten."""
     value = float(value)
     return fixed(value, 3) if 1e-3 <= abs(value) < 1e3 else number(value, 2)
-
-
-def _of_log(log: Tensor) -> str:
-    value = math.exp(log) if -690 < log < 690 else None
-    return _number(value) if value is not None else ratio(float(log))
 
 
 def _spread(values: Tensor) -> str:

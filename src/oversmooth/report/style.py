@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -241,6 +243,15 @@ def ratio(log: Number, digits: int = 4) -> str:
         return number(log if log is None or not math.isinf(log) or log > 0 else 0.0)
     power = log / _LOG_10
     return number(10**power, digits) if abs(power) < 300 else f"1e{power:.0f}".replace("-", "−")
+
+
+def arrow(values: Sequence[Number], shown: Callable[[Number], str] | None = None) -> str:
+    """The first of some values and the last.
+
+    >>> arrow([0.25, None, 1.0])
+    '0.25 → 1'
+    """
+    return " → ".join((shown or partial(number, digits=3))(values[end]) for end in (0, -1))
 
 
 def spread(value: Number) -> str:

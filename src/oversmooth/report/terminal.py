@@ -12,10 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from oversmooth.metrics import METRICS
-from oversmooth.report.style import UNKNOWN, fixed, percent
+from oversmooth.report.style import UNKNOWN, arrow, fixed, percent
 from oversmooth.report.style import number as _number
 from oversmooth.results.data import DiagnosisData
-from oversmooth.results.facts import Number
 from oversmooth.results.parts import Eigenvalues, Layer
 
 if TYPE_CHECKING:
@@ -33,17 +32,9 @@ def overview(diagnoses: Sequence[DiagnosisData]) -> Table:
     table = plain_table("model", "blocks", "HFC/LFC\nfirst → last", "cos", "eff. rank", "Re λ\n< 0", "smooth\ncases")
     table.columns[0].min_width = 10  # names are what rows are told apart by
     for d in diagnoses:
-        first, last = d.layers[0].tokens, d.layers[-1].tokens
-        table.add_row(
-            d.name,
-            str(d.model["layers"]),
-            *(
-                f"{shown(first.get(m))} → {shown(last.get(m))}"
-                for m, shown in (("hfc_lfc", number), ("cos", fixed), ("effective_rank", number))
-            ),
-            share(d.negative_share),
-            percent(d.smoothing_share),
-        )
+        courses = [arrow(d.curve(m), fixed if m == "cos" else number) for m in ("hfc_lfc", "cos", "effective_rank")]
+        shares = share(d.negative_share), percent(d.smoothing_share)
+        table.add_row(d.name, str(d.model["layers"]), *courses, *shares)
     return table
 
 
@@ -116,8 +107,9 @@ def spectra(diagnosis: DiagnosisData) -> Table:
         if folded:
             norm = s.joined.get("folded") if joined else _pooled(s.heads.get("folded", []))
             row.append(number(norm.rho_smooth if norm else None))
-        low, high = _range([e.negative_share for e in by_head])
-        row.append(f"{share(low)} to {share(high)}" if by_head else UNKNOWN)
+        known = [e.negative_share for e in by_head if e.negative_share is not None]
+        low, high = (share(pick(known, default=None)) for pick in (min, max))
+        row.append(f"{low} to {high}" if by_head else UNKNOWN)
         if decided:
             counts = [(s.verdicts.count(word), word) for word in ("smooth", "rough", "open")]
             row.append(", ".join(f"{count} {word}" for count, word in counts if count) or UNKNOWN)
@@ -157,11 +149,6 @@ def _pooled(heads: list[Eigenvalues]) -> Eigenvalues:
         return Eigenvalues(None, None, None)
     largest = max((head.rho_smooth for head in heads if head.rho_smooth is not None), default=None)
     return Eigenvalues(sum(v < 0 for v in real) / len(real), math.fsum(real) / len(real), largest)
-
-
-def _range(values: list[Number]) -> tuple[Number, Number]:
-    known = [v for v in values if v is not None]
-    return (min(known), max(known)) if known else (None, None)
 
 
 def _some(rows: list[tuple[int, Layer]], table: Table) -> list[tuple[int, Layer]]:

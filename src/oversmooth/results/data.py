@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -80,18 +81,13 @@ class DiagnosisData:
     def undecided_share(self) -> Number:
         """Share of these cases that rounding could turn or no theorem covers; None where that is not known."""
         layers = [layer.dominance for layer in self.layers if layer.dominance]
-        counts = [(d.undecided_share, sum(len(row) for row in d.verdict_heads)) for d in layers]
-        known = [(share * count, count) for share, count in counts if share is not None]
-        total = sum(count for _, count in known)
-        return sum(undecided for undecided, _ in known) / total if total else None
+        return _share_of_all((d.undecided_share, sum(len(row) for row in d.verdict_heads)) for d in layers)
 
     @property
     def negative_share(self) -> Number:
         """Share of the eigenvalues of the joined H, over all layers, that have a negative real part."""
         spectra = [layer.spectrum.joined["raw"] for layer in self.layers if layer.spectrum]
-        counts = [(e.negative_share * len(e.real), len(e.real)) for e in spectra if e.negative_share is not None]
-        total = sum(size for _, size in counts)
-        return sum(negative for negative, _ in counts) / total if total else None
+        return _share_of_all((e.negative_share, len(e.real)) for e in spectra)
 
     @property
     def real_parts(self) -> list[float]:
@@ -102,6 +98,11 @@ class DiagnosisData:
                 joined = layer.spectrum.joined["raw"].real
                 parts += joined or [v for head in layer.spectrum.heads["raw"] for v in head.real]
         return parts
+
+    def change(self, part: str) -> Number:
+        """Change of log HFC/LFC through one part over all blocks; None where it was not measured."""
+        known = [value for layer in self.layers if (value := layer.change(part)) is not None]
+        return math.fsum(known) if known else None
 
     def curve(self, metric: str, *, without_massive: bool = False) -> list[Number]:
         """A metric after every block, preceded by its value for what enters the first block.
@@ -168,8 +169,8 @@ class DiagnosisData:
                     raise ValueError(f"it has no {name!r}")
             diagnosis: Self = typed(cls, {k: v for k, v in data.items() if k not in ("schema", "version")})
             _check_whole(diagnosis)
-            _check_finite(data)
-        except ValueError as error:
+            json.dumps(data, allow_nan=False)  # what is kept of a model as it is, such as its recipe, has no type
+        except (TypeError, ValueError) as error:
             raise InputError(f"this diagnosis is damaged ({reason(error)}); diagnose again") from error
         return diagnosis
 
@@ -227,16 +228,11 @@ class DiagnosisData:
         return pandas.DataFrame(rows)
 
 
-def _check_finite(value: Any, where: str = "") -> None:
-    """Also what is kept of a model as it is, such as its recipe; JSON has no NaN, and pages are made of JSON."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{where} is {value}, not a finite number")
-    if isinstance(value, dict):
-        for name, part in value.items():
-            _check_finite(part, f"{where}.{name}" if where else str(name))
-    if isinstance(value, list):
-        for part in value:
-            _check_finite(part, where)
+def _share_of_all(shares: Iterable[tuple[Number, int]]) -> Number:
+    """Of shares, each of so many cases, that of all cases; None where none is known."""
+    known = [(share * count, count) for share, count in shares if share is not None]
+    total = sum(count for _, count in known)
+    return sum(part for part, _ in known) / total if total else None
 
 
 def _check_whole(diagnosis: DiagnosisData) -> None:

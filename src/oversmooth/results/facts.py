@@ -115,11 +115,6 @@ class Steered(TypedDict):
 
 
 def plain(value: float | Tensor, digits: int = 7) -> Number:
-    """A number as it is kept: rounded so that files stay small, None where it has no meaning.
-
-    Args:
-        value: a number, or a tensor of one.
-        digits: significant ones.
-    """
+    """A number as it is kept: rounded so that files stay small, None where it has no meaning."""
     value = float(value)
     return float(f"{value:.{digits}g}") if math.isfinite(value) else None

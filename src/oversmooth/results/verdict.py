@@ -6,9 +6,9 @@ Neutral by design: smoothing is a quantity, not a fault.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 from oversmooth.anatomy.steered import FOLDED
+from oversmooth.metrics import METRICS
 from oversmooth.results.data import DiagnosisData
 from oversmooth.results.facts import Number
 from oversmooth.results.parts import SPECIAL_COUNTED, Extrapolation, Layer, standard_error
@@ -16,37 +16,15 @@ from oversmooth.results.parts import SPECIAL_COUNTED, Extrapolation, Layer, stan
 _ROUNDING = 1e-6  # relative to the largest eigenvalue: anything smaller is zero
 
 
-class _Notion(NamedTuple):
-    name: str
-    falls: bool
-    """Whether it falls as tokens become alike."""
-    least: float
-    """Change that counts as one: relative, but for the cosine."""
-
-
-_NOTIONS = {
-    "hfc_lfc": _Notion("HFC/LFC", True, 0.005),
-    "cos": _Notion("the mean cosine", False, 0.005),
-    "effective_rank": _Notion("the effective rank", True, 0.005),
-}
+_NOTIONS = {"hfc_lfc": "HFC/LFC", "cos": "the mean cosine", "effective_rank": "the effective rank"}
+_LEAST = 0.005  # change that counts as one: relative, but for the cosine
 
 
 def sentences(diagnosis: DiagnosisData) -> list[str]:
     """The verdict: what was measured, by part, what spectra predict, and what more depth would do."""
-    blocks = diagnosis.layers[1:]
-    candidates = [
-        _mode(diagnosis),
-        _measured(diagnosis),
-        _parts(blocks),
-        _massive(diagnosis),
-        _steered(diagnosis),
-        _predicted(diagnosis, blocks),
-        _agreement(blocks),
-        _accuracy(diagnosis),
-    ]
-    return [sentence for sentence in candidates if sentence] + [
-        _further(entry, diagnosis) for entry in diagnosis.extrapolation
-    ]
+    topics = (_mode, _measured, _parts, _massive, _steered, _predicted, _agreement, _accuracy)
+    further = [_further(entry, diagnosis) for entry in diagnosis.extrapolation]
+    return [*(sentence for topic in topics if (sentence := topic(diagnosis))), *further]
 
 
 def _mode(diagnosis: DiagnosisData) -> str:
@@ -57,7 +35,7 @@ def _mode(diagnosis: DiagnosisData) -> str:
 
 def disagreement(diagnosis: DiagnosisData) -> str:
     """By which notions tokens end more alike and by which less; empty where none contradicts another."""
-    sides = {_NOTIONS[metric].name: side for metric, (_, _, side) in _ends(diagnosis).items()}
+    sides = {metric: side for metric, (_, _, side) in _ends(diagnosis).items()}
     return _in_all(sides).partition("tokens end ")[2] if {1, -1} <= set(sides.values()) else ""
 
 
@@ -65,36 +43,35 @@ def _ends(diagnosis: DiagnosisData) -> dict[str, tuple[float, float, int]]:
     """By metric: its value before the first block and after the last, and whether tokens end more alike (1), less (−1)
     or about as alike (0) by it.
     """
-    first, last = diagnosis.layers[0].tokens, diagnosis.layers[-1].tokens
     ends = {}
-    for metric, (_, falls, least) in _NOTIONS.items():
-        before, after = first.get(metric), last.get(metric)
+    for metric in _NOTIONS:
+        before, after = (diagnosis.layers[end].tokens.get(metric) for end in (0, -1))
         if before is not None and after is not None:
-            moved = abs(after - before) > (least if metric == "cos" else least * abs(before))
-            ends[metric] = before, after, moved * (1 if (after > before) != falls else -1)
+            moved = abs(after - before) > (_LEAST if metric == "cos" else _LEAST * abs(before))
+            ends[metric] = before, after, moved * (1 if (after > before) != METRICS[metric].falls else -1)
     return ends
 
 
 def _measured(diagnosis: DiagnosisData) -> str:
-    clauses, sides = [], {}
+    clauses: list[str] = []
+    sides = {}
     for metric, (before, after, side) in _ends(diagnosis).items():
-        name = _NOTIONS[metric].name
+        name, goes = _NOTIONS[metric], "" if clauses else " goes"
         if metric == "cos":
-            clauses.append(f"{name} from {round(before, 2) + 0.0:.2f} to {round(after, 2) + 0.0:.2f}")
+            clauses.append(f"{name}{goes} from {round(before, 2) + 0.0:.2f} to {round(after, 2) + 0.0:.2f}")
         else:
             factor = f" (× {after / before:.3g})" if metric == "hfc_lfc" and before and side else ""
-            clauses.append(f"{name} from {before:.3g} to {after:.3g}{factor}")
-        sides[name] = side
+            clauses.append(f"{name}{goes} from {before:.3g} to {after:.3g}{factor}")
+        sides[metric] = side
     if not clauses:
         return ""
-    clauses[0] = clauses[0].replace(" from ", " goes from ", 1)
     return f"Measured: from the first block to the last, {', '.join(clauses)}; {_in_all(sides)}."
 
 
 def _in_all(sides: dict[str, int]) -> str:
     """Whether tokens end more alike, and by which notion where they disagree."""
     words = {1: "more alike", -1: "less alike", 0: "about as alike as they began"}
-    by_side = {side: [name for name, found in sides.items() if found == side] for side in words}
+    by_side = {side: [_NOTIONS[metric] for metric, found in sides.items() if found == side] for side in words}
     known = {side: names for side, names in by_side.items() if names}
     if len(known) == 1:
         ((side, names),) = known.items()
@@ -115,7 +92,9 @@ def _steered(diagnosis: DiagnosisData) -> str:
     low, high = min(c["least"] for c in layers), max(c["greatest"] for c in layers)
     noise = _ROUNDING * max(abs(low), abs(high))
     low, high = (0.0 if abs(end) <= noise else end for end in (low, high))
-    sentence = f"Steered as promised: the eigenvalues of H lie from {low:.3g} to {high:.3g} in {_layers(len(layers))}"
+    sentence = (
+        f"Steered as promised: the eigenvalues of H lie from {low:.3g} to {high:.3g} in {_layers(len(layers))[0]}"
+    )
     rooms = [c["room"] for c in layers if c["room"] is not None]
     if low < 0 and high <= 0 and rooms:
         sentence += f", {min(rooms):.2g} from where sharpening could turn into smoothing"
@@ -123,45 +102,33 @@ def _steered(diagnosis: DiagnosisData) -> str:
         sentence += ", none below zero, so none sharpens"
     others = sum(FOLDED in doubt for doubt in verified["doubts"])
     if others:
-        sentence += f"; with norms and layer scales folded in, {_layers(others)} {_have(others)} others too"
+        sentence += f"; with norms and layer scales folded in, {' '.join(_layers(others))} others too"
     if still := len(verified["doubts"]) - others:
-        sentence += f"; {_layers(still)} {_have(still)} some that are 0, which neither smooth nor sharpen"
+        sentence += f"; {' '.join(_layers(still))} some that are 0, which neither smooth nor sharpen"
     return sentence + "."
 
 
-def _layers(count: int) -> str:
-    return f"{count} layer{'' if count == 1 else 's'}"
+def _layers(count: int) -> tuple[str, str]:
+    return ("1 layer", "has") if count == 1 else (f"{count} layers", "have")
 
 
-def _have(count: int) -> str:
-    return "has" if count == 1 else "have"
-
-
-def _parts(blocks: list[Layer]) -> str:
-    parts = list(dict.fromkeys(change.part for layer in blocks for change in layer.changes))
-    changes = {part: [layer.change(part) for layer in blocks] for part in parts}
-    sums = {part: math.fsum(v for v in values if v is not None) for part, values in changes.items() if _known(values)}
+def _parts(diagnosis: DiagnosisData) -> str:
+    parts = dict.fromkeys(change.part for layer in diagnosis.layers[1:] for change in layer.changes)
+    sums = {part: total for part in parts if (total := diagnosis.change(part)) is not None}
     if not sums:
         return ""
-    listed = ", ".join(f"{_sublayers(part)} {round(value, 2) + 0.0:+.2f}" for part, value in sums.items())
+    names = {part: {"mlp": "MLPs", "norm": "norms"}.get(part, part) for part in parts}
+    listed = ", ".join(f"{names[part]} {round(value, 2) + 0.0:+.2f}" for part, value in sums.items())
     total = round(math.fsum(sums.values()), 2)
     # What a part does against the whole is in the list; it does not explain the whole.
     strongest = (min if total < 0 else max)(sums, key=lambda part: sums[part])
     where = ""
     if total:
-        values = [0.0 if v is None else v for v in changes[strongest]]
+        values = [layer.change(strongest) or 0.0 for layer in diagnosis.layers[1:]]
         depth = values.index((min if total < 0 else max)(values)) + 1
         what = "most smoothing comes from" if total < 0 else "tokens are set apart above all by"
-        where = f"; {what} {_sublayers(strongest)}, {'above all' if total < 0 else 'most'} at depth {depth}"
+        where = f"; {what} {names[strongest]}, {'above all' if total < 0 else 'most'} at depth {depth}"
     return f"By part: over all blocks log HFC/LFC changes by {round(total, 2) + 0.0:+.2f}, through {listed}{where}."
-
-
-def _known(values: list[Number]) -> bool:
-    return any(v is not None for v in values)
-
-
-def _sublayers(part: str) -> str:
-    return {"attention": "attention", "mlp": "MLPs", "norm": "norms"}.get(part, part)
 
 
 def _massive(diagnosis: DiagnosisData) -> str:
@@ -170,9 +137,8 @@ def _massive(diagnosis: DiagnosisData) -> str:
         return ""
     worst = max(with_them, key=lambda layer: layer.massive["largest_ratio"] if layer.massive else 0.0)
     assert worst.massive is not None
-    effect = ""
-    if worst.without_massive and worst.tokens.get("hfc_lfc") and worst.without_massive.get("hfc_lfc"):
-        with_all, without = worst.tokens["hfc_lfc"], worst.without_massive["hfc_lfc"]
+    effect, with_all, without = "", worst.tokens.get("hfc_lfc"), (worst.without_massive or {}).get("hfc_lfc")
+    if with_all and without:
         effect = f"; there HFC/LFC is {with_all:.3g} with them and {without:.3g} without"
     return (
         f"Massive tokens ({diagnosis.provenance['massive_rule']}): at {len(with_them)} of {len(diagnosis.layers)} "
@@ -182,30 +148,28 @@ def _massive(diagnosis: DiagnosisData) -> str:
     )
 
 
-def _predicted(diagnosis: DiagnosisData, blocks: list[Layer]) -> str:
+def _predicted(diagnosis: DiagnosisData) -> str:
     clauses = []
+    found = [layer.dominance for layer in diagnosis.layers if layer.dominance]
     negative, share = diagnosis.negative_share, diagnosis.smoothing_share
     if negative is not None:
         clauses.append(f"{negative:.0%} of the eigenvalues of H have a negative real part")
     undecided = diagnosis.undecided_share or 0.0
     if share is None and undecided:
-        reasons = [why for layer in blocks if layer.dominance for why in layer.dominance.undecided_because]
+        reasons = [why for one in found for why in one.undecided_because]
         clauses.append(f"head by head no case is decided ({reasons[0].removeprefix('undecided: ')})")
     if share is not None:
-        cases = sum(len(row) for layer in blocks if layer.dominance for row in layer.dominance.verdict_heads)
+        cases = sum(len(row) for one in found for row in one.verdict_heads)
         rest = f", {round(undecided * cases):,} undecided" if undecided else ""
         clauses.append(
             f"head by head the smoothing eigenvalue dominates in {share:.1%} of {cases:,} cases (one per input, layer "
             f"and head){rest}"
         )
-    judged = [v for layer in blocks if layer.dominance for v in layer.dominance.joined_verdict]
-    if judged:
-        others = [(sum(v == word for v in judged), word) for word in ("tie", "undecided")]
-        counts = ", ".join(
-            f"{count} {'ties' if word == 'tie' and count > 1 else word}" for count, word in others if count
-        )
-        ties = f" ({counts})" if counts else ""
-        clauses.append(f"with all heads together in {sum(v == 'smooth' for v in judged)} of {len(judged)}{ties}")
+    if judged := [v for one in found for v in one.joined_verdict]:
+        ties, open_ = judged.count("tie"), judged.count("undecided")
+        others = [f"{ties} tie{'s' if ties > 1 else ''}"] * bool(ties) + [f"{open_} undecided"] * bool(open_)
+        more = f" ({', '.join(others)})" if others else ""
+        clauses.append(f"with all heads together in {judged.count('smooth')} of {len(judged)}{more}")
     return f"Spectra: {', '.join(clauses)}." if clauses else ""
 
 
@@ -215,13 +179,9 @@ def agreement(blocks: list[Layer]) -> tuple[int, list[int]]:
     """
     agree, apart = 0, []
     for index, layer in enumerate(blocks):
-        if not layer.dominance or not layer.dominance.joined_verdict:
-            continue
-        verdicts, change = layer.dominance.joined_verdict, layer.change("attention")
-        if change is None:
-            continue
-        favour = sum(v == "smooth" for v in verdicts) - sum(v == "rough" for v in verdicts)
-        if not favour:  # ties, and what is undecided, have no side
+        verdicts, change = layer.dominance.joined_verdict if layer.dominance else [], layer.change("attention")
+        favour = verdicts.count("smooth") - verdicts.count("rough")
+        if change is None or not favour:  # ties, and what is undecided, have no side
             continue
         if change * favour < 0:
             agree += 1
@@ -230,8 +190,8 @@ def agreement(blocks: list[Layer]) -> tuple[int, list[int]]:
     return agree, apart
 
 
-def _agreement(blocks: list[Layer]) -> str:
-    agree, apart = agreement(blocks)
+def _agreement(diagnosis: DiagnosisData) -> str:
+    agree, apart = agreement(diagnosis.layers[1:])
     if not agree and not apart:
         return ""
     where = f"; they disagree at depth {_runs(apart)}" if apart else ""

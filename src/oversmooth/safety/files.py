@@ -122,15 +122,7 @@ def _to_disk(path: Path) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """One more line at the end of a file: all of it, or nothing.
-
-    Args:
-        path: which need not be there yet.
-        line: without the end of the line.
-
-    Raises:
-        OSError: it could not be written.
-    """
+    """One more line at the end of a file, which need not be there yet: all of it, or nothing and an OSError."""
     before = path.stat().st_size if path.is_file() else 0
     try:
         with path.open("a", encoding="utf-8") as file:

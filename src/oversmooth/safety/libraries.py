@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import importlib.util
 import traceback
 from typing import Any
 
@@ -49,8 +48,3 @@ def unusable(module: str, purpose: str, error: BaseException) -> InputError:
         f"{purpose} needs {_PACKAGES.get(module, module)}, which cannot be imported "
         f"({type(error).__name__}: {text}); {remedy}"
     )
-
-
-def is_installed(module: str) -> bool:
-    """Whether it can be found; it is not imported."""
-    return importlib.util.find_spec(module) is not None

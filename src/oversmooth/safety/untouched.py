@@ -6,7 +6,7 @@ import random
 import sys
 import weakref
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -40,28 +40,19 @@ def untouched(model: nn.Module) -> Iterator[None]:
     Raises:
         InputError: the model wrote to weights of which there is no copy.
     """
-    with ExitStack() as stack:
-        stack.enter_context(random_states())
-        stack.enter_context(in_eval_mode(model))
-        stack.enter_context(put_back(model, counted=True))
-        stack.enter_context(caches_of_their_own())
-        if "torch._dynamo" in sys.modules:  # else nothing is compiled, and importing it takes seconds
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
+    # Unless it is loaded nothing is compiled, and importing it takes seconds.
+    eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+    with random_states(), in_eval_mode(model), put_back(model, counted=True), caches_of_their_own(), eager:
         yield
 
 
 @contextmanager
 def in_its_own_mode(model: nn.Module) -> Iterator[None]:
-    """Within the block the model runs as it is; what it counts, averages or draws in train mode is put back.
-
-    Args:
-        model: the module itself.
-    """
+    """Within the block the model runs as it is; what it counts, averages or draws in train mode is put back."""
     with ExitStack() as stack:
         stack.enter_context(caches_of_their_own())
-        if model.training:
-            stack.enter_context(random_states())
-            stack.enter_context(put_back(model))
+        for what in (random_states(), put_back(model)) if model.training else ():
+            stack.enter_context(what)
         yield
 
 
@@ -69,10 +60,8 @@ def in_its_own_mode(model: nn.Module) -> Iterator[None]:
 def put_back(model: nn.Module, *, counted: bool = False) -> Iterator[None]:
     """What a model remembers, in whichever mode it runs: buffers, frozen weights, attributes; see `untouched`.
 
-    Args:
-        model: the module itself.
-        counted: whether torch's count of writes tells which buffers have changed. Batch norm in train mode writes past
-            it; a comparison of values waits for a GPU. Weights that are written to, and are not put back, are refused.
+    counted: whether torch's count of writes tells which buffers have changed. Batch norm in train mode writes past it;
+    a comparison of values waits for a GPU. Weights that are written to, and are not put back, are refused.
     """
     modules = list(model.modules())
     with _weights(model, modules, refused=counted), _buffers(modules, counted), _attributes(modules):

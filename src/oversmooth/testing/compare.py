@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 
-def outputs(model: nn.Module, inputs: Any) -> list[Tensor]:
+def outputs(model: nn.Module, inputs: Any, *, grad: bool = False) -> list[Tensor]:
     """Every floating tensor that a call of the model gives."""
-    return _tensors(model(**inputs) if isinstance(inputs, Mapping) else model(inputs))
+    with torch.set_grad_enabled(grad):
+        return _tensors(model(**inputs) if isinstance(inputs, Mapping) else model(inputs))
 
 
 def _tensors(value: Any) -> list[Tensor]:

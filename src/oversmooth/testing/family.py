@@ -6,7 +6,6 @@ import copy
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from oversmooth.anatomy import locate
@@ -38,12 +37,10 @@ def check_family(model: nn.Module, inputs: Any, *, tolerance: float = 1e-3, **ho
         heads, width, size = layer.W_V.shape
         assert (heads, size) == (layer.heads, layer.head_dim), f"{layer.name}: W_V has shape {tuple(layer.W_V.shape)}"
         assert layer.W_O.shape == (heads, size, width), f"{layer.name}: W_O has shape {tuple(layer.W_O.shape)}"
-    with torch.no_grad():
-        expected = outputs(model, inputs)
+    expected = outputs(model, inputs)
     diagnosis = diagnose(model, inputs, depth=0, **how)
     untouched(model, "after a diagnosis")
-    with torch.no_grad():
-        same_bits(outputs(model, inputs), expected, "after a diagnosis")
+    same_bits(outputs(model, inputs), expected, "after a diagnosis")
     streams = _streams(model, anatomy, inputs)
     if len(streams) == len(diagnosis.layers):  # blocks that run several times are seen once each here
         for depth, (seen, x) in enumerate(zip(diagnosis.layers, streams, strict=True)):
@@ -83,12 +80,9 @@ def _streams(model: nn.Module, anatomy: Anatomy, inputs: Any) -> list[Tensor]:
 
     handles = [modules[blocks[0]].register_forward_pre_hook(enters, with_kwargs=True)]
     handles += [modules[name].register_forward_hook(leaves) for name in blocks]
-    try:
-        with torch.no_grad():
-            outputs(model, inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
+    outputs(model, inputs)
+    for handle in handles:
+        handle.remove()
     return streams
 
 

@@ -37,26 +37,21 @@ def check_method(method: Method, model: nn.Module, inputs: Any, *, tolerance: fl
     assert METHODS.get(kind) is type(method), f"{kind} is not registered; decorate it with oversmooth.steering.register"
     assert method_from(method.settings()) == method, f"{method} does not come back from its settings"
     plain = copy.deepcopy(model).eval()
-    with torch.no_grad():
-        expected = outputs(plain, inputs)
-    _check_zero(method, plain, inputs, expected)
+    expected = outputs(plain, inputs)
+    if "strength" in {field.name for field in dataclasses.fields(method)}:  # type: ignore[arg-type]
+        nothing = steer(copy.deepcopy(plain), dataclasses.replace(method, strength=0.0))  # type: ignore[type-var]
+        same_bits(outputs(nothing, inputs), expected, f"{method} with strength 0")
     steered = steer(copy.deepcopy(plain), method)
-    with torch.no_grad():
-        changed = outputs(steered, inputs)
+    changed = outputs(steered, inputs)
     alike = all(torch.equal(a, b) for a, b in zip(changed, expected, strict=True))
     assert not alike or method.changes_nothing(), f"{method} changes nothing, and does not say that it is off"
     _check_gradients(method, steered, plain, inputs)
     _check_saved(method, steered, plain, inputs, changed)
-    _check_taken_off(method, copy.deepcopy(steered), plain, inputs, expected)
+    off = unsteer(copy.deepcopy(steered))
+    same_weights(off, plain.state_dict(), f"{method}, taken off")
+    untouched(off, f"{method}, taken off")
+    same_bits(outputs(off, inputs), expected, f"{method}, taken off")
     _check_folded(method, steered, inputs, changed, tolerance)
-
-
-def _check_zero(method: Method, plain: nn.Module, inputs: Any, expected: list[Tensor]) -> None:
-    if "strength" not in {field.name for field in dataclasses.fields(method)}:  # type: ignore[arg-type]
-        return
-    nothing = dataclasses.replace(method, strength=0.0)  # type: ignore[type-var]
-    with torch.no_grad():
-        same_bits(outputs(steer(copy.deepcopy(plain), nothing), inputs), expected, f"{method} with strength 0")
 
 
 def _check_gradients(method: Method, steered: nn.Module, plain: nn.Module, inputs: Any) -> None:
@@ -66,7 +61,7 @@ def _check_gradients(method: Method, steered: nn.Module, plain: nn.Module, input
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-    torch.stack([out.float().square().sum() for out in outputs(model, inputs)]).sum().backward()
+    torch.stack([out.float().square().sum() for out in outputs(model, inputs, grad=True)]).sum().backward()
     for name, parameter in model.named_parameters():
         if name in stock or not parameter.requires_grad:
             continue
@@ -82,19 +77,11 @@ def _check_saved(method: Method, steered: nn.Module, plain: nn.Module, inputs: A
         with torch.no_grad():
             for parameter in stock.parameters():
                 parameter.zero_()
-            loaded = load_into(stock, file).eval()
-            same_bits(outputs(loaded, inputs), changed, f"{method}, saved and loaded")
+        loaded = load_into(stock, file).eval()
+        same_bits(outputs(loaded, inputs), changed, f"{method}, saved and loaded")
     steering = steering_of(loaded)
     assert steering is not None, f"{method}: what was loaded is not steered"
     assert steering.methods == [method], f"{method}: what was loaded is steered by {steering.methods}"
-
-
-def _check_taken_off(method: Method, steered: nn.Module, plain: nn.Module, inputs: Any, expected: list[Tensor]) -> None:
-    unsteer(steered)
-    same_weights(steered, plain.state_dict(), f"{method}, taken off")
-    untouched(steered, f"{method}, taken off")
-    with torch.no_grad():
-        same_bits(outputs(steered, inputs), expected, f"{method}, taken off")
 
 
 def _check_folded(method: Method, steered: nn.Module, inputs: Any, changed: list[Tensor], tolerance: float) -> None:
@@ -108,5 +95,4 @@ def _check_folded(method: Method, steered: nn.Module, inputs: Any, changed: list
         raise AssertionError(f"{method} says that it cannot be folded, and was")
     fold(steered)
     assert steering_of(steered) is None, f"{method}, folded: the model is steered still"
-    with torch.no_grad():
-        close(outputs(steered, inputs), changed, tolerance, f"{method}, folded")
+    close(outputs(steered, inputs), changed, tolerance, f"{method}, folded")

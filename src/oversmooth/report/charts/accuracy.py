@@ -16,7 +16,7 @@ from oversmooth.report.charts.pieces import (
     quantitative,
     tip,
 )
-from oversmooth.report.style import Look, fixed, percent
+from oversmooth.report.style import UNKNOWN, Look, fixed, percent
 from oversmooth.results.parts import Accuracy, standard_error
 
 
@@ -46,7 +46,12 @@ def accuracy(models: list[Shown], look: Look) -> Drawing:
     at = {"x": x, "y": y, "color": by_model(drawn, look)}
     stops = []
     for intensity in range(most):
-        said = [(i, _counted(m, values, intensity)) for i, (m, values) in enumerate(tested)]
+        said = [
+            (i, f"{percent(values[intensity])} ± {fixed(100 * error_of(m.diagnosis.accuracy, intensity), 1)}")
+            if intensity < len(values)
+            else (i, UNKNOWN)
+            for i, (m, values) in enumerate(tested)
+        ]
         stops.append((float(intensity), tip(look, f"intensity {intensity}" if intensity else "clean", said)))
     spec = {
         **look.size(260, 190, 220),
@@ -70,9 +75,3 @@ def error_of(accuracy: Accuracy | None, intensity: int) -> float:
     share = accuracy.corrupted[intensity - 1] if intensity else accuracy.clean
     error = standard_error(share, accuracy.corrupted_images if intensity else accuracy.images)
     return 0.0 if math.isnan(error) else error
-
-
-def _counted(m: Shown, values: list[float], at: int) -> str:
-    if at >= len(values):
-        return percent(None)
-    return f"{percent(values[at])} ± {fixed(100 * error_of(m.diagnosis.accuracy, at), 1)}"

@@ -145,13 +145,11 @@ def assembled(title: str, panels: list[Panel], models: list[Shown], arranged: Sp
         return None
     alone = models[0].label if len(models) == 1 and all(panel.title != models[0].label for panel in panels) else ""
     heading = {"text": title, **({"subtitle": alone} if alone else {}), "anchor": "start", "fontSize": 16, "offset": 14}
-    return {"title": heading, "concat": [_titled(panel) for panel in panels], **arranged}
-
-
-def _titled(panel: Panel) -> Spec:
-    if not panel.title:
-        return panel.spec
-    return {**panel.spec, "title": {"text": panel.title, **({"subtitle": panel.note} if panel.note else {})}}
+    titles = [{"text": panel.title, **({"subtitle": panel.note} if panel.note else {})} for panel in panels]
+    drawn = [
+        {**panel.spec, **({"title": title} if panel.title else {})} for panel, title in zip(panels, titles, strict=True)
+    ]
+    return {"title": heading, "concat": drawn, **arranged}
 
 
 def distinct(names: list[str]) -> list[str]:

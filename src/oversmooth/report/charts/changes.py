@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from oversmooth.report.charts.base import Drawing, Key, Shown, Spec, chart
-from oversmooth.report.charts.pieces import (
-    answering,
-    depth_bands,
-    marks,
-    nominal,
-    of_model,
-    paper_width,
-    quantitative,
-    tip,
-    titled,
-    zero_line,
-)
+from oversmooth.report.charts.pieces import BY_LAYER, answering, by_layer, marks, nominal, quantitative, tip, titled
 from oversmooth.report.style import Look, number, part_colour, spread
 from oversmooth.results.parts import Layer
 
@@ -27,7 +18,7 @@ _SIGNED = "datum.value == 0 ? '0' : format(datum.value, '+~g')"
     "apart. The black mark is the whole block: the sum of its parts.",
     missing="The parts of this model were not observed.",
     one_model=True,
-    arranged={"columns": 2, "spacing": 24},
+    arranged=BY_LAYER,
 )
 def changes(models: list[Shown], look: Look) -> Drawing:
     """What attention, MLP and norm add to log HFC/LFC, layer by layer, a panel per model."""
@@ -35,13 +26,12 @@ def changes(models: list[Shown], look: Look) -> Drawing:
     colours = look.colours([part_colour(part) for part in parts])
     keys = [*(Key("", colour, part, "part", part) for part, colour in zip(parts, colours, strict=True))]
     keys.append(Key("tick", look.colour("ink"), "sum, the whole block"))
-    panels = []
-    for m in models:
+
+    def draw(m: Shown, x: Spec, size: Callable[..., Spec]) -> Spec | None:
         bars, sums = _rows(m, parts, look)
         if not bars:
-            continue
-        count = len(m.diagnosis.layers)
-        x = depth_bands(count, paddingInner=0.28 if look.in_page else 0.1)
+            return None
+        x["scale"] |= {"paddingInner": 0.28 if look.in_page else 0.1}
         y = quantitative("value", "Δ log HFC/LFC", {}, tickCount=6, labelExpr=_SIGNED)
         # The page has room that a few bars should not fill.
         width = 64 if look.in_page and len(sums) < 6 else {"band": 1}
@@ -49,13 +39,13 @@ def changes(models: list[Shown], look: Look) -> Drawing:
         at, mark = {"x": x, "y": y}, {"width": width, **answering(look)}
         layers = [
             marks("bar", {**at, "color": colour, "order": {"field": "place"}}, bars, **mark),
-            zero_line(look),
+            marks("rule", {"y": {"datum": 0}}, [{}], color=look.colour("faint"), aria=False),
             marks("tick", at, sums, thickness=2.5, color=look.colour("ink"), **mark),
         ]
-        spec = {**look.size(paper_width(count), 190, 250), "layer": layers}
-        note = "" if look.in_page else "black: the whole block"
-        panels.append(of_model(m, look, spec, "changes", "What each part of a block changes", note=note, tips=keys))
-    return Drawing(panels, keys if parts else [])
+        return {**size(190, 250), "layer": layers}
+
+    note, described = "" if look.in_page else "black: the whole block", "What each part of a block changes"
+    return Drawing(by_layer(models, look, draw, described, "changes", note=note, tips=keys), keys if parts else [])
 
 
 def stages(layer: Layer) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 from oversmooth.metrics import METRICS
 from oversmooth.metrics.registry import Metric
@@ -47,11 +48,7 @@ def alike(models: list[Shown], look: Look) -> Drawing:
     metric = METRICS["cos"]
     if not _known(models, metric):
         return Drawing([])
-    panels = [_curve(models, metric, look, without_massive=False, first=True)]
-    if any(layer.without_massive for m in models for layer in m.diagnosis.layers):
-        panels[0].without_massive = False
-        panels.append(_curve(models, metric, look, without_massive=True, first=True))
-    return Drawing(panels, model_legend(models, look) if len(models) > 1 else [])
+    return _both_ways(models, look, lambda out: [_curve(models, metric, look, without_massive=out, first=True)])
 
 
 @chart(
@@ -62,11 +59,16 @@ def alike(models: list[Shown], look: Look) -> Drawing:
 )
 def curves(models: list[Shown], look: Look) -> Drawing:
     """The three notions after every block, a line per model (Dovonon et al.'s figure 2)."""
-    panels = notions(models, look)
+    return _both_ways(models, look, lambda out: notions(models, look, without_massive=out))
+
+
+def _both_ways(models: list[Shown], look: Look, draw: Callable[[bool], list[Panel]]) -> Drawing:
+    """In the page with massive-activation tokens and without them, where there are any."""
+    panels = draw(False)
     if look.in_page and any(layer.without_massive for m in models for layer in m.diagnosis.layers):
         for panel in panels:
             panel.without_massive = False
-        panels += notions(models, look, without_massive=True)
+        panels += draw(True)
     return Drawing(panels, model_legend(models, look) if len(models) > 1 else [])
 
 

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from oversmooth.report.charts.base import Drawing, Key, Shown, Spec, chart
-from oversmooth.report.charts.pieces import (
-    answering,
-    depth_bands,
-    marks,
-    nominal,
-    of_model,
-    paper_width,
-    quantitative,
-    tip,
-    titled,
-)
+from oversmooth.report.charts.pieces import BY_LAYER, answering, by_layer, marks, nominal, quantitative, tip, titled
 from oversmooth.report.style import Look, number
 from oversmooth.results.parts import Layer, LayerDominance
 
@@ -31,43 +22,34 @@ _BOTH = {"minExtent": 40, "maxExtent": 40}
     "together: the layer, repeated, brings tokens together where ρ_smooth exceeds ρ_rough.",
     missing="No attention of this model was observed.",
     one_model=True,
-    arranged={"columns": 2, "spacing": 24},
+    arranged=BY_LAYER,
 )
 def dominance(models: list[Shown], look: Look) -> Drawing:
     """The share of inputs in which the smoothing eigenvalue dominates, by layer and head, a panel per model."""
-    panels = []
-    for m in models:
-        rows = [
-            cell
-            for depth, layer in enumerate(m.diagnosis.layers)
-            if layer.dominance
-            for cell in _cells(depth, layer, layer.dominance, look)
-        ]
+
+    def draw(m: Shown, x: Spec, size: Callable[..., Spec]) -> Spec | None:
+        layers = [(depth, layer, layer.dominance) for depth, layer in enumerate(m.diagnosis.layers)]
+        rows = [cell for depth, layer, found in layers if found for cell in _cells(depth, layer, found, look)]
         if not rows:
-            continue
-        heads, count = max(row["head"] for row in rows) + 1, len(m.diagnosis.layers)
-        x = depth_bands(count)
+            return None
         x["axis"] |= {"domain": False, "ticks": False} if look.in_page else {}
-        legend = None
-        if not look.in_page:
-            legend = {"title": "smoothing share", "format": "~%", "gradientLength": 90, "values": [0, 0.5, 1]}
+        legend = {"title": "smoothing share", "format": "~%", "gradientLength": 90, "values": [0, 0.5, 1]}
         axis = {"labelOverlap": True, **(_BOTH if look.in_page else {})}
-        scale = look.ramp("rough", "raised", "smooth")
+        colour = {"field": "share", "type": "quantitative", "scale": look.ramp("rough", "raised", "smooth")}
         at = {
             "x": {**x, "title": None if look.in_page else "depth"},
             "y": {"field": "head", "type": "ordinal", "title": "head", "axis": axis},
-            "color": {"field": "share", "type": "quantitative", "scale": scale, "legend": legend},
+            "color": {**colour, "legend": None if look.in_page else legend},
         }
+        heads = max(row["head"] for row in rows) + 1
         on_paper, in_page = heads * max(6, min(18, 200 // heads)), max(2, heads) * max(9, min(26, 300 // heads))
         edge: Spec = {"aria": False, "stroke": look.colour("ground"), "strokeWidth": 0.75}
-        size = look.size(paper_width(count), on_paper, in_page)
-        spec = {**size, **marks("rect", at, rows, **edge, **answering(look))}
-        tips = [Key("", look.colour("tie" if word == "undecided" else word), word) for word in _WORDS]
-        tips += [Key("", "", word) for word in ("ρ smooth", "ρ rough, mean", "head")]
-        panels.append(
-            of_model(m, look, spec, "dominance", "Share of inputs in which smoothing dominates a head", tips=tips)
-        )
-    return Drawing(panels)
+        return {**size(on_paper, in_page), **marks("rect", at, rows, **edge, **answering(look))}
+
+    tips = [Key("", look.colour("tie" if word == "undecided" else word), word) for word in _WORDS]
+    tips += [Key("", "", word) for word in ("ρ smooth", "ρ rough, mean", "head")]
+    described = "Share of inputs in which smoothing dominates a head"
+    return Drawing(by_layer(models, look, draw, described, "dominance", tips=tips))
 
 
 def _cells(depth: int, layer: Layer, found: LayerDominance, look: Look) -> list[Spec]:
@@ -98,38 +80,35 @@ def _cells(depth: int, layer: Layer, found: LayerDominance, look: Look) -> list[
     missing="No radii of this model are known.",
     one_model=True,
     under="dominance",
-    arranged={"columns": 2, "spacing": 24},
+    arranged=BY_LAYER,
 )
 def radii(models: list[Shown], look: Look) -> Drawing:
     """ρ smooth beside ρ rough of all heads together, layer by layer, a panel per model."""
-    names, colours = list(_SHAPES), look.colours([colour for colour, _, _ in _SHAPES.values()])
     keys = [Key(sign, look.colour(colour), name, "kind", name) for name, (colour, _, sign) in _SHAPES.items()]
-    panels = []
-    for m in models:
+    names, legend = list(_SHAPES), look.legend()
+
+    def draw(m: Shown, x: Spec, size: Callable[..., Spec]) -> Spec | None:
         points, links = _radii(m, look)
         if not points:
-            continue
-        count = len(m.diagnosis.layers)
-        x = depth_bands(count)
+            return None
         y = quantitative("value", "ρ", {"zero": False}, tickCount=5, **(_BOTH if look.in_page else {}))
-        legend = look.legend()
         link = nominal("verdict", [*_WORDS[:3]], look.colours([*_WORDS[:3]]), None)
         between = {"x": x, "y": {**y, "field": "smooth"}, "y2": {"field": "rough"}, "stroke": link}
         at = {
             "x": x,
             "y": y,
             "shape": nominal("kind", names, [shape for _, shape, _ in _SHAPES.values()], legend),
-            "color": nominal("kind", names, colours, legend),
+            "color": nominal("kind", names, look.colours([colour for colour, _, _ in _SHAPES.values()]), legend),
             "fill": nominal("kind", names, look.colours(["smooth", "ground"]), legend),
         }
         layers = [
             marks("rule", between, links, strokeWidth=5, opacity=0.4, **answering(look)),
             marks("point", at, points, size=62, opacity=1, strokeWidth=2, **answering(look)),
         ]
-        spec = {**look.size(paper_width(count), 160, 190), "layer": layers}
-        tips = [*keys, Key("", "", "over inputs"), Key("", "", "dominates")]
-        panels.append(of_model(m, look, spec, "radii", "Smoothing and rough spectral radius", tips=tips))
-    return Drawing(panels, keys)
+        return {**size(160, 190), "layer": layers}
+
+    tips = [*keys, Key("", "", "over inputs"), Key("", "", "dominates")]
+    return Drawing(by_layer(models, look, draw, "Smoothing and rough spectral radius", "radii", tips=tips), keys)
 
 
 def _radii(m: Shown, look: Look) -> tuple[list[Spec], list[Spec]]:

@@ -52,21 +52,17 @@ def extrapolation(models: list[Shown], look: Look) -> Drawing:
     """HFC/LFC over further depth, a panel for the last block and one for the stack: solid the blocks themselves, dashed
     attention alone. Kinds have colours of their own where there is one model.
     """
-    panels = []
-    for what in dict.fromkeys(e.what for m in models for e in m.diagnosis.extrapolation):
-        found = [(m, e) for m in models for e in m.diagnosis.extrapolation if e.what == what]
-        panel = _panel(what, found, len(models) == 1, models, look)
-        if panel:
-            panels.append(panel)
-    dotted = any(e.predicted_rate is not None for m in models for e in m.diagnosis.extrapolation)
+    entries = [(m, e) for m in models for e in m.diagnosis.extrapolation]
+    found = {what: [(m, e) for m, e in entries if e.what == what] for what in [e.what for _, e in entries]}
+    panels = [panel for what, of in found.items() if (panel := _panel(what, of, models, look))]
+    dotted = any(e.predicted_rate is not None for _, e in entries)
     kinds = [kind for kind in _KINDS if kind != "predicted" or dotted]
     legend = [Key(_SIGNS[kind][0], look.colour(_SIGNS[kind][1]), _KINDS[kind], "kind", _KINDS[kind]) for kind in kinds]
     return Drawing(panels, legend if panels else [])
 
 
-def _panel(
-    what: str, found: list[tuple[Shown, Extrapolation]], alone: bool, models: list[Shown], look: Look
-) -> Panel | None:
+def _panel(what: str, found: list[tuple[Shown, Extrapolation]], models: list[Shown], look: Look) -> Panel | None:
+    alone = len(models) == 1
     measured = [(m, kind, x, log) for m, e in found for kind, x, log in _courses(e)]
     powers = [log / _LOG_10 for *_, log in measured if log is not None]
     if not powers:
@@ -76,29 +72,28 @@ def _panel(
     air = max(0.04, 0.07 * (most - least))
     predicted = [(m, "predicted", x, log) for m, e in found for x, log in _rate(e)] if alone else []
     inside = [row for row in predicted if least - air <= row[3] / _LOG_10 <= most + air]
-    rows = [
-        {"model": m.key, "kind": _KINDS[kind], "depth": x, "value": _drawable(log)}
-        for m, kind, x, log in [*measured, *inside]
-    ]
+    rows: list[Spec] = []
+    for m, kind, depth, log in [*measured, *inside]:
+        drawn = None if log is None else float(f"{10 ** max(-_HIGHEST, min(_HIGHEST, log / _LOG_10)):.6g}")
+        rows.append({"model": m.key, "kind": _KINDS[kind], "depth": depth, "value": drawn})
     end = max(1.0, *(x for _, _, x, _ in measured))
     wide = end > _MOST_LINEAR
     scale = {"domain": [0, end], "nice": False, **({"type": "symlog", "constant": 2} if wide else {})}
     ticks = {"values": _ticks(end), "labelOverlap": "greedy"} if wide else {"tickCount": 6, "tickMinStep": 1}
-    x = quantitative(
-        "depth", "further blocks (logarithmic)" if wide else "further blocks", scale, format="d", grid=False, **ticks
-    )
+    further = "further blocks (logarithmic)" if wide else "further blocks"
+    x = quantitative("depth", further, scale, format="d", grid=False, **ticks)
     log_scale: Spec = {
         "type": "log",
         "domain": [10 ** max(least - air, -_HIGHEST), 10 ** min(most + air, _HIGHEST)],
         "nice": False,
     }
     y = quantitative("value", "HFC/LFC", log_scale, **log_axis(*log_scale["domain"]))
-    drawn = [kind for kind in _KINDS if any(row["kind"] == _KINDS[kind] for row in rows)]
-    names = [_KINDS[kind] for kind in drawn]
+    kinds = [kind for kind in _KINDS if any(row["kind"] == _KINDS[kind] for row in rows)]
+    names = [_KINDS[kind] for kind in kinds]
     legend = look.legend(columns=2, symbolType="stroke", symbolStrokeWidth=2)
-    paint = nominal("kind", names, look.colours([_SIGNS[kind][1] for kind in drawn]), legend)
+    paint = nominal("kind", names, look.colours([_SIGNS[kind][1] for kind in kinds]), legend)
     colour = paint if alone else by_model(models, look)
-    dash = nominal("kind", names, [DASHES[_SIGNS[kind][0]] for kind in drawn], legend)
+    dash = nominal("kind", names, [DASHES[_SIGNS[kind][0]] for kind in kinds], legend)
     layers: list[Spec] = [
         *hover_columns(look, _stops(measured, look), x),
         marks("line", {"x": x, "y": y, "color": colour, "strokeDash": dash}, clip=True, strokeWidth=2),
@@ -152,10 +147,6 @@ def _rate(e: Extrapolation) -> Iterator[tuple[float, float]]:
     ]
     for x in e.simulated.depth if known else ():
         yield x, known[-1][1] + math.log(e.predicted_rate) * (x - known[-1][0])
-
-
-def _drawable(log: Number) -> Number:
-    return None if log is None else float(f"{10 ** max(-_HIGHEST, min(_HIGHEST, log / _LOG_10)):.6g}")
 
 
 def _stops(measured: list[tuple[Shown, str, float, Number]], look: Look) -> list[tuple[float, Spec]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +16,8 @@ _MOST_OF_A_NAME = 60
 _DENSE = (1, 1.5, 2, 3, 4, 5, 6, 8)
 _EDGE = 0.9999
 """What lies at the very end of an axis is inside it, however it was rounded."""
+BY_LAYER: Spec = {"columns": 2, "spacing": 24}
+"""How figures set panels of `by_layer` beside each other."""
 DASHES = {"line": [1, 0], "line dashed": [5, 3], "line dotted": [2, 4]}
 """By the page's signs."""
 
@@ -92,29 +96,12 @@ def written_at_ends(x: Spec, y: Spec, rows: list[Spec] | Spec, look: Look) -> Sp
     return marks("text", {"x": x, "y": y, "text": {"field": "said"}}, rows, **text)
 
 
-def of_model(m: Shown, look: Look, spec: Spec, place: str, described: str, **more: Any) -> Panel:
-    """A panel of one model with a band a layer; the page says elsewhere which model it is."""
-    title, widths = "" if look.in_page else m.label, page_widths(len(m.diagnosis.layers))
-    return Panel(title, spec, place=place, described=f"{described}, by layer of {m.label}", widths=widths, **more)
-
-
 def depth_axis(count: int, title: str = "depth") -> Spec:
     """Where x is a layer: whole numbers only, whatever the width."""
     scale = {"domain": [-0.4, max(count - 1, 0) + 0.4], "nice": False, "zero": False}
     return quantitative(
         "depth", title, scale, format="d", tickMinStep=1, tickCount=min(count, 7), grid=False, labelFlush=False
     )
-
-
-def depth_bands(count: int, **scale: Any) -> Spec:
-    """A band a block, for bars and cells."""
-    return {
-        "field": "depth",
-        "type": "ordinal",
-        "title": "depth",
-        "axis": {"labelAngle": 0, "labelOverlap": True, "grid": False},
-        "scale": {"domain": list(range(1, count)), **scale},
-    }
 
 
 def by_model(models: list[Shown], look: Look) -> Spec:
@@ -125,10 +112,6 @@ def by_model(models: list[Shown], look: Look) -> Spec:
 
 def model_legend(models: list[Shown], look: Look) -> list[Key]:
     return [Key("line", look.colour(m.colour), m.label, "model", m.key) for m in models]
-
-
-def zero_line(look: Look) -> Spec:
-    return marks("rule", {"y": {"datum": 0}}, [{}], color=look.colour("faint"), aria=False)
 
 
 def dots(look: Look, size: float, grown: float = 48) -> Spec:
@@ -188,11 +171,29 @@ def caption(look: Look, text: str) -> str:
     return text[:1].upper() + text[1:] if look.in_page else text
 
 
-def paper_width(count: int) -> int:
-    """Of a chart with a band a layer."""
-    return max(120, min(420, 26 * count))
-
-
-def page_widths(count: int) -> tuple[int, int]:
-    """Neither too narrow to tell layers apart nor, with few of them, absurdly wide."""
-    return 14 * count + 50, 150 * count + 60
+def by_layer(
+    models: list[Shown],
+    look: Look,
+    draw: Callable[[Shown, Spec, Callable[..., Spec]], Spec | None],
+    described: str,
+    place: str,
+    **more: Any,
+) -> list[Panel]:
+    """A panel per model that has data. draw: of the model, its bands, and a function from heights to a size."""
+    panels = []
+    for m in models:
+        count = len(m.diagnosis.layers)
+        bands = {
+            "field": "depth",
+            "type": "ordinal",
+            "title": "depth",
+            "axis": {"labelAngle": 0, "labelOverlap": True, "grid": False},
+            "scale": {"domain": list(range(1, count))},
+        }
+        spec = draw(m, bands, partial(look.size, max(120, min(420, 26 * count))))
+        if spec is not None:
+            title, said = "" if look.in_page else m.label, f"{described}, by layer of {m.label}"
+            # Neither too narrow to tell layers apart nor, with few of them, absurdly wide.
+            widths = 14 * count + 50, 150 * count + 60
+            panels.append(Panel(title, spec, place=place, described=said, widths=widths, **more))
+    return panels

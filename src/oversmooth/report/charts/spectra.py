@@ -110,28 +110,21 @@ def plane(models: list[Shown], look: Look) -> Drawing:
         # One unit for both axes: the page draws it for the width it has, and does not stretch it.
         spec |= {"autosize": {"type": "none"}, "padding": {"left": 50, "top": 8, "right": 10, "bottom": 42}}
         spec |= {"usermeta": {"aspect": 0.82, "highest": 500}}
-        return Drawing([Panel("", spec, tips=tips, place="plane")] if _any_spectrum(models) else [], legend)
+        known = any(layer.spectrum for m in models for layer in m.diagnosis.layers)
+        return Drawing([Panel("", spec, tips=tips, place="plane")] if known else [], legend)
     panels = []
     for m in models:
-        points = _joined(m)
-        if not points:
+        joined = [layer.spectrum.joined["raw"] for layer in m.diagnosis.layers if layer.spectrum]
+        real, imag = [v for e in joined for v in e.real], [v for e in joined for v in e.imag]
+        if not real:
             continue
-        kept = [points[i] for i in outermost([re for re, _ in points], [im for _, im in points], MOST_A_PLOT)]
+        kept = [(real[i], imag[i]) for i in outermost(real, imag, MOST_A_PLOT)]
         box = [pick(z[axis] for z in kept) for axis in (0, 1) for pick in (min, max)]
         rows = inline([{"re": re, "im": im} for re, im in kept])
         sides = str(box), "260", "230"
         spec = _plane(look, rows, inline([]), *sides, _unit(*sides)) | look.size(260, 230)
         panels.append(Panel(m.label, spec, note="dashed: |1 + λ| = 1; ring: ρ smooth, the largest |1 + λ|"))
     return Drawing(panels, legend)
-
-
-def _any_spectrum(models: list[Shown]) -> bool:
-    return any(layer.spectrum for m in models for layer in m.diagnosis.layers)
-
-
-def _joined(m: Shown) -> list[tuple[float, float]]:
-    found = [layer.spectrum.joined["raw"] for layer in m.diagnosis.layers if layer.spectrum]
-    return [z for e in found for z in zip(e.real, e.imag, strict=True)]
 
 
 def _ends(box: str, place: int) -> tuple[str, str]:
