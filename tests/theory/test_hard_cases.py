@@ -165,7 +165,7 @@ blocked = (A * block) / (A * block).sum(-1, keepdim=True)
         (lambda: dominance(A, W_V, W_O, tie=math.nan), "tie is nan"),
         (lambda: dominance(A, W_V, W_O, neutreno="strong"), "'strong'"),
         (lambda: dominance(A, W_V[..., :0], W_O[:, :0]), "not empty"),
-        (lambda: dominance(A, W_V.expand(2, 2, 4, 2), W_O.expand(3, 2, 2, 4)), r"\(2,\) and W_O \(3,\)"),
+        (lambda: dominance(A, W_V.expand(2, 2, 4, 2), W_O.expand(3, 2, 2, 4)), r"W_V has batch \(2,\)"),
         (lambda: fold_norm(W_V, normal(4) * torch.nan), "NaN"),
         (lambda: simulate(X, A[0], W_V, W_O, 3), r"\(5, 5\)"),
         (lambda: simulate(X, A, W_V, W_O, 2.5), "layers is 2.5"),

@@ -57,9 +57,8 @@ def stack_of_layers(
     given = [listed(x) for x in (A, W_V, W_O, bias)]
     depth = max(len(x) for x in given)
     if any(len(x) not in (1, depth) for x in given) or depth == 0:
-        counts = f"{len(given[0])} A, {len(given[1])} W_V and {len(given[2])} W_O"
-        biases = f", and {len(given[3])} biases" if len(given[3]) != 1 else ""
-        raise InputError(f"the stack has {counts}{biases}; give one or as many of each")
+        counts = "{} A, {} W_V, {} W_O and {} biases".format(*map(len, given))
+        raise InputError(f"the stack has {counts}; give one or as many of each")
     if isinstance(bias, (list, tuple)) and not all(b is None or isinstance(b, Tensor) for b in bias):
         raise InputError("bias is a list of numbers; give a tensor, or a list of tensors, one per layer")
     operators = [as_operator(a) for a in given[0]]
@@ -81,12 +80,9 @@ def stack_of_layers(
         arguments.check_broadcast(
             tokens=X.shape[:-2], attention=operator.shape[:-3], W_V=v.shape[:-3], W_O=o.shape[:-3]
         )
-        same = (mask is None) == (operator.mask is None) and (
-            mask is None
-            or operator.mask is None
-            or bool((operator.mask == mask[..., :1, :]).all())  # over heads and layers
-        )
-        if not same:
+        other = operator.mask
+        differs = (mask is None) != (other is None)
+        if differs or (mask is not None and other is not None and not bool((other == mask[..., :1, :]).all())):
             raise InputError(f"layer {i}: the mask differs from the first layer's, or between heads; give one for all")
         if added is not None:
             name = "bias" if len(given[3]) == 1 else f"bias of layer {i}"
