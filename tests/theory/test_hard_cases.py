@@ -11,7 +11,7 @@ from support.nightly import nightly, some
 from support.oracles import attention, dense_radii, normal, weights
 
 from oversmooth import InputError
-from oversmooth.metrics import effective_rank, input_convergence, rank_one_distance, stable_rank
+from oversmooth.metrics import effective_rank, hfc, input_convergence, lfc, rank_one_distance, stable_rank
 from oversmooth.theory import DenseAttention, SoftmaxAttention, dominance, fold_norm, simulate
 from oversmooth.theory.limit import LimitArray
 from oversmooth.theory.small_matrices import eigenvector
@@ -217,8 +217,6 @@ def test_both_norms_and_both_bands_are_recorded():
     A, (W_V, W_O), X = attention(2, 6, 6), weights(2, 4, 2), normal(6, 4)
     run = simulate(X, A, W_V, W_O, 5)
     torch.testing.assert_close(run.log_hfc_lfc_spectral[0], input_convergence(X, norm="spectral").log())
-    from oversmooth.metrics import hfc, lfc
-
     torch.testing.assert_close(run.log_hfc[0], hfc(X).norm().log())
     torch.testing.assert_close(run.log_lfc[0], lfc(X).norm().log())
 

@@ -57,8 +57,9 @@ def stack_of_layers(
     given = [listed(x) for x in (A, W_V, W_O, bias)]
     depth = max(len(x) for x in given)
     if any(len(x) not in (1, depth) for x in given) or depth == 0:
-        counts = "{} A, {} W_V, {} W_O and {} biases".format(*map(len, given))
-        raise InputError(f"the stack has {counts}; give one or as many of each")
+        counts = f"{len(given[0])} A, {len(given[1])} W_V and {len(given[2])} W_O"
+        biases = f", and {len(given[3])} biases" if len(given[3]) != 1 else ""
+        raise InputError(f"the stack has {counts}{biases}; give one or as many of each")
     if isinstance(bias, (list, tuple)) and not all(b is None or isinstance(b, Tensor) for b in bias):
         raise InputError("bias is a list of numbers; give a tensor, or a list of tensors, one per layer")
     operators = [as_operator(a) for a in given[0]]
