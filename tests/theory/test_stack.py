@@ -230,9 +230,9 @@ def test_what_layers_do_alone_does_not_decide_what_they_do_together(layers, alon
         said = together if len(places) == 2 else alone
         assert found.verdict == said
         assert found.reason == ""
-        run = simulate(normal(3, 1, seed=1), A, one, W, 400 * len(places), every=len(places), bands_only=True)
-        late, end = run.log_hfc_lfc[200].item(), run.log_hfc_lfc[400].item()
-        assert (end < late - 50) if said == "smooth" else (abs(end) < 5)
+        run = simulate(normal(3, 1, seed=1), A, one, W, 200 * len(places), every=len(places), bands_only=True)
+        late, end = run.log_hfc_lfc[100].item(), run.log_hfc_lfc[200].item()
+        assert (end < late - 30) if said == "smooth" else (abs(end) < 5)
 
 
 def chain(n, diagonal):
@@ -363,7 +363,7 @@ def test_radii_nearer_than_they_are_known_decide_nothing():
 @pytest.mark.parametrize("w", [0.5, -0.5])
 def test_almost_causal_stacks_are_right_or_undecided(w):
     """A hair above the diagonal, and nobody knows that the product is all but triangular. Against 60 digits."""
-    n, layers, one = 16, 2, torch.ones(1, 1, 1, dtype=torch.float64)
+    n, layers, one = 12, 2, torch.ones(1, 1, 1, dtype=torch.float64)
     A = [chain(n, 0.5 + 0.1 * i) for i in range(layers)]
     for a in A:
         a[0, 0, 1] = 2.0**-60

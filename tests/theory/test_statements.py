@@ -108,7 +108,7 @@ def test_unique_sharpening_dominator_gives_the_outer_product():
     A = symmetric_attention(6, seed=4)[None]
     H = with_spectrum(torch.tensor([-1.0, -0.5, -0.2, -0.1]))
     found = dominance(A, *one_head(H))
-    run = simulate(normal(6, 4), A, *one_head(H), 4000, every=1000)
+    run = simulate(normal(6, 4), A, *one_head(H), 2000, every=1000)
     values, vectors = torch.linalg.eig(A[0])
     v = vectors[:, values.real.argmin()].real
     expected = (v - v.mean()).norm() / (v.mean().abs() * math.sqrt(6))
@@ -151,7 +151,7 @@ def test_ties_that_mix_tokens_and_features_keep_the_rank():
         head = one_head(with_spectrum(torch.tensor([-0.8, second, -0.1])))
         found = dominance(A, *head)
         assert (found.verdict, found.notions["rank_collapse"]) == ("rough", collapse)
-        run = simulate(normal(n, 3), A, *head, 2000, every=1000)
+        run = simulate(normal(n, 3), A, *head, 1000, every=500)
         assert (run.sigma_ratio[-1] > 0.01) if collapse == "fails" else (run.sigma_ratio[-1] < 1e-6)
 
 
