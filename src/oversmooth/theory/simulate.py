@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -144,8 +144,8 @@ def simulate(
     strength = one_per_head(neutreno, first.W_V, "neutreno")
     if strength.any() and any(layer.W_V.shape[-3:] != first.W_V.shape[-3:] for layer in stack):
         raise InputError("NeuTRENO adds the first layer's values to every layer's; give all layers heads of one shape")
-    listed = residual if isinstance(residual, (list, tuple)) else [residual] * len(stack)
-    keeps = [float(check_residual(keep)) for keep in listed]
+    listed = isinstance(residual, (list, tuple))
+    keeps = [float(check_residual(keep)) for keep in cast(Any, residual if listed else [residual] * len(stack))]
     if len(keeps) != len(stack):
         raise InputError(f"residual has {len(keeps)} numbers and the stack {len(stack)} layers; give one per layer")
     if norm == "none":

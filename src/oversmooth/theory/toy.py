@@ -78,20 +78,21 @@ class ToyModel:
             progress: called with the number of layers done.
         """
         X, A, W_V, W_O = self._draw()
-        both = dict(residual=self.residual, neutreno=self.neutreno)
         observed = simulate(
             *(X, A, W_V, W_O, self.layers),
+            residual=self.residual,
+            neutreno=self.neutreno,
             norm=self.norm,
             gamma=self.gamma,
             every=max(1, self.layers // 1000),
             progress=progress,
-            **both,
         )
         if self.norm == "pre":
             W_V = fold_norm(W_V, self.gamma)
         elif self.norm == "post":
             W_V, W_O = centre_features(W_V, W_O)
-        return ToyOutcome(self, dominance(A, W_V, W_O, **both), observed)
+        prediction = dominance(A, W_V, W_O, residual=self.residual, neutreno=self.neutreno)
+        return ToyOutcome(self, prediction, observed)
 
     def _draw(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """X ``(draws, n, d)``, A ``(draws, heads, n, n)``, W_V ``(draws, heads, d, k)``, W_O with d and k swapped."""
