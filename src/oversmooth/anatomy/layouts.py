@@ -62,7 +62,9 @@ LAYOUTS: list[Layout] = [
     Layout("v_proj, o_proj (Llama, Mistral, Qwen, Gemma; ViT in transformers 5)", "v_proj.weight", "o_proj.weight"),
     Layout("v_proj, out_proj (OPT, Whisper, BART, CLIP)", "v_proj.weight", "out_proj.weight"),
     Layout("self.value, output.dense (BERT, RoBERTa)", "self.value.weight", "output.dense.weight"),
-    Layout("attention.value, output.dense (ViT's checkpoints)", "attention.value.weight", "output.dense.weight"),
+    Layout(
+        "attention.value, output.dense (ViT, DINOv2 in checkpoints)", "attention.value.weight", "output.dense.weight"
+    ),
     Layout("value, dense (ALBERT)", "value.weight", "dense.weight"),
     Layout("v_lin, out_lin (DistilBERT)", "v_lin.weight", "out_lin.weight"),
     Layout("v_proj, dense (Phi)", "v_proj.weight", "dense.weight"),
