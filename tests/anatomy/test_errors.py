@@ -52,6 +52,14 @@ def odd():
     return Stack(OddBlock(), OddBlock()).eval()
 
 
+@pytest.fixture
+def taught(request):
+    """The layout of these weights, forgotten afterwards."""
+    layout = register("odd", value=f"{request.param}.weight", output="merge.weight")
+    yield layout
+    LAYOUTS.remove(layout)
+
+
 def test_an_unknown_model_is_told_how_to_register(odd):
     with pytest.raises(
         InputError, match=r"no attention found in this Stack.*blocks\.0\.mix\.ask\.weight.*anatomy\.register"
@@ -123,41 +131,26 @@ def test_the_line_that_teaches_a_layout_is_whole_and_works():
         LAYOUTS.remove(layout)
 
 
-def test_a_layout_of_ones_own(odd):
-    layout = register("odd", value="give.weight", output="merge.weight")
-    try:
-        found = locate(odd)
-        assert [layer.name for layer in found] == ["blocks.0.mix", "blocks.1.mix"]
-        assert [layer.block for layer in found] == ["blocks.0", "blocks.1"]
-        assert found.layers[1].layout is layout
-        torch.testing.assert_close(found.layers[1].W_V[2], odd.blocks[1].mix.give.weight[16:24].T)
-        torch.testing.assert_close(found.layers[1].W_O[2], odd.blocks[1].mix.merge.weight[:, 16:24].T)
-        x = torch.randn(2, 6, WIDTH)
-        result = diagnose(odd, x, depth=2)
-        assert len(result.layers) == 3
-        assert result.model["layout"] == "odd"
-    finally:
-        LAYOUTS.remove(layout)
+@pytest.mark.parametrize("taught", ["give"], indirect=True)
+def test_a_layout_of_ones_own(odd, taught):
+    found = locate(odd)
+    assert [layer.name for layer in found] == ["blocks.0.mix", "blocks.1.mix"]
+    assert [layer.block for layer in found] == ["blocks.0", "blocks.1"]
+    assert found.layers[1].layout is taught
+    torch.testing.assert_close(found.layers[1].W_V[2], odd.blocks[1].mix.give.weight[16:24].T)
+    torch.testing.assert_close(found.layers[1].W_O[2], odd.blocks[1].mix.merge.weight[:, 16:24].T)
+    result = diagnose(odd, torch.randn(2, 6, WIDTH), depth=2)
+    assert len(result.layers) == 3
+    assert result.model["layout"] == "odd"
+    alone = diagnose(Stack(Odd(True), Odd(True)).eval(), torch.randn(2, 6, WIDTH), depth=2)  # the block is attention
+    assert [change.part for change in alone.layers[1].changes] == ["attention"]
+    assert alone.layers[1].dominance is not None
 
 
-def test_a_block_that_is_its_attention():
-    layout = register("odd", value="give.weight", output="merge.weight")
-    try:
-        model, x = Stack(Odd(True), Odd(True)).eval(), torch.randn(2, 6, WIDTH)
-        result = diagnose(model, x, depth=2)
-        assert [change.part for change in result.layers[1].changes] == ["attention"]
-        assert result.layers[1].dominance is not None
-    finally:
-        LAYOUTS.remove(layout)
-
-
-def test_a_layout_that_does_not_describe_the_model(odd):
-    layout = register("wrong", value="ask.weight", output="merge.weight")
-    try:
-        with pytest.raises(InputError, match=r"blocks\.0\.mix.*off what it returned.*'wrong'.*register another"):
-            diagnose(odd, torch.randn(1, 6, WIDTH))
-    finally:
-        LAYOUTS.remove(layout)
+@pytest.mark.parametrize("taught", ["ask"], indirect=True)
+def test_a_layout_that_does_not_describe_the_model(odd, taught):
+    with pytest.raises(InputError, match=rf"blocks\.0\.mix.*off what it returned.*'{taught.name}'.*register another"):
+        diagnose(odd, torch.randn(1, 6, WIDTH))
 
 
 @pytest.mark.parametrize(
@@ -190,13 +183,6 @@ def test_partial_matches_are_listed():
     (remark,) = locate(model).remarks
     assert "extra.0.v_proj.weight" in remark
     assert "left out" in remark
-
-
-@pytest.mark.parametrize("heads", [3, 5])
-def test_heads_that_do_not_divide(heads, tmp_path):
-    torch.save(FAMILIES["Llama"].make().state_dict(), tmp_path / "weights.pt")
-    with pytest.raises(InputError, match=rf"layers\.0\.self_attn: .*{heads} heads"):
-        locate(tmp_path / "weights.pt", heads=heads)
 
 
 @pytest.mark.parametrize(
@@ -242,6 +228,8 @@ def test_weights_without_a_configuration_need_heads(tmp_path):
     attention = re.escape(family.block.format(0) + ".attention")
     with pytest.raises(InputError, match=rf"does not say how many heads {attention} has; give heads="):
         locate(tmp_path / "weights.pt")
+    with pytest.raises(InputError, match=rf"{attention}: .*5 heads"):  # which do not divide its features
+        locate(tmp_path / "weights.pt", heads=5)
     assert locate(tmp_path / "weights.pt", heads=HEADS).layers[0].heads == HEADS
 
 
@@ -270,14 +258,7 @@ def test_weights_with_nan_are_named(place, role, read, bad, tmp_path):
             InputError, match=rf"encoder\.layer\.1\.attention.*: the {role} has NaN or infinity in 1 of"
         ):
             getattr(found.layers[1], read)
-
-
-def test_nan_stops_a_diagnosis():
-    model = FAMILIES["BERT"].make()
-    model.encoder.layer[1].attention.self.value.weight.data[0, 0] = torch.nan
-    with pytest.raises(
-        InputError, match=r"encoder\.layer\.1\.attention\.self\.value\.weight has NaN or infinity in 1 of"
-    ):
+    with pytest.raises(InputError, match=rf"encoder\.layer\.1\.attention\.{place} has NaN or infinity in 1 of"):
         diagnose(model, FAMILIES["BERT"].inputs())
 
 
@@ -393,7 +374,7 @@ def test_several_files_without_an_index(saved):
         locate(saved)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.0001, 0.01, 0.5, 0.9999])
+@pytest.mark.parametrize("share", [0.0, 0.0001, 0.5, 0.9999])
 def test_a_file_cut_off(saved, share):
     file = saved / "model.safetensors"
     whole = file.read_bytes()
@@ -402,7 +383,7 @@ def test_a_file_cut_off(saved, share):
         locate(saved)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.99])
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
 @pytest.mark.parametrize("zipped", [True, False])
 def test_a_torch_file_cut_off(tmp_path, share, zipped):
     file = tmp_path / "weights.pt"
@@ -413,10 +394,7 @@ def test_a_torch_file_cut_off(tmp_path, share, zipped):
         locate(file, heads=HEADS)
 
 
-DAMAGED = ["{", "{}", "[]", "5", '{"weight_map": []}', '{"weight_map": {"a": 5}}', '{"weight_map": {"a": 5, "b": "x"}}']
-
-
-@pytest.mark.parametrize("text", DAMAGED)
+@pytest.mark.parametrize("text", ["{", "{}", "[]", '{"weight_map": []}', '{"weight_map": {"a": 5, "b": "x"}}'])
 def test_a_damaged_index(saved, text):
     (saved / "model.safetensors.index.json").write_text(text)
     with pytest.raises(InputError, match=r"is not an index of shards|is not JSON"):
@@ -497,8 +475,9 @@ class Malice:
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-@pytest.mark.parametrize("kind", ["zip", "legacy", "pickle"])
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "weights.pt", "weights.ckpt"])
+@pytest.mark.parametrize(
+    ("kind", "name"), [("zip", "pytorch_model.bin"), ("legacy", "weights.pt"), ("pickle", "weights.ckpt")]
+)
 def test_code_in_a_file_is_refused_and_not_run(tmp_path, kind, name):
     trace, file = tmp_path / "ran", tmp_path / name
     content = {"layers.0.self_attn.v_proj.weight": torch.ones(2, 2), "x": Malice(trace)}
@@ -516,16 +495,11 @@ def test_code_in_a_file_is_refused_and_not_run(tmp_path, kind, name):
 
 
 @pytest.mark.parametrize("key", ["state_dict", "model", "model_state_dict"])
-def test_weights_one_level_down(tmp_path, key):
+def test_weights_one_level_down_beside_an_array(tmp_path, key):
     family = FAMILIES["Llama"]
-    torch.save({"epoch": 3, key: family.make().state_dict()}, tmp_path / "model.pt")
+    torch.save({"epoch": 3, "step": torch.tensor(3), key: family.make().state_dict()}, tmp_path / "model.pt")
     found = locate(tmp_path / "model.pt", heads=HEADS)
     assert torch.equal(found.layers[1].W_V, locate(family.make()).layers[1].W_V)
-
-
-def test_weights_one_level_down_beside_an_array(tmp_path):
-    torch.save({"step": torch.tensor(3), "model": FAMILIES["Llama"].make().state_dict()}, tmp_path / "model.pt")
-    assert len(locate(tmp_path / "model.pt", heads=HEADS)) == 2
 
 
 def test_locating_runs_and_changes_nothing():

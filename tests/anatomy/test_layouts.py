@@ -15,57 +15,25 @@ import torch
 import transformers
 from support import family_checks as checks
 from support.families import HEADS, WIDTH, randomise, text
+from support.sizes import GPT, GQA, SIZES, SOUND, WORDS, sound
 from support.torch_attention import with_weights_of_heads
 from torch import Tensor, nn
 
 from oversmooth import InputError
 from oversmooth.anatomy import locate
 
-_SIZES = dict(hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=HEADS, intermediate_size=48)
-_WORDS = dict(vocab_size=64, bos_token_id=1, eos_token_id=2, pad_token_id=0)
-_GPT = dict(n_embd=WIDTH, n_layer=2, n_head=HEADS, n_positions=32, n_inner=48, **_WORDS)
-_SOUND = dict(
-    **_SIZES,
-    conv_dim=(8, 8),
-    conv_kernel=(4, 2),
-    conv_stride=(4, 2),
-    num_feat_extract_layers=2,
-    num_conv_pos_embeddings=4,
-    num_conv_pos_embedding_groups=2,
-    layerdrop=0.0,
-)
-_SEQ2SEQ = dict(
-    d_model=WIDTH,
-    encoder_layers=2,
-    decoder_layers=1,
-    encoder_attention_heads=HEADS,
-    decoder_attention_heads=2,
-    encoder_ffn_dim=48,
-    decoder_ffn_dim=48,
-    max_position_embeddings=32,
-    **_WORDS,
-)
-_FALCON = dict(**_SIZES, **_WORDS, ffn_hidden_size=48)
+_FALCON = dict(**SIZES, **WORDS, ffn_hidden_size=48)
 _MLA = dict(
-    **_SIZES,
-    **_WORDS,
-    num_key_value_heads=HEADS,
-    q_lora_rank=12,
-    kv_lora_rank=10,
-    qk_nope_head_dim=8,
-    qk_rope_head_dim=4,
-    v_head_dim=6,
-    n_routed_experts=2,
-    num_experts_per_tok=1,
-    n_group=1,
-    topk_group=1,
-    moe_intermediate_size=16,
-    first_k_dense_replace=1,
-)
-
-
-def sound() -> dict[str, Tensor]:
-    return {"input_values": torch.randn(2, 64, generator=torch.Generator().manual_seed(7))}
+    **SIZES, **WORDS, num_key_value_heads=HEADS, q_lora_rank=12, kv_lora_rank=10, qk_nope_head_dim=8,
+    qk_rope_head_dim=4, v_head_dim=6, n_routed_experts=2, num_experts_per_tok=1, n_group=1, topk_group=1,
+    moe_intermediate_size=16, first_k_dense_replace=1,
+)  # fmt: skip
+_TILES = dict(
+    hidden_size=WIDTH, intermediate_size=48, num_hidden_layers=1, num_global_layers=2, attention_heads=HEADS,
+    image_size=16, patch_size=4, max_num_tiles=1, supported_aspect_ratios=[[1, 1]], intermediate_layers_indices=[0],
+    vision_output_dim=2 * WIDTH,
+)  # fmt: skip
+_EXPERTS = dict(num_local_experts=2, num_experts_per_tok=1)
 
 
 def tiles() -> dict[str, Tensor]:
@@ -79,8 +47,7 @@ def tiles() -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Case:
-    model: str
-    config: str
+    family: str
     settings: dict[str, Any]
     value: str
     output: str
@@ -94,9 +61,9 @@ class Case:
 
     def make(self, dtype: torch.dtype = torch.float32) -> nn.Module:
         torch.manual_seed(0)
-        config = getattr(transformers, self.config)(**self.settings)
+        config = getattr(transformers, f"{self.family}Config")(**self.settings)
         config._attn_implementation = "eager"
-        model = getattr(transformers, self.model)(config)
+        model = getattr(transformers, f"{self.family}Model")(config)
         return randomise(model).eval().to(dtype)
 
     def inputs(self, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
@@ -105,106 +72,56 @@ class Case:
         return given
 
 
+_LATENT = dict(value="layers.{}.self_attn.kv_a_proj_with_mqa", output="layers.{}.self_attn.o_proj")
 _SELF = dict(value="layers.{}.self_attn.v_proj", output="layers.{}.self_attn.o_proj")
 _AUDIO = dict(value="encoder.layers.{}.attention.v_proj", output="encoder.layers.{}.attention.out_proj", given=sound)
 _FALCON_AT = dict(value="h.{}.self_attention.query_key_value", output="h.{}.self_attention.dense")
 _BIGCODE_AT = dict(value="h.{}.attn.c_attn", output="h.{}.attn.c_proj")
-_ENCODER_AT = dict(value="encoder.layers.{}.self_attn.v_proj", output="encoder.layers.{}.self_attn.out_proj")
-_GQA = dict(**_SIZES, **_WORDS, num_key_value_heads=2)
 CASES = {
-    "Phi": Case(
-        "PhiModel",
-        "PhiConfig",
-        _GQA,
-        "layers.{}.self_attn.v_proj",
-        "layers.{}.self_attn.dense",
-        kv_heads=2,
-    ),
-    "Falcon 7B": Case(
-        "FalconModel", "FalconConfig", dict(**_FALCON, multi_query=True, bias=True), **_FALCON_AT, kv_heads=1
-    ),
+    "Phi": Case("Phi", GQA, "layers.{}.self_attn.v_proj", "layers.{}.self_attn.dense", kv_heads=2),
+    "Falcon 7B": Case("Falcon", dict(**_FALCON, multi_query=True, bias=True), **_FALCON_AT, kv_heads=1),
     "Falcon 40B": Case(
-        "FalconModel",
-        "FalconConfig",
-        dict(**_FALCON, new_decoder_architecture=True, num_kv_heads=2, bias=True),
-        **_FALCON_AT,
-        kv_heads=2,
+        "Falcon", dict(**_FALCON, new_decoder_architecture=True, num_kv_heads=2, bias=True), **_FALCON_AT, kv_heads=2
     ),
     "Falcon RW": Case(
-        "FalconModel",
-        "FalconConfig",
-        dict(**_FALCON, multi_query=False, alibi=True, parallel_attn=False, bias=True),
-        **_FALCON_AT,
+        "Falcon", dict(**_FALCON, multi_query=False, alibi=True, parallel_attn=False, bias=True), **_FALCON_AT
     ),
     "MPT": Case(
-        "MptModel",
-        "MptConfig",
+        "Mpt",
         dict(d_model=WIDTH, n_heads=HEADS, n_layers=2, expansion_ratio=2, max_seq_len=32, vocab_size=64),
         "blocks.{}.attn.Wqkv",
         "blocks.{}.attn.out_proj",
     ),
-    "GPTBigCode (one value head)": Case(
-        "GPTBigCodeModel", "GPTBigCodeConfig", dict(**_GPT, multi_query=True), **_BIGCODE_AT, kv_heads=1
-    ),
-    "GPTBigCode": Case("GPTBigCodeModel", "GPTBigCodeConfig", dict(**_GPT, multi_query=False), **_BIGCODE_AT),
+    "GPTBigCode (one value head)": Case("GPTBigCode", dict(**GPT, multi_query=True), **_BIGCODE_AT, kv_heads=1),
+    "GPTBigCode": Case("GPTBigCode", dict(**GPT, multi_query=False), **_BIGCODE_AT),
     "CodeGen": Case(
-        "CodeGenModel",
-        "CodeGenConfig",
-        dict(**{**_GPT, "n_head": 8, "n_ctx": 32}, rotary_dim=4),
+        "CodeGen",
+        dict(**{**GPT, "n_head": 8, "n_ctx": 32}, rotary_dim=4),
         "h.{}.attn.qkv_proj",
         "h.{}.attn.out_proj",
         kv_heads=8,
         head_dim=4,
     ),
     "DeBERTa": Case(
-        "DebertaModel",
-        "DebertaConfig",
-        dict(**_SIZES, **_WORDS, relative_attention=True, pos_att_type=["c2p", "p2c"]),
+        "Deberta",
+        dict(**SIZES, **WORDS, relative_attention=True, pos_att_type=["c2p", "p2c"]),
         "encoder.layer.{}.attention.self.in_proj",
         "encoder.layer.{}.attention.output.dense",
     ),
-    "DeepSeek-V3": Case(
-        "DeepseekV3Model",
-        "DeepseekV3Config",
-        _MLA,
-        "layers.{}.self_attn.kv_a_proj_with_mqa",
-        "layers.{}.self_attn.o_proj",
-        head_dim=6,
-    ),
-    "DeepSeek-V3 (biases)": Case(
-        "DeepseekV3Model",
-        "DeepseekV3Config",
-        dict(**_MLA, attention_bias=True),
-        "layers.{}.self_attn.kv_a_proj_with_mqa",
-        "layers.{}.self_attn.o_proj",
-        head_dim=6,
-    ),
-    "GPT-OSS": Case(
-        "GptOssModel",
-        "GptOssConfig",
-        dict(**_GQA, head_dim=8, num_local_experts=2, num_experts_per_tok=1, sliding_window=16),
-        **_SELF,
-        kv_heads=2,
-    ),
-    "Granite": Case("GraniteModel", "GraniteConfig", dict(**_GQA, residual_multiplier=0.22), **_SELF, kv_heads=2),
-    "GraniteMoe": Case(
-        "GraniteMoeModel",
-        "GraniteMoeConfig",
-        dict(**_GQA, residual_multiplier=0.3, num_local_experts=2, num_experts_per_tok=1),
-        **_SELF,
-        kv_heads=2,
-    ),
+    "DeepSeek-V3": Case("DeepseekV3", _MLA, **_LATENT, head_dim=6),
+    "DeepSeek-V3 (biases)": Case("DeepseekV3", dict(**_MLA, attention_bias=True), **_LATENT, head_dim=6),
+    "GPT-OSS": Case("GptOss", dict(**GQA, head_dim=8, **_EXPERTS, sliding_window=16), **_SELF, kv_heads=2),
+    "Granite": Case("Granite", dict(**GQA, residual_multiplier=0.22), **_SELF, kv_heads=2),
+    "GraniteMoe": Case("GraniteMoe", dict(**GQA, residual_multiplier=0.3, **_EXPERTS), **_SELF, kv_heads=2),
     "MiniMax": Case(
-        "MiniMaxModel",
-        "MiniMaxConfig",
+        "MiniMax",
         dict(
-            **{**_GQA, "num_hidden_layers": 3},
+            **{**GQA, "num_hidden_layers": 3},
             head_dim=8,
             layer_types=["full_attention", "linear_attention", "full_attention"],
             full_attn_alpha_factor=3.5,
             full_attn_beta_factor=0.7,
-            num_local_experts=2,
-            num_experts_per_tok=1,
+            **_EXPERTS,
             block_size=4,
         ),
         **_SELF,
@@ -213,53 +130,25 @@ CASES = {
         attentions=(0, 2),
     ),
     "Mllama (vision)": Case(
-        "MllamaVisionModel",
-        "MllamaVisionConfig",
-        dict(
-            hidden_size=WIDTH,
-            intermediate_size=48,
-            num_hidden_layers=1,
-            num_global_layers=2,
-            attention_heads=HEADS,
-            image_size=16,
-            patch_size=4,
-            max_num_tiles=1,
-            supported_aspect_ratios=[[1, 1]],
-            intermediate_layers_indices=[0],
-            vision_output_dim=2 * WIDTH,
-        ),
+        "MllamaVision",
+        _TILES,
         "global_transformer.layers.{}.self_attn.v_proj",
         "global_transformer.layers.{}.self_attn.o_proj",
         given=tiles,
         stack="global_transformer",
     ),
-    "Wav2Vec2": Case("Wav2Vec2Model", "Wav2Vec2Config", _SOUND, **_AUDIO),
-    "Wav2Vec2 (stable)": Case(
-        "Wav2Vec2Model",
-        "Wav2Vec2Config",
-        dict(**_SOUND, do_stable_layer_norm=True, feat_extract_norm="layer"),
-        **_AUDIO,
-    ),
-    "HuBERT": Case("HubertModel", "HubertConfig", _SOUND, **_AUDIO),
+    "Wav2Vec2": Case("Wav2Vec2", SOUND, **_AUDIO),
     "WavLM": Case(  # torch's own function takes its weights: no projection runs
-        "WavLMModel",
-        "WavLMConfig",
-        dict(**_SOUND, num_buckets=8, max_bucket_distance=16),
+        "WavLM",
+        dict(**SOUND, num_buckets=8, max_bucket_distance=16),
         "encoder.layers.{}.attention",
         "encoder.layers.{}.attention",
         given=sound,
     ),
-    "Data2VecAudio": Case(
-        "Data2VecAudioModel", "Data2VecAudioConfig", dict(**_SOUND, conv_pos_kernel_size=3), **_AUDIO
-    ),
-    "Nemotron": Case("NemotronModel", "NemotronConfig", dict(**_GQA, head_dim=8), **_SELF, kv_heads=2),
-    "VaultGemma": Case("VaultGemmaModel", "VaultGemmaConfig", dict(**_GQA, head_dim=8), **_SELF, kv_heads=2),
-    "PLBart": Case("PLBartModel", "PLBartConfig", _SEQ2SEQ, **_ENCODER_AT),
-    "MVP": Case("MvpModel", "MvpConfig", _SEQ2SEQ, **_ENCODER_AT),
+    "Nemotron": Case("Nemotron", dict(**GQA, head_dim=8), **_SELF, kv_heads=2),
     "ModernBERT (decoder)": Case(
-        "ModernBertDecoderModel",
-        "ModernBertDecoderConfig",
-        dict(**_SIZES, **_WORDS, cls_token_id=1, sep_token_id=2, local_attention=4),
+        "ModernBertDecoder",
+        dict(**SIZES, **WORDS, cls_token_id=1, sep_token_id=2, local_attention=4),
         "layers.{}.attn.v_proj",
         "layers.{}.attn.Wo",
     ),
@@ -394,7 +283,7 @@ def test_a_gate_beside_the_queries(tmp_path):
     model = randomise(
         transformers.Qwen3NextModel(
             transformers.Qwen3NextConfig(
-                **_GQA,
+                **GQA,
                 head_dim=8,
                 layer_types=["linear_attention", "full_attention"],
                 num_experts=2,
@@ -466,7 +355,7 @@ def test_factors_before_and_after_attention(tmp_path):
     model = randomise(
         transformers.FalconH1Model(
             transformers.FalconH1Config(
-                **_GQA,
+                **GQA,
                 head_dim=8,
                 attention_in_multiplier=0.5,
                 attention_out_multiplier=0.3,
@@ -507,8 +396,8 @@ def test_a_factor_that_depends_on_the_depth(tmp_path):
 def test_a_tower_has_factors_of_its_own(tmp_path):
     """Granite's text beside a vision tower, which has none."""
     config = transformers.LlavaConfig(
-        text_config=dict(**_GQA, model_type="granite", residual_multiplier=0.22),
-        vision_config=dict(**_SIZES, image_size=12, patch_size=4, model_type="clip_vision_model"),
+        text_config=dict(**GQA, model_type="granite", residual_multiplier=0.22),
+        vision_config=dict(**SIZES, image_size=12, patch_size=4, model_type="clip_vision_model"),
         image_token_index=3,
     )
     model = transformers.LlavaModel(config)
@@ -548,7 +437,7 @@ def _swin() -> nn.Module:
 
 def _gemma3n() -> nn.Module:
     config = transformers.Gemma3nTextConfig(
-        **_GQA,
+        **GQA,
         head_dim=8,
         layer_types=["sliding_attention", "full_attention"],
         num_kv_shared_layers=0,
@@ -562,14 +451,11 @@ def _gemma3n() -> nn.Module:
 
 REFUSED = {
     "Swin": (_swin, "not one sequence"),
-    "I-BERT": (
-        lambda: transformers.IBertModel(transformers.IBertConfig(**_SIZES, **_WORDS)),
-        "quantized weights",
-    ),
+    "I-BERT": (lambda: transformers.IBertModel(transformers.IBertConfig(**SIZES, **WORDS)), "quantized weights"),
     "Gemma 3n": (_gemma3n, "several streams"),
     "Longformer": (
         lambda: transformers.LongformerModel(
-            transformers.LongformerConfig(**_SIZES, **_WORDS, attention_window=4, max_position_embeddings=32)
+            transformers.LongformerConfig(**SIZES, **WORDS, attention_window=4, max_position_embeddings=32)
         ),
         "values of their own",
     ),

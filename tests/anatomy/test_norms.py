@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 from support.families import FAMILIES, HEADS, WIDTH, pixels, randomise, text
+from support.sizes import GPT, GQA, SEQ2SEQ, SIZES, SOUND, WORDS, sound
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
@@ -20,37 +21,7 @@ from oversmooth.diagnosis.weights import diagnose_weights, layer_spectrum
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 
-_SIZES = dict(hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=HEADS, intermediate_size=48)
-_WORDS = dict(vocab_size=64, bos_token_id=1, eos_token_id=2, pad_token_id=0)
-_GQA = dict(**_SIZES, **_WORDS, num_key_value_heads=2)
-_GPT = dict(n_embd=WIDTH, n_layer=2, n_head=HEADS, n_positions=32, n_inner=48, **_WORDS)
-_SEQ2SEQ = dict(
-    d_model=WIDTH,
-    encoder_layers=2,
-    decoder_layers=1,
-    encoder_attention_heads=HEADS,
-    decoder_attention_heads=2,
-    encoder_ffn_dim=48,
-    decoder_ffn_dim=48,
-    max_position_embeddings=32,
-    decoder_start_token_id=1,
-    **_WORDS,
-)
-_SOUND = dict(
-    **_SIZES,
-    conv_dim=(8, 8),
-    conv_kernel=(4, 2),
-    conv_stride=(4, 2),
-    num_feat_extract_layers=2,
-    num_conv_pos_embeddings=4,
-    num_conv_pos_embedding_groups=2,
-    layerdrop=0.0,
-)
-_STABLE = dict(**_SOUND, do_stable_layer_norm=True, feat_extract_norm="layer")
-
-
-def sound() -> dict[str, Tensor]:
-    return {"input_values": torch.randn(2, 64, generator=torch.Generator().manual_seed(7))}
+_STABLE = dict(**SOUND, do_stable_layer_norm=True, feat_extract_norm="layer")
 
 
 def words() -> dict[str, Tensor]:
@@ -71,22 +42,22 @@ BARTS = (
 )  # fmt: skip
 VIEWS = ("vit", "deit", "siglip_vision_model", "clip_vision_model")
 CASES: dict[str, tuple[str, dict[str, Any], Any]] = {
-    **{name: (name, _GQA, words) for name in LLAMAS},
-    **{name: (name, dict(**_SIZES, **_WORDS), words) for name in BERTS},
-    **{name: (name, _SEQ2SEQ, words) for name in BARTS},
-    "xmod (Pre-LN)": ("xmod", dict(**_SIZES, **_WORDS, pre_norm=True), words),
-    **{name: (name, _GPT, words) for name in ("gpt2", "gpt_bigcode", "openai-gpt")},
-    "codegen": ("codegen", dict(**_GPT, n_ctx=32, rotary_dim=4), words),
-    "gptj": ("gptj", dict(**_GPT, rotary_dim=4), words),
-    **{name: (name, dict(**_SIZES, image_size=12, patch_size=4), pixels) for name in VIEWS},
-    **{name: (name, _SOUND, sound) for name in ("wav2vec2", "hubert", "unispeech")},
+    **{name: (name, GQA, words) for name in LLAMAS},
+    **{name: (name, dict(**SIZES, **WORDS), words) for name in BERTS},
+    **{name: (name, SEQ2SEQ, words) for name in BARTS},
+    "xmod (Pre-LN)": ("xmod", dict(**SIZES, **WORDS, pre_norm=True), words),
+    **{name: (name, GPT, words) for name in ("gpt2", "gpt_bigcode", "openai-gpt")},
+    "codegen": ("codegen", dict(**GPT, n_ctx=32, rotary_dim=4), words),
+    "gptj": ("gptj", dict(**GPT, rotary_dim=4), words),
+    **{name: (name, dict(**SIZES, image_size=12, patch_size=4), pixels) for name in VIEWS},
+    **{name: (name, SOUND, sound) for name in ("wav2vec2", "hubert", "unispeech")},
     **{f"{name} (stable)": (name, _STABLE, sound) for name in ("wav2vec2", "hubert", "unispeech")},
-    "wavlm": ("wavlm", dict(**_SOUND, num_buckets=8, max_bucket_distance=16), sound),
+    "wavlm": ("wavlm", dict(**SOUND, num_buckets=8, max_bucket_distance=16), sound),
     "wavlm (stable)": ("wavlm", dict(**_STABLE, num_buckets=8, max_bucket_distance=16), sound),
-    "data2vec-audio": ("data2vec-audio", dict(**_SOUND, conv_pos_kernel_size=3), sound),
+    "data2vec-audio": ("data2vec-audio", dict(**SOUND, conv_pos_kernel_size=3), sound),
     "modernbert-decoder": (
         "modernbert-decoder",
-        dict(**_SIZES, **_WORDS, cls_token_id=1, sep_token_id=2, local_attention=4),
+        dict(**SIZES, **WORDS, cls_token_id=1, sep_token_id=2, local_attention=4),
         words,
     ),
 }
@@ -188,9 +159,9 @@ def test_a_model_type_that_nobody_knows_has_an_unknown_norm(unknown):
     assert "--norm" in remark
     assert set(layer_spectrum(found.layers[0]).joined) == {"raw"}
     assert remark in diagnose_weights("x", found).remarks
-
-
-def test_weights_alone_have_an_unknown_norm(unknown):
+    live = FAMILIES["Llama"].make()
+    live.config.model_type = "brand_new"
+    assert locate(live).layers[0].norm_position == "pre"  # seen when it runs
     (unknown / "config.json").unlink()
     found = locate(unknown, heads=HEADS)
     assert found.layers[0].norm_position == "unknown"
@@ -233,17 +204,11 @@ def test_norms_stored_with_old_names(tmp_path):
     assert torch.equal(layer.norm.beta, norm.bias)
 
 
-def test_a_live_model_of_an_unknown_type_is_seen_when_it_runs():
-    model = FAMILIES["Llama"].make()
-    model.config.model_type = "brand_new"
-    assert locate(model).layers[0].norm_position == "pre"
-
-
 def test_a_tower_has_a_type_of_its_own(tmp_path):
     """Gemma 3 with pictures: 1 + γ in the text, γ in the pictures, whatever the whole is called."""
     config = transformers.Gemma3Config(
-        text_config=dict(**_GQA, head_dim=8, model_type="gemma3_text"),
-        vision_config=dict(**_SIZES, image_size=28, patch_size=14, model_type="siglip_vision_model"),
+        text_config=dict(**GQA, head_dim=8, model_type="gemma3_text"),
+        vision_config=dict(**SIZES, image_size=28, patch_size=14, model_type="siglip_vision_model"),
         mm_tokens_per_image=4,
     )
     model = randomise(transformers.Gemma3Model(config))
@@ -295,13 +260,10 @@ def test_what_a_norm_does_is_tried(dtype):
         assert norm_form(norm.to(dtype)) == form, norm
 
 
-def test_a_norm_with_a_state_is_not_run():
-    norm = nn.BatchNorm1d(WIDTH)
-    norm_form(norm)
-    assert int(norm.num_batches_tracked) == 0
-
-
-def test_trying_a_norm_leaves_chance_and_hooks_alone():
+def test_trying_a_norm_leaves_state_chance_and_hooks_alone():
+    stateful = nn.BatchNorm1d(WIDTH)
+    norm_form(stateful)
+    assert int(stateful.num_batches_tracked) == 0
     norm, heard = nn.LayerNorm(WIDTH), []
     norm.register_forward_hook(lambda *_: heard.append(1))
     before = torch.get_rng_state()

@@ -35,6 +35,19 @@ def encoded(folder):
     return [(folder / name).read_bytes() for name in ["a.png", "b.jpg", "c.webp", "d.PNG", "more/e.png", "more/f.bmp"]]
 
 
+@pytest.fixture
+def table(tmp_path):
+    """Writes columns as parquet, two rows a group, and gives the file."""
+    import pyarrow.parquet
+
+    def write(name, **columns):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / name, row_group_size=2)
+        return tmp_path / name
+
+    return write
+
+
 @pytest.fixture(scope="session")
 def shared():
     """The data sets and weights that are too large to come with the tests."""

@@ -113,30 +113,15 @@ def test_a_live_timm_model_gets_its_own_transform(name):
     torch.testing.assert_close(described(model, name, None, None).preprocessing(image), expected, rtol=1e-6, atol=1e-6)
 
 
-def test_timm_resizes_the_shorter_side_and_cuts_out_the_middle(tmp_path):
-    found = Preprocessing.from_folder(stated(tmp_path, "config.json", architecture="vit", pretrained_cfg=TIMM))
-    assert found == Preprocessing(
-        (224, 224),
-        "shortest",
-        (248, 248),
-        "bicubic",
-        mean=(0.5, 0.4, 0.3),
-        std=(0.1, 0.2, 0.3),
-        centring="torchvision",
-    )
-    assert found(Image.fromarray(picture(0, (300, 500)))).shape == (3, 224, 224)
-
-
-def test_timm_squashes_where_it_says_so_and_settings_may_lie_open(tmp_path):
-    found = Preprocessing.from_folder(stated(tmp_path, "config.json", **TIMM | dict(crop_mode="squash", crop_pct=1.0)))
-    assert (found.resize, found.resize_size, found.note) == ("exact", (224, 224), "")
-
-
-def test_timm_covers_a_size_that_is_not_square(tmp_path):
-    found = Preprocessing.from_folder(stated(tmp_path, "config.json", **TIMM | dict(input_size=[3, 90, 180])))
-    image = Image.fromarray(picture(0, (100, 100)))
-    assert found._resized(image).size == (200, 200)
-    assert found(image).shape == (3, 90, 180)
+def test_timm_settings_may_lie_open(tmp_path):
+    """Also where timm is not there to compare with."""
+    found = Preprocessing.from_folder(stated(tmp_path, "config.json", **TIMM))
+    steps = dict(resize="shortest", resize_size=(248, 248), interpolation="bicubic", centring="torchvision")
+    assert found == Preprocessing((224, 224), **steps, mean=(0.5, 0.4, 0.3), std=(0.1, 0.2, 0.3))
+    wide = Preprocessing.from_timm(TIMM | dict(input_size=[3, 90, 180]), "vit")
+    assert wide._resized(Image.new("RGB", (100, 100))).size == (200, 200)
+    squashed = Preprocessing.from_timm(TIMM | dict(crop_mode="squash", crop_pct=1.0), "vit")
+    assert (squashed.resize, squashed.resize_size, squashed.note) == ("exact", (224, 224), "")
 
 
 @pytest.mark.parametrize(("key", "value"), [("crop_mode", "border"), ("interpolation", "random")])
@@ -180,13 +165,11 @@ def test_what_is_not_done_as_stated_is_noted(settings, size, words, tmp_path):
         (dict(size="big"), "size is 'big'; give a whole number, 1 to 8,192"),
         (dict(size={"height": 0, "width": 4}), "size is 0"),
         (dict(size=True), "size is True"),
-        (dict(size=10**9), "size is 1000000000; give a whole number, 1 to 8,192"),
         (dict(size=[8, 10**9]), "size is 1000000000"),
-        (dict(size={"shortest_edge": 10**9}), "size is 1000000000"),
+        (dict(size={"shortest_edge": 10**9}), "size is 1000000000; give a whole number, 1 to 8,192"),
         (dict(size="x" * 5000), "size is 'xxx"),
         (dict(do_center_crop=True, crop_size=10**9), "size is 1000000000"),
         (dict(resample=9), "resample is 9; it must be one of PIL's codes"),
-        (dict(resample=2.0), "resample is 2.0"),
         (dict(resample=[2]), "resample is [2]"),
         (dict(image_mean=[0.5]), "mean is (0.5,) and std (0.5, 0.5, 0.5)"),
         (dict(image_std=[0.5, 0, 0.5]), "std (0.5, 0, 0.5); give as many numbers of each, std not 0"),
@@ -225,13 +208,11 @@ def test_grey_pictures_where_the_files_say_so(tmp_path):
     assert found(Image.fromarray(picture(0, 8))).shape == (1, 8, 8)
 
 
-def test_a_file_deep_enough_to_break_readers_is_named(tmp_path):
-    (tmp_path / "preprocessor_config.json").write_text("[" * 100_000)
-    with pytest.raises(InputError, match="too deep"):
-        Preprocessing.from_folder(tmp_path)
-
-
-@pytest.mark.parametrize(("text", "words"), [("{", "it is not JSON"), ("[]", "holds a list, not an object")])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("{", "it is not JSON"), ("[]", "holds a list, not an object"), ("[" * 100_000, "too deep")],
+    ids=["cut off", "a list", "deep"],
+)
 def test_a_broken_file_is_named(text, words, tmp_path):
     (tmp_path / "preprocessor_config.json").write_text(text)
     with pytest.raises(InputError, match=words):

@@ -11,14 +11,6 @@ from oversmooth.inputs.text import PROSE, text_inputs
 from oversmooth.safety.errors import InputError
 
 
-def table(path, **columns):
-    import pyarrow as arrow
-    import pyarrow.parquet as parquet
-
-    parquet.write_table(arrow.table(columns), path, row_group_size=2)
-    return path
-
-
 def gathered(inputs, key="input_ids"):
     return torch.cat([batch.inputs[key] for batch in inputs])
 
@@ -56,13 +48,6 @@ def test_all_pieces_together_are_the_text(tokenizer, tmp_path):
     assert inputs.what == f"{inputs.count} pieces of up to 50 tokens of {file}"
 
 
-def test_a_short_text_is_one_piece(tokenizer, tmp_path):
-    (tmp_path / "some.txt").write_text("A few words.")
-    (batch,) = text_inputs(tokenizer, tmp_path / "some.txt", count=8, length=64, batch=8)
-    assert batch.inputs["input_ids"].shape == (1, 6)
-    assert batch.names == ("some.txt",)
-
-
 def test_a_long_text_is_read_in_parts_spread_over_it(tokenizer, tmp_path):
     file = tmp_path / "long.txt"
     paragraphs = [
@@ -90,6 +75,8 @@ def test_a_folder_of_text_files_is_one_text(tokenizer, tmp_path):
     (tmp_path / "a.txt").write_text("the first file")
     (batch,) = text_inputs(tokenizer, tmp_path, count=4, length=64, batch=8)
     assert tokenizer.decode(batch.inputs["input_ids"][0], skip_special_tokens=True) == "the first file the second file"
+    (batch,) = text_inputs(tokenizer, tmp_path / "a.txt", count=8, length=64, batch=8)
+    assert (batch.inputs["input_ids"].shape, batch.names) == ((1, 5), ("a.txt",))
 
 
 def test_a_large_folder_is_read_in_parts(tokenizer, tmp_path):
@@ -109,8 +96,8 @@ def test_each_line_can_be_a_piece(tokenizer, tmp_path):
     assert batch.special.sum(dim=1).tolist() == [2, 2, 2]  # padding is not special
 
 
-def test_parquet_rows_are_joined(tokenizer, tmp_path):
-    file = table(tmp_path / "some.parquet", text=["first row", None, "", "second row", "third row"], label=[1] * 5)
+def test_parquet_rows_are_joined(tokenizer, table):
+    file = table("some.parquet", text=["first row", None, "", "second row", "third row"], label=[1] * 5)
     (batch,) = text_inputs(tokenizer, file, count=4, length=64, batch=8)
     text = tokenizer.decode(batch.inputs["input_ids"][0], skip_special_tokens=True)
     assert text == "first row second row third row"
@@ -118,8 +105,8 @@ def test_parquet_rows_are_joined(tokenizer, tmp_path):
     assert batch.names == ("row 0 of some.parquet", "row 3 of some.parquet", "row 4 of some.parquet")
 
 
-def test_long_parquet_is_spread(tokenizer, tmp_path):
-    file = table(tmp_path / "some.parquet", text=[f"row {i} " + "and more of it " * 30 for i in range(40)])
+def test_long_parquet_is_spread(tokenizer, table):
+    file = table("some.parquet", text=[f"row {i} " + "and more of it " * 30 for i in range(40)])
     (batch,) = text_inputs(tokenizer, file, count=4, length=16, batch=8)
     assert batch.names == tuple(
         f"some.parquet from row {i} of some.parquet, piece 1 of {batch.names[0].split()[-1]}" for i in (0, 10, 20, 30)
@@ -212,13 +199,9 @@ def test_text_that_will_not_do_is_named(tokenizer, content, words, lines, tmp_pa
     assert str(tmp_path) in refused(tokenizer, tmp_path / "some.txt", words, lines=lines)
 
 
-def test_parquet_without_text_is_named(tokenizer, tmp_path):
-    refused(
-        tokenizer,
-        table(tmp_path / "a.parquet", words=["a"]),
-        "a.parquet has the columns words; it needs one named text",
-    )
-    refused(tokenizer, table(tmp_path / "b.parquet", text=["", " "]), "b.parquet has no text in it")
+def test_parquet_without_text_is_named(tokenizer, table):
+    refused(tokenizer, table("a.parquet", words=["a"]), "a.parquet has the columns words; it needs one named text")
+    refused(tokenizer, table("b.parquet", text=["", " "]), "b.parquet has no text in it")
 
 
 @pytest.mark.parametrize(
@@ -244,18 +227,11 @@ def test_npz_that_will_not_do_is_named(tokenizer, arrays, words, tmp_path):
     assert str(tmp_path / "bad.npz") in refused(tokenizer, tmp_path / "bad.npz", words)
 
 
-@pytest.mark.parametrize("name", ["count", "batch", "length"])
-def test_numbers_below_one_are_refused(tokenizer, name):
-    refused(tokenizer, None, f"{name} is 0; give a whole number, 1 or more", **{name: 0})
-
-
-def test_a_length_that_holds_no_text_is_refused(tokenizer):
-    refused(
-        tokenizer,
-        None,
-        "length is 2, which leaves no room for text beside the tokenizer's own 2 tokens; give 3",
-        length=2,
-    )
+def test_numbers_that_leave_no_text_are_refused(tokenizer):
+    for name in ("count", "batch", "length"):
+        refused(tokenizer, None, f"{name} is 0; give a whole number, 1 or more", **{name: 0})
+    words = "length is 2, which leaves no room for text beside the tokenizer's own 2 tokens; give 3"
+    refused(tokenizer, None, words, length=2)
 
 
 def test_importing_costs_no_library():

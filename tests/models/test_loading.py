@@ -146,8 +146,7 @@ def test_libraries_load_arrays_only(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "architectures",
-    ["gone", None, [], 5, "ViTModel", {"a": 1}, [5], [None], [["ViTModel"]], ["pipeline"], ["logging"], ["__name__"]],
+    "architectures", ["gone", None, [], 5, "ViTModel", {"a": 1}, [5], [["ViTModel"]], ["pipeline"], ["__name__"]]
 )
 @pytest.mark.parametrize("random", [False, True])
 def test_architectures_of_every_kind(vit, architectures, random):
@@ -204,16 +203,12 @@ def test_a_pipe_among_the_files_is_not_waited_for(vit, linked):
         locate(vit)
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        (dict(num_labels=10**9), "num_labels 1,000,000,000, and models are built up to 1,000,000"),
-        (dict(id2label={str(i): "a" for i in range(250_000)}), "id2label in a configuration has 250,000 entries"),
-    ],
-)
-def test_labels_without_end(vit, settings, words):
-    change(vit, **settings)
-    assert words in refused(vit)
+def test_labels_without_end(vit, monkeypatch):
+    change(vit, num_labels=10**9)
+    assert "num_labels 1,000,000,000, and models are built up to 1,000,000" in refused(vit)
+    monkeypatch.setattr(building, "_LONGEST", 40)
+    change(vit, num_labels="gone", id2label={str(i): "a" for i in range(50)})
+    assert "id2label in a configuration has 50 entries, over 40" in refused(vit)
 
 
 def test_pipes_and_devices_are_no_models(vit, tmp_path):
@@ -320,11 +315,11 @@ def timm_folder(tmp_path):
     return tmp_path / "timm"
 
 
-@pytest.mark.parametrize("random", [False, True])
-@pytest.mark.parametrize("architecture", ["hf-hub:someone/model", "local-dir:/", "nothing", 5, None, ["vit"], {}])
-def test_architectures_that_timm_does_not_have(timm_folder, architecture, random):
-    change(timm_folder, architecture=architecture)
-    assert "which timm does not have" in refused(timm_folder, random=random)
+def test_architectures_that_timm_does_not_have(timm_folder):
+    for architecture in ("hf-hub:someone/model", "local-dir:/", "nothing", 5, None, ["vit"], {}):
+        change(timm_folder, architecture=architecture)
+        assert "which timm does not have" in refused(timm_folder)
+    assert "which timm does not have" in refused(timm_folder, random=True)
 
 
 def test_timm_reads_no_other_file_than_the_checkpoints(timm_folder, tmp_path):
@@ -345,12 +340,10 @@ def test_timm_reads_no_other_file_than_the_checkpoints(timm_folder, tmp_path):
     assert not (tmp_path / "harm").exists()
 
 
-def test_a_timm_model_of_any_depth_is_not_built(timm_folder):
+def test_a_timm_model_that_no_memory_holds(timm_folder, monkeypatch):
     arguments = json.loads((timm_folder / "config.json").read_text())["model_args"]
     change(timm_folder, model_args=arguments | {"depth": 10**9})
     assert "depth 1,000,000,000, and models are built up to 4,096" in refused(timm_folder)
-
-
-def test_memory_is_looked_at_while_timm_builds(timm_folder, monkeypatch):
+    change(timm_folder, model_args=arguments)
     monkeypatch.setattr(building, "free_memory", lambda: 1000)
     assert "of memory for its weights, and 1 kB are free" in refused(timm_folder)

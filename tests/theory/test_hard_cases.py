@@ -11,7 +11,7 @@ from support.nightly import nightly, some
 from support.oracles import attention, dense_radii, normal, weights
 
 from oversmooth import InputError
-from oversmooth.metrics import effective_rank, input_convergence, rank_one_distance, stable_rank
+from oversmooth.metrics import effective_rank, hfc, input_convergence, lfc, rank_one_distance, stable_rank
 from oversmooth.theory import DenseAttention, SoftmaxAttention, dominance, fold_norm, simulate
 from oversmooth.theory.limit import LimitArray
 from oversmooth.theory.small_matrices import eigenvector
@@ -97,7 +97,7 @@ def test_frozen_directions_have_no_limit_array():
 
 def test_a_mean_that_dies_faster_than_the_rest():
     A = torch.tensor([[[0.7, 0.3], [0.3, 0.7]]], dtype=torch.float64)  # doubly stochastic: the mean is fed by nothing
-    run = simulate(torch.tensor([[1.0], [3.0]]).double(), A, eye(1), -0.9 * eye(1), 1000)
+    run = simulate(torch.tensor([[1.0], [3.0]]).double(), A, eye(1), -0.9 * eye(1), 1000, bands_only=True)
     slope = (run.log_hfc_lfc[-1] - run.log_hfc_lfc[1]) / 999
     assert slope.item() == pytest.approx(math.log((1 - 0.9 * 0.4) / 0.1), rel=1e-6)
     assert run.log_hfc_lfc.isfinite().all()
@@ -165,7 +165,7 @@ blocked = (A * block) / (A * block).sum(-1, keepdim=True)
         (lambda: dominance(A, W_V, W_O, tie=math.nan), "tie is nan"),
         (lambda: dominance(A, W_V, W_O, neutreno="strong"), "'strong'"),
         (lambda: dominance(A, W_V[..., :0], W_O[:, :0]), "not empty"),
-        (lambda: dominance(A, W_V.expand(2, 2, 4, 2), W_O.expand(3, 2, 2, 4)), r"\(2,\) and W_O \(3,\)"),
+        (lambda: dominance(A, W_V.expand(2, 2, 4, 2), W_O.expand(3, 2, 2, 4)), r"W_V has batch \(2,\)"),
         (lambda: fold_norm(W_V, normal(4) * torch.nan), "NaN"),
         (lambda: simulate(X, A[0], W_V, W_O, 3), r"\(5, 5\)"),
         (lambda: simulate(X, A, W_V, W_O, 2.5), "layers is 2.5"),
@@ -217,8 +217,6 @@ def test_both_norms_and_both_bands_are_recorded():
     A, (W_V, W_O), X = attention(2, 6, 6), weights(2, 4, 2), normal(6, 4)
     run = simulate(X, A, W_V, W_O, 5)
     torch.testing.assert_close(run.log_hfc_lfc_spectral[0], input_convergence(X, norm="spectral").log())
-    from oversmooth.metrics import hfc, lfc
-
     torch.testing.assert_close(run.log_hfc[0], hfc(X).norm().log())
     torch.testing.assert_close(run.log_lfc[0], lfc(X).norm().log())
 
@@ -258,7 +256,7 @@ def test_a_limit_that_is_nearly_of_rank_one_leaves_the_rank_open():
     W_V = torch.tensor([[[-1.0], [-2.0]], [[-1.0], [2.0]]], dtype=torch.float64)
     W_O = torch.tensor([[[1.0, -1.0]], [[1.0, -2.0]]], dtype=torch.float64)
     found = dominance(A, W_V, W_O)
-    run = simulate(torch.randn(3, 2, dtype=torch.float64), A, W_V, W_O, 4000, every=400)
+    run = simulate(torch.randn(3, 2, dtype=torch.float64), A, W_V, W_O, 1500, every=150)
     assert 1e-6 < run.sigma_ratio[-5:].min() < run.sigma_ratio[-5:].max() < 1e-3
     assert run.abs_cos[-5:].min() < 0.99
     assert found.verdict == "rough"
@@ -267,19 +265,14 @@ def test_a_limit_that_is_nearly_of_rank_one_leaves_the_rank_open():
 
 @given(st.integers(3, 6), st.integers(2, 4), st.integers(0, 10_000))
 def test_ranges_over_a_turn_hold_every_phase(n, d, seed):
-    """Of arrays that turn, against 2,000 phases each, one by one in numpy."""
+    """Of arrays that turn, against 2,000 phases each in numpy."""
     real, imaginary = normal(2, n, d, seed=seed)
     found = LimitArray.of(torch.complex(real, imaginary)[None], torch.tensor([1 + 1j]), None)
-    array = found.array[0].numpy()
-    seen = {"sigma_ratio": [], "cos": [], "abs_cos": []}
-    for phase in np.linspace(0, np.pi, 2000):
-        X = (np.exp(1j * phase) * array).real
-        sizes = np.linalg.svd(X, compute_uv=False)
-        unit = X / np.linalg.norm(X, axis=1, keepdims=True)
-        products = (unit @ unit.T)[~np.eye(n, dtype=bool)]
-        seen["sigma_ratio"].append(sizes[1] / sizes[0])
-        seen["cos"].append(products.mean())
-        seen["abs_cos"].append(np.abs(products).mean())
+    X = (np.exp(1j * np.linspace(0, np.pi, 2000))[:, None, None] * found.array[0].numpy()).real
+    sizes = np.linalg.svd(X, compute_uv=False)
+    unit = X / np.linalg.norm(X, axis=-1, keepdims=True)
+    products = (unit @ unit.transpose(0, 2, 1))[:, ~np.eye(n, dtype=bool)]
+    seen = {"sigma_ratio": sizes[:, 1] / sizes[:, 0], "cos": products.mean(-1), "abs_cos": np.abs(products).mean(-1)}
     for name, values in seen.items():
         low, high = (float(end[0]) for end in getattr(found, name))
         missed = 5e-3 if name == "sigma_ratio" else 0.05  # a token that passes near zero turns fast

@@ -81,7 +81,7 @@ def test_batches_and_large_scores():
         (torch.ones(3, 4), "give \\(..., n, n\\)"),
         (torch.ones(3, 3), "sum"),
         (rows(torch.ones(6, 6).tril(1).triu(-1)), "55.6% of attention is 0"),  # a window: symmetric, and not covered
-        (torch.ones(0, 3, 3), "which is empty"),
+        (torch.ones(0, 3, 3), "not empty"),
         (torch.tensor([[1e-310, 1.0], [1e-310, 1.0]], dtype=torch.float64), "less than 1e-300 of the time"),
     ],
 )

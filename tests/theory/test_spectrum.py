@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from support.oracles import attention, normal, same_spectrum
 
 from oversmooth import InputError
-from oversmooth.theory import DenseAttention, SoftmaxAttention, attention_spectrum, flip_threshold
+from oversmooth.theory import SoftmaxAttention, attention_spectrum, flip_threshold
 
 
 def without_one(A):
@@ -119,16 +119,7 @@ def test_flip_threshold_separates(n, seed):
         assert ((1 + lam).abs() > (1 + lam * t).abs().max()).item() == smoothing
 
 
-def test_flip_threshold_of_a_real_spectrum_is_the_papers():
-    n, a = 6, -0.4
-    A = torch.full((n, n), (1 - a) / n, dtype=torch.float64) + a * torch.eye(n, dtype=torch.float64)
-    A = 0.5 * (A + A.flip(0))  # keep it a mixture with a real spectrum
-    smallest = torch.linalg.eigvalsh((A + A.T) / 2).min()
-    A = (A + A.T) / 2
-    torch.testing.assert_close(flip_threshold(DenseAttention(A)), -2 / (1 + smallest))
+def test_one_token_never_flips_and_an_unknown_method_is_named():
     assert flip_threshold(torch.ones(1, 1)) == -torch.inf
-
-
-def test_an_unknown_method_is_named():
     with pytest.raises(InputError, match="'lanczos'"):
         attention_spectrum(attention(3, 3), method="lanczos")

@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from oversmooth.anatomy.live import NormForm, config_parts, config_value
+from oversmooth.anatomy.live import Source, config_parts
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import check_plain, read_json
@@ -26,7 +26,7 @@ _SINGLE = ("model.safetensors", "open_clip_model.safetensors", "pytorch_model.bi
 _INDEX = ("model.safetensors.index.json", "pytorch_model.bin.index.json", "steered.safetensors.index.json")
 
 
-class Checkpoint:
+class Checkpoint(Source):
     """Names and shapes of the weights in a directory or a file."""
 
     runs = False
@@ -136,26 +136,11 @@ class Checkpoint:
         except Exception as error:  # dtypes that this torch does not have, among others
             raise InputError(f"{name} in {file} cannot be read ({reason(error)}); fetch it again") from error
 
-    def attribute(self, module: str, names: tuple[str, ...]) -> Any:
-        return config_value(self.config, module, names)
-
     def setting(self, module: str, name: str) -> Any:
         own, rest = config_parts(self.config, module)
         # A tower whose configuration has a model_type has its other settings, too.
         part = next((part for part in own if isinstance(part.get("model_type"), str)), rest[0])
         return part.get(name)
-
-    def norm_form(self, _module: str) -> NormForm | None:
-        return None
-
-    def kind(self, _module: str) -> str:
-        return ""
-
-    def first_name(self, module: str) -> str:
-        return module
-
-    def window(self, _module: str) -> int | None:
-        return None  # a configuration gives one for the whole model, whose layers differ
 
 
 def _renamed(name: str) -> str:

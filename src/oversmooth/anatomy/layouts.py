@@ -174,27 +174,10 @@ REFUSED = (
 
 # Relative to the block or anything between it and the attention module.
 NORM_BEFORE = (
-    "layernorm_before",
-    "norm1",
-    "ln_1",
-    "input_layernorm",
-    "self_attn_layer_norm",
-    "layer_norm1",
-    "attn_norm",
-    "attention_norm",
-    "layer_norm",
-    "ln1",
-    "norm_1",
-    "attn_ln",
-    "ln_attn",
-    "rms_norm1",
-    "attention_layernorm",
-    "pre_sa_norm",
-    "operator_norm",
-    "temporal_pre_norm",
-    "pre_self_attn_layernorm",
-    "ln",
-)
+    "layernorm_before", "norm1", "ln_1", "input_layernorm", "self_attn_layer_norm", "layer_norm1", "attn_norm",
+    "attention_norm", "layer_norm", "ln1", "norm_1", "attn_ln", "ln_attn", "rms_norm1", "attention_layernorm",
+    "pre_sa_norm", "operator_norm", "temporal_pre_norm", "pre_self_attn_layernorm", "ln",
+)  # fmt: skip
 # Relative to the attention module, or beside it.
 NORM_AFTER_BY_NAME = ("output.LayerNorm", "sa_layer_norm")
 NORM_AFTER = (*NORM_AFTER_BY_NAME, "LayerNorm")
@@ -202,13 +185,8 @@ NORM_AFTER = (*NORM_AFTER_BY_NAME, "LayerNorm")
 NORM_NEXT = ("post_attention_layernorm",)
 LAYER_SCALE = ("layer_scale1.lambda1", "ls1.gamma", "gamma_1", "lambda_1")
 CROSS_ATTENTION = (
-    "encoder_attn",
-    "encdecattention",
-    "crossattention",
-    "cross_attn",
-    "cross_attention",
-    "multihead_attn",
-)
+    "encoder_attn", "encdecattention", "crossattention", "cross_attn", "cross_attention", "multihead_attn",
+)  # fmt: skip
 # Parameters of attention itself that take a share of every row of A.
 SINKS = ("sinks", "attention_sink_bias")
 # Norms of what attention gives, before it is added to the stream; and those around the MLP that tell such a norm from
@@ -270,28 +248,29 @@ POST_NORM_MODELS = (
     "albert", "bart", "blenderbot-small", "data2vec-audio", "fsmt", "gte", "jina_embeddings_v3", "marian", "minimax",
     "mpnet", "mvp", "nomic_bert", "openai-gpt", "plbart", "sew", "sew-d", "speecht5", "vits",
 )  # fmt: skip
+_PRE_NORM_CAUSAL = (
+    "apertus", "arcee", "aria_text", "biogpt", "bitnet", "bloom", "codegen", "cohere", "cohere2", "cwm", "deepseek_v2",
+    "deepseek_v3", "ernie4_5", "ernie4_5_moe", "falcon", "falcon_h1", "gemma", "gemma2", "gemma3_text", "glm", "glm4",
+    "glm4_moe", "glm4_moe_lite", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_oss", "gptj", "granite",
+    "granite_swa", "granitemoe", "granitemoe_swa", "granitemoeshared", "helium", "higgs_audio_v2", "hunyuan_v1_dense",
+    "hunyuan_v1_moe", "hy_v3", "jais2", "kosmos_2_5_text_model", "lfm2", "llama", "llama4_text", "minimax_m2",
+    "ministral", "ministral3", "mistral", "mixtral", "modernbert-decoder", "mpt", "nemotron", "olmoe", "persimmon",
+    "phi", "phi3", "phimoe", "qwen2", "qwen2_5_vl_text", "qwen2_moe", "qwen2_vl_text", "qwen3", "qwen3_5_moe_text",
+    "qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen3_vl_moe_text", "qwen3_vl_text", "recurrent_gemma", "seed_oss",
+    "smollm3", "solar_open", "stablelm", "starcoder2", "vaultgemma", "voxtral_realtime_encoder", "xglm",
+)  # fmt: skip
 PRE_NORM_MODELS = (
-    "aimv2_vision_model", "altclip_vision_model", "apertus", "arcee", "aria_text", "audio-spectrogram-transformer",
-    "beit", "bigbird_pegasus", "biogpt", "bitnet", "blenderbot", "bloom", "chinese_clip_vision_model", "clip",
-    "clip_text_model", "clip_vision_model", "clipseg_text_model", "codegen", "cohere", "cohere2", "cohere2_moe", "cwm",
-    "data2vec-vision", "deepseek_v2", "deepseek_v3", "deit", "dia", "dinov2", "dinov2_with_registers", "dinov3_vit",
-    "ernie4_5", "ernie4_5_moe", "esm", "eurobert", "exaone_moe", "falcon", "falcon_h1", "gemma", "gemma2",
-    "gemma3_text", "git_vision_model", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "glmasr_encoder", "gpt2",
-    "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_neox_japanese", "gpt_oss", "gptj", "granite", "granite_swa",
-    "granitemoe", "granitemoe_swa", "granitemoeshared", "groupvit_vision_model", "helium", "higgs_audio_v2",
-    "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3", "idefics3_vision", "ijepa", "imagegpt", "jais2",
-    "kosmos_2_5_text_model", "lfm2", "llama", "llama4_text", "longt5", "m2m_100", "mbart", "megatron-bert", "mellum",
-    "metaclip_2_text_model", "mimo_v2_flash", "minimax_m2", "ministral", "ministral3", "mistral", "mixtral",
-    "mlcd_vision_model", "mllama_text_model", "mllama_vision_model", "modernbert", "modernbert-decoder", "moonshine",
-    "mpt", "mt5", "nemotron", "nllb-moe", "olmoe", "openai_privacy_filter", "owlv2_text_model", "owlvit_text_model",
-    "pegasus", "persimmon", "phi", "phi3", "phimoe", "pixio", "pixtral", "qwen2", "qwen2_5_vl_text",
-    "qwen2_audio_encoder", "qwen2_moe", "qwen2_vl_text", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe",
-    "qwen3_next", "qwen3_vl_moe_text", "qwen3_vl_text", "recurrent_gemma", "roberta-prelayernorm", "seed_oss",
-    "siglip", "siglip2_vision_model", "siglip_text_model", "siglip_vision_model", "smollm3", "smolvlm_vision",
-    "solar_open", "speech_to_text", "stablelm", "starcoder2", "switch_transformers", "t5", "t5_gemma_module",
-    "t5gemma2_encoder", "tipsv2_text_model", "tipsv2_vision_model", "umt5", "vaultgemma", "videomae", "vilt", "vit",
-    "vit_mae", "vit_msn", "vivit", "voxtral_encoder", "voxtral_realtime_encoder", "whisper", "xglm", "xlm-roberta-xl",
-    "yolos",
+    *_PRE_NORM_CAUSAL, "aimv2_vision_model", "altclip_vision_model", "audio-spectrogram-transformer", "beit",
+    "bigbird_pegasus", "blenderbot", "chinese_clip_vision_model", "clip", "clip_text_model", "clip_vision_model",
+    "clipseg_text_model", "cohere2_moe", "data2vec-vision", "deit", "dia", "dinov2", "dinov2_with_registers",
+    "dinov3_vit", "esm", "eurobert", "exaone_moe", "git_vision_model", "glmasr_encoder", "gpt_neox_japanese",
+    "groupvit_vision_model", "idefics3_vision", "ijepa", "imagegpt", "longt5", "m2m_100", "mbart", "megatron-bert",
+    "mellum", "metaclip_2_text_model", "mimo_v2_flash", "mlcd_vision_model", "mllama_text_model", "mllama_vision_model",
+    "modernbert", "moonshine", "mt5", "nllb-moe", "openai_privacy_filter", "owlv2_text_model", "owlvit_text_model",
+    "pegasus", "pixio", "pixtral", "qwen2_audio_encoder", "roberta-prelayernorm", "siglip", "siglip2_vision_model",
+    "siglip_text_model", "siglip_vision_model", "smolvlm_vision", "speech_to_text", "switch_transformers", "t5",
+    "t5_gemma_module", "t5gemma2_encoder", "tipsv2_text_model", "tipsv2_vision_model", "umt5", "videomae", "vilt",
+    "vit", "vit_mae", "vit_msn", "vivit", "voxtral_encoder", "whisper", "xlm-roberta-xl", "yolos",
 )  # fmt: skip
 # Pre-LN models whose first layer has no norm: their embedding is normed already.
 FIRST_UNNORMED_MODELS = ("modernbert", "modernbert-decoder")
@@ -307,16 +286,7 @@ OFFSET_NORM_MODELS = (
 # LayerNorms without a bias, which look like RMSNorms on disk.
 BIASLESS_LAYER_NORM_MODELS = ("modernbert", "modernbert-decoder", "cohere", "cohere2", "cohere2_moe", "mpt")
 CAUSAL_MODELS = (
-    "apertus", "arcee", "aria_text", "biogpt", "bitnet", "bloom", "codegen", "cohere", "cohere2", "cwm", "deepseek_v2",
-    "deepseek_v3", "ernie4_5", "ernie4_5_moe", "exaone4", "falcon", "falcon_h1", "flex_olmo", "gemma", "gemma2",
-    "gemma3_text", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_oss",
-    "gptj", "granite", "granite_swa", "granitemoe", "granitemoe_swa", "granitemoeshared", "helium", "higgs_audio_v2",
-    "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3", "jais2", "kosmos_2_5_text_model", "lfm2", "llama", "llama4_text",
-    "minimax", "minimax_m2", "ministral", "ministral3", "mistral", "mixtral", "modernbert-decoder", "mpt", "nemotron",
-    "olmo", "olmo2", "olmo3", "olmoe", "openai-gpt", "opt", "persimmon", "phi", "phi3", "phimoe", "qwen2",
-    "qwen2_5_vl_text", "qwen2_moe", "qwen2_vl_text", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe",
-    "qwen3_next", "qwen3_vl_moe_text", "qwen3_vl_text", "recurrent_gemma", "seed_oss", "smollm3", "solar_open",
-    "stablelm", "starcoder2", "vaultgemma", "voxtral_realtime_encoder", "xglm",
+    *_PRE_NORM_CAUSAL, "exaone4", "flex_olmo", "minimax", "olmo", "olmo2", "olmo3", "openai-gpt", "opt",
 )  # fmt: skip
 BIDIRECTIONAL_MODELS = (
     "albert", "bert", "beit", "clip_vision_model", "deberta", "deberta-v2", "deit", "dinov2", "dinov2_with_registers",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from abc import ABC, abstractmethod
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ NormForm = tuple[Literal["layer", "rms"], float]
 """The kind of a norm, and the offset that it adds to its stored weight."""
 
 
-class Source(Weights, Protocol):
+class Source(Weights, ABC):
     """Where the weights live, and what is known besides them."""
 
     what: str
@@ -28,29 +29,29 @@ class Source(Weights, Protocol):
     runs: bool
     """Whether it is a live module: where its norms stand is observed when it runs, and a first guess will do."""
 
-    def attribute(self, module: str, names: tuple[str, ...]) -> Any:
-        """The first of these attributes that the module or a module near it has, or None."""
-        ...
-
+    @abstractmethod
     def setting(self, module: str, name: str) -> Any:
         """A setting of the module's configuration, or of its tower's; None where there is none."""
-        ...
 
-    def norm_form(self, module: str) -> NormForm | None:
+    def attribute(self, module: str, names: tuple[str, ...]) -> Any:
+        """The first of these attributes that the module or a module near it has, or None."""
+        return config_value(self.config, module, names)
+
+    def norm_form(self, _module: str) -> NormForm | None:
         """What a norm does, as observed; None where only its weights are known."""
-        ...
+        return None
 
-    def kind(self, module: str) -> str:
+    def kind(self, _module: str) -> str:
         """The name of a module's class; empty where only its weights are known."""
-        ...
+        return ""
 
     def first_name(self, module: str) -> str:
         """The first name of a module that has several, as shared blocks have."""
-        ...
+        return module
 
-    def window(self, module: str) -> int | None:
+    def window(self, _module: str) -> int | None:
         """The size of attention's sliding window; None where there is none, or it is not known."""
-        ...
+        return None
 
 
 def model_type(source: Source, prefix: str) -> str | None:
@@ -68,7 +69,7 @@ def joined_name(*parts: str) -> str:
 _WRAPPED = ("_orig_mod", "module")
 
 
-class LiveModel:
+class LiveModel(Source):
     """Names, shapes and attributes of a module; parameters are returned as they are."""
 
     runs = True
@@ -109,7 +110,7 @@ class LiveModel:
                 value = getattr(self.modules[module_name], name, None)
                 if isinstance(value, (bool, int, float)):
                     return value
-        return config_value(self.config, module, names)
+        return super().attribute(module, names)
 
     def setting(self, module: str, name: str) -> Any:
         """A setting of the nearest configuration: a tower in a larger model has its own."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from typing import cast
 
 from oversmooth.anatomy import layouts
 from oversmooth.anatomy.assemble import layer_of
@@ -21,14 +21,6 @@ from oversmooth.safety.foreign import shortened
 
 MOST_LAYERS = 4096
 """Several times the depth of the deepest transformer ever trained."""
-
-
-@dataclass(frozen=True)
-class _Match:
-    """An attention module, by its name, and the layout of its weights."""
-
-    prefix: str
-    layout: Layout
 
 
 def find(
@@ -52,15 +44,13 @@ def find(
     norm = norm_position(norm)
     matches = _matches(source)
     remarks = _partial(source, matches)
-    cross = [m for m in matches if _is_cross(m.prefix)]
-    own = [m for m in matches if not _is_cross(m.prefix)]
+    cross = [name for name in matches if any(part in name.lower() for part in layouts.CROSS_ATTENTION)]
     if cross:
-        remarks.append(
-            f"{len(cross)} cross-attention layers ({_key(cross[0].prefix)}) read another sequence and are left out"
-        )
-    stacks: dict[str, list[_Match]] = defaultdict(list)
-    for match in own:
-        stacks[_key(match.prefix)].append(match)
+        remarks.append(f"{len(cross)} cross-attention layers ({_key(cross[0])}) read another sequence and are left out")
+    stacks: dict[str, list[str]] = defaultdict(list)
+    for name in matches:
+        if name not in cross:
+            stacks[_key(name)].append(name)
     if not stacks:
         _check_supported(source, [""])
         raise InputError(_nothing_found(source, remarks))
@@ -69,25 +59,28 @@ def find(
     if others:
         remarks.append(f"looked at {chosen}; other stacks, to be chosen with stack=: {', '.join(others)}")
     _check_depth(source, len(stacks[chosen]))
-    in_order = sorted(stacks[chosen], key=lambda m: [int(i) for i in re.findall(r"\d+", m.prefix)])
-    _check_supported(source, [m.prefix for m in in_order])
+    in_order = sorted(stacks[chosen], key=_numbers)
+    _check_supported(source, in_order)
     remarks += _gaps(chosen, in_order)
-    layers = [layer_of(source, m.prefix, m.layout, heads, norm) for m in in_order]
+    layers = [layer_of(source, name, matches[name], heads, norm) for name in in_order]
     if any(layer.norm_position == "unknown" for layer in layers):
-        remarks.append(_norm_unknown(source, in_order[0].prefix))
+        model = model_type(source, in_order[0])
+        known = f"model_type {model}" if model else "no model_type"
+        remarks.append(
+            f"the position of the norm is not known from these files ({known}), and it is not folded; "
+            "give norm= (--norm)"
+        )
     return Anatomy(tuple(_as_run(source, layers)), chosen, tuple(remarks), alone=not others)
 
 
 def norm_position(given: str | None) -> NormPosition | None:
     """The position of the norm that a user gave, checked."""
-    if given is None:
-        return None
-    positions: dict[str, NormPosition] = {"pre": "pre", "post": "post", "none": "none"}
-    return positions[arguments.choice(given, "norm", tuple(positions))]
+    return None if given is None else cast(NormPosition, arguments.choice(given, "norm", ("pre", "post", "none")))
 
 
-def _matches(source: Source) -> list[_Match]:
-    matches: dict[str, _Match] = {}
+def _matches(source: Source) -> dict[str, Layout]:
+    """The names of attention modules, and the layouts of their weights."""
+    matches: dict[str, Layout] = {}
     for layout in LAYOUTS:
         for name, shape in source.shapes.items():
             prefix = _prefix(name, layout.value)
@@ -95,8 +88,8 @@ def _matches(source: Source) -> list[_Match]:
                 continue
             output = source.shapes.get(joined_name(prefix, layout.output))
             if output is not None and len(output) == 2:
-                matches[prefix] = _Match(prefix, layout)
-    return list(matches.values())
+                matches[prefix] = layout
+    return matches
 
 
 def _applies(source: Source, prefix: str, layout: Layout) -> bool:
@@ -111,24 +104,11 @@ def _check_supported(source: Source, prefixes: list[str]) -> None:
     for case in layouts.REFUSED:
         marked = any(
             case.weight and name.startswith(prefix) and case.weight in name
-            for prefix in {_stack_root(p) for p in prefixes}
+            for prefix in {_key(p).partition("*")[0] for p in prefixes}
             for name in source.shapes
         )
         if marked or model_type(source, prefixes[0]) in case.models:
             raise InputError(f"{source.what}: {case.why}")
-
-
-def _stack_root(prefix: str) -> str:
-    """What comes before the first number."""
-    return re.split(r"(?<![^.])\d+(?![^.])", prefix)[0]
-
-
-def _norm_unknown(source: Source, prefix: str) -> str:
-    model = model_type(source, prefix)
-    known = f"model_type {model}" if model else "no model_type"
-    return (
-        f"the position of the norm is not known from these files ({known}), and it is not folded; give norm= (--norm)"
-    )
 
 
 def _prefix(name: str, suffix: str) -> str | None:
@@ -137,38 +117,35 @@ def _prefix(name: str, suffix: str) -> str | None:
     return name[: -len(suffix) - 1] if name.endswith("." + suffix) else None
 
 
-def _partial(source: Source, matches: list[_Match]) -> list[str]:
+def _partial(source: Source, matches: dict[str, Layout]) -> list[str]:
     """Value weights whose output weight is not where any layout has it."""
-    taken = {joined_name(m.prefix, m.layout.value) for m in matches}
+    taken = {joined_name(name, layout.value) for name, layout in matches.items()}
     # One layout's name for values may be another's for queries, so nothing inside a match is reported again.
-    inside = tuple(m.prefix + "." for m in matches if m.prefix)
-    missing: dict[str, tuple[str, set[str], int]] = {}
+    inside = tuple(f"{name}." for name in matches if name)
+    missing: dict[str, tuple[str, set[str]]] = {}
     for layout in LAYOUTS:
         for name, shape in source.shapes.items():
             prefix = _prefix(name, layout.value)
             if prefix is None or len(shape) != 2 or name in taken or name.startswith(inside):
                 continue
-            if not _applies(source, prefix, layout):
-                continue
-            key = _key(name)
-            first, wanted, count = missing.get(key, (name, set(), 0))
-            missing[key] = (first, wanted | {layout.output}, count + 1)
+            if _applies(source, prefix, layout):
+                missing.setdefault(_key(name), (name, set()))[1].add(layout.output)
     return [
         f"{first} looks like attention's values, but no output weight stands beside it "
         f"(such as {', '.join(sorted(wanted)[:3])}); it is left out"
-        for first, wanted, _ in missing.values()
+        for first, wanted in missing.values()
     ]
-
-
-def _is_cross(prefix: str) -> bool:
-    return any(part in prefix.lower() for part in layouts.CROSS_ATTENTION)
 
 
 def _key(prefix: str) -> str:
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", prefix)
 
 
-def _choose(stacks: dict[str, list[_Match]], wanted: str | None) -> str:
+def _numbers(prefix: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", prefix)]
+
+
+def _choose(stacks: dict[str, list[str]], wanted: str | None) -> str:
     if wanted is not None:
         fitting = [key for key in stacks if wanted in key]
         if not fitting:
@@ -178,12 +155,11 @@ def _choose(stacks: dict[str, list[_Match]], wanted: str | None) -> str:
     return max(stacks, key=lambda key: (len(stacks[key]), "encoder" in key))
 
 
-def _gaps(key: str, matches: list[_Match]) -> list[str]:
-    indices = [int(numbers[-1]) if (numbers := re.findall(r"\d+", m.prefix)) else 0 for m in matches]
+def _gaps(key: str, prefixes: list[str]) -> list[str]:
     if key.count("*") != 1:
         return []
-    present = set(indices)
-    count = max(indices) + 1 - len(present)  # a name may hold any number, so nothing of that length is built
+    present = {_numbers(prefix)[-1] for prefix in prefixes}
+    count = max(present) + 1 - len(present)  # a name may hold any number, so nothing of that length is built
     if not count:
         return []
     missing = itertools.islice((index for index in itertools.count() if index not in present), min(count, 8))

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oversmooth.inputs.batches import spread
-from oversmooth.safety.errors import InputError, reason
+from oversmooth.inputs.sources import read_as
+from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import check_unpacked
 from oversmooth.safety.machine import check_fits
 
@@ -96,7 +97,8 @@ def _arrays(path: Path, wanted: str, other: str) -> tuple[NDArray[Any] | None, N
 
     Pictures may have any name: the first array of four dimensions is taken.
     """
-    try:
+    # Errors are zip's own, those of every way to pack, and what numpy makes of a header.
+    with read_as(f"{path} is not a readable .npz file", "write it with numpy.savez"):
         with zipfile.ZipFile(path) as packed:
             for info in packed.infolist():
                 check_unpacked(f"{info.filename} in {path}", info.compress_size, info.file_size)
@@ -110,8 +112,4 @@ def _arrays(path: Path, wanted: str, other: str) -> tuple[NDArray[Any] | None, N
                     if wanted not in found and (array := file[name]).ndim == 4 and array.dtype.kind in "uf":
                         found[wanted] = array
             listing = ", ".join(file.files[:8]) + (" and so on" if len(file.files) > 8 else "")
-    except InputError:
-        raise
-    except Exception as error:  # zip's own, those of every way to pack, and what numpy makes of a header
-        raise InputError(f"{path} is not a readable .npz file ({reason(error)}); write it with numpy.savez") from error
     return found.get(wanted), found.get(other), listing or "nothing"

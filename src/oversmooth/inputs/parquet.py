@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oversmooth.inputs.sources import Source
-from oversmooth.safety.errors import InputError, reason
+from oversmooth.inputs.sources import Source, read_as
+from oversmooth.safety.errors import InputError
 from oversmooth.safety.libraries import import_library
 from oversmooth.safety.machine import check_fits
 
@@ -82,13 +82,9 @@ class Table:
         for file, count in zip(self._source.files, self._rows, strict=True):
             if chosen is None or any(first <= row < first + count for row in chosen):
                 inside = None if chosen is None else {row - first for row in chosen}
-                try:
+                with readable(file):
                     for row, values in self._file(file, inside):
                         yield Row(f"row {row} of {self._source.name(file)}", values)
-                except InputError:
-                    raise
-                except Exception as error:
-                    raise InputError(f"{file} cannot be read on ({reason(error)}); write it again") from error
             first += count
 
     def whole_files(self) -> list[Any]:
@@ -116,12 +112,8 @@ class Table:
 @contextmanager
 def readable(file: Path) -> Iterator[None]:
     """One sentence for whatever pyarrow finds wrong with a file: it has a family of errors, of several lines."""
-    try:
+    with read_as(f"{file} is not a readable parquet file", "write it again"):
         yield
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(f"{file} is not a readable parquet file ({reason(error)}); write it again") from error
 
 
 def _first_of(names: tuple[str, ...], columns: Sequence[str]) -> str | None:
@@ -138,10 +130,8 @@ def _one_of(names: tuple[str, ...], columns: Sequence[str], file: Path) -> str:
 
 def _check_groups(file: Path, metadata: Any, column: str) -> None:
     """A group of rows is read at once: what its pages unpack to must fit into memory."""
-    largest = 0
+    sizes = [0]
     for group in range(metadata.num_row_groups):
         parts = (metadata.row_group(group).column(i) for i in range(metadata.num_columns))
-        largest = max(
-            largest, sum(p.total_uncompressed_size for p in parts if p.path_in_schema.split(".")[0] == column)
-        )
-    check_fits(2 * largest, f"a row group of {file}", "write it in smaller row groups")
+        sizes.append(sum(p.total_uncompressed_size for p in parts if p.path_in_schema.split(".")[0] == column))
+    check_fits(2 * max(sizes), f"a row group of {file}", "write it in smaller row groups")

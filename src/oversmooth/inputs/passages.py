@@ -11,8 +11,8 @@ from pathlib import Path
 
 from oversmooth.inputs.batches import spread
 from oversmooth.inputs.parquet import Row, Table
-from oversmooth.inputs.sources import Source
-from oversmooth.safety.errors import InputError, reason
+from oversmooth.inputs.sources import Source, read_as
+from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import check_plain, read_bytes
 from oversmooth.safety.machine import check_fits
 
@@ -100,12 +100,9 @@ def _some(source: Source, text: str) -> Passage:
 
 def _slice(file: Path, offset: int, size: int) -> tuple[int, str]:
     """Where the next paragraph, line, sentence or word after ``offset`` begins, and about ``size`` bytes from there."""
-    try:
-        with file.open("rb") as opened:
-            opened.seek(offset)
-            data = opened.read(2 * size)
-    except OSError as error:
-        raise InputError(f"{file} cannot be read ({reason(error)}); give another text") from error
+    with read_as(f"{file} cannot be read", "give another text"), file.open("rb") as opened:
+        opened.seek(offset)
+        data = opened.read(2 * size)
     start = 0
     if offset:
         breaks = ((data.find(mark, 0, size), len(mark)) for mark in (b"\n\n", b"\n", b". ", b" "))

@@ -5,13 +5,15 @@ Not for opening them: parquet.py, arrays.py, text.py and images.py do that. samp
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from oversmooth.inputs import samples
 from oversmooth.inputs.batches import Kind
-from oversmooth.safety.errors import InputError
+from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import check_plain
 from oversmooth.safety.libraries import import_library
 
@@ -57,6 +59,17 @@ def resolve(path: Path, kind: Kind) -> Source:
     _check_taken(path, form, kind)
     check_plain(path, _REMEDY[kind])
     return Source(path, form, (path,))
+
+
+@contextmanager
+def read_as(problem: str, remedy: str) -> Iterator[None]:
+    """One sentence for whatever a library finds wrong inside: they have errors of any kind, some of several lines."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{problem} ({reason(error)}); {remedy}") from error
 
 
 def check_readable(path: Path) -> None:

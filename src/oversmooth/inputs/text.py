@@ -19,9 +19,9 @@ from torch import Tensor
 from oversmooth.inputs import arrays
 from oversmooth.inputs.batches import Batch, Inputs, check_positive, spread
 from oversmooth.inputs.passages import Passage, lines_of, passages_of
-from oversmooth.inputs.sources import Source, resolve
+from oversmooth.inputs.sources import Source, read_as, resolve
 from oversmooth.safety import arguments
-from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.errors import InputError
 
 PROSE = Path(__file__).parent / "prose.txt"
 REACTIONS = Path(__file__).parent / "reactions.txt"
@@ -104,14 +104,9 @@ def _cut(tokenizer: Any, passages: list[Passage], count: int, length: int) -> li
 
 def _windows(tokenizer: Any, passage: Passage, length: int) -> list[Piece]:
     """One passage cut every ``length`` tokens, the tokenizer's special tokens in each piece."""
-    try:
+    # Damaged ones, which load and then do not work, raise what they like.
+    with read_as(f"the tokenizer makes nothing of {passage.name}", "check the tokenizer's files"):
         return _encoded(tokenizer, passage, length)
-    except InputError:
-        raise
-    except Exception as error:  # damaged ones, which load and then do not work, raise what they like
-        raise InputError(
-            f"the tokenizer makes nothing of {passage.name} ({reason(error)}); check the tokenizer's files"
-        ) from error
 
 
 def _encoded(tokenizer: Any, passage: Passage, length: int) -> list[Piece]:

@@ -65,19 +65,10 @@ def fidelity_energy(
     return nonlocal_energy(u, kernel, mask=mask) + weighted.sum(-1) / 2
 
 
-def _as_kernel(kernel: Tensor) -> Tensor:
-    return arguments.tensor(kernel, "kernel", "(..., n, n)", floating=False)
-
-
 def _prepare_kernel(u: Tensor, kernel: Tensor, mask: Tensor | None) -> Tensor:
-    n, kernel = u.shape[-2], _as_kernel(kernel)
+    n, kernel = u.shape[-2], arguments.tensor(kernel, "kernel", "(..., n, n)", floating=False)
     if kernel.shape[-2:] != (n, n):
         raise InputError(f"kernel has shape {tuple(kernel.shape)}; {n} tokens need (..., {n}, {n})")
     arguments.check_broadcast(u=u.shape[:-2], kernel=kernel.shape[:-2])
     kernel = kernel.to(u.dtype)
-    if mask is not None:
-        if mask.ndim == 0 or mask.shape[-1] not in (1, n):
-            raise InputError(f"mask {arguments.described(mask)}; give one boolean per token, (..., {n})")
-        arguments.check_broadcast(mask=mask.shape[:-1], kernel=kernel.shape[:-2])
-        kernel = torch.where(mask[..., None] & mask[..., None, :], kernel, 0.0)
-    return kernel
+    return kernel if mask is None else torch.where(mask[..., None] & mask[..., None, :], kernel, 0.0)

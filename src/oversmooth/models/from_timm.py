@@ -12,7 +12,7 @@ from torch import nn
 from oversmooth.anatomy.checkpoint import Checkpoint, read_config
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.models.building import check_numbers, watched
-from oversmooth.models.hub import check_reachable, not_fetched
+from oversmooth.models.hub import check_reachable, fetching
 from oversmooth.models.loaded import Loaded, Wanted, described
 from oversmooth.models.remote_code import arrays_only
 from oversmooth.models.sources import folder_of, is_timm
@@ -81,26 +81,21 @@ def from_timm(name: str, folder: Path | None, random: bool, seed: int) -> Loaded
                 "have; fix it, or take a newer timm"
             )
         check_numbers(config, str(folder))
-    try:
-        with watched(name), arrays_only(), seeded(seed):
-            if random and folder is not None:
-                model = timm.create_model(config["architecture"], pretrained=False)
-            elif folder is not None and (settings := config.get("oversmooth")):
-                (file,) = Checkpoint(folder).files
-                made = {key: config[key] for key in ("num_classes", "global_pool") if key in config}
-                if isinstance(given := config.get("model_args"), dict):
-                    made |= {key: value for key, value in given.items() if key not in _LOADING}
-                model = timm.create_model(config["architecture"], pretrained=False, **made)
-                arrays, _ = read_file(file)
-                restore_into(model, settings, arrays, folder)
-            else:
-                if folder is not None:
-                    Checkpoint(folder)  # says what is missing, cut off, or more than arrays
-                model = timm.create_model(hub, pretrained=not random)
-    except InputError:
-        raise
-    except Exception as error:  # timm and the hub raise exceptions of any type
-        raise InputError(not_fetched(name, error)) from error
+    with fetching(name), watched(name), arrays_only(), seeded(seed):
+        if random and folder is not None:
+            model = timm.create_model(config["architecture"], pretrained=False)
+        elif folder is not None and (settings := config.get("oversmooth")):
+            (file,) = Checkpoint(folder).files
+            made = {key: config[key] for key in ("num_classes", "global_pool") if key in config}
+            if isinstance(given := config.get("model_args"), dict):
+                made |= {key: value for key, value in given.items() if key not in _LOADING}
+            model = timm.create_model(config["architecture"], pretrained=False, **made)
+            arrays, _ = read_file(file)
+            restore_into(model, settings, arrays, folder)
+        else:
+            if folder is not None:
+                Checkpoint(folder)  # says what is missing, cut off, or more than arrays
+            model = timm.create_model(hub, pretrained=not random)
     return described(model, name, folder, None)
 
 

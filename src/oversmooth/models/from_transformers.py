@@ -14,7 +14,7 @@ from oversmooth.anatomy import locate
 from oversmooth.anatomy.checkpoint import Checkpoint, read_config
 from oversmooth.models.building import check_numbers, watched
 from oversmooth.models.from_timm import why_no_timm
-from oversmooth.models.hub import cached, check_reachable, fetched_config, not_fetched, processor_folder
+from oversmooth.models.hub import cached, check_reachable, fetched_config, fetching, processor_folder
 from oversmooth.models.loaded import Loaded, Wanted, described
 from oversmooth.models.remote_code import arrays_only, check_asks_for_none, class_of, code_run
 from oversmooth.models.sources import folder_of
@@ -59,11 +59,9 @@ def from_transformers(name: str, folder: Path | None, wanted: Wanted) -> Loaded:
         check_numbers(stated, name)
         if not trust:
             check_asks_for_none(stated, name)
-        try:
+        with fetching(name):
             # Explicit: without it transformers asks on standard input whether to run code.
             config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=trust)
-        except Exception as error:
-            raise InputError(not_fetched(name, error)) from error
         # Once more: what the hub just gave may be newer.
         read = config.to_dict() | {"attn_implementation": getattr(config, "_attn_implementation", None)}
         check_numbers(read, name)
@@ -85,7 +83,7 @@ def from_transformers(name: str, folder: Path | None, wanted: Wanted) -> Loaded:
         if dtype is None and wanted.device in (None, "cpu"):
             # Half precision on a CPU is slow, or refused; what is stored in it is exact in float32.
             dtype = "float32"
-        try:
+        with fetching(name):
             if random:
                 make = partial(cls.from_config, trust_remote_code=trust) if hasattr(cls, "from_config") else cls
                 with watched(name), seeded(wanted.seed):
@@ -109,10 +107,6 @@ def from_transformers(name: str, folder: Path | None, wanted: Wanted) -> Loaded:
                         f"not in the checkpoint, and drawn at random: {len(missing)} of the weights, "
                         f"{', '.join(missing[:3])}"
                     )
-        except InputError:
-            raise
-        except Exception as error:
-            raise InputError(not_fetched(name, error)) from error
         tokenizer, without = None, ""
         if getattr(model, "main_input_name", "") == "input_ids":
             try:

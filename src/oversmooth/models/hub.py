@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -20,13 +21,11 @@ def fetch(name: str) -> Path:
     check_there(name)
     hub = import_library("huggingface_hub", f"fetching {name}")
     check_reachable(name)
-    try:
+    with fetching(name):
         listed = ["*.safetensors", "*.safetensors.index.json", "config.json"]
         folder = Path(hub.snapshot_download(name, allow_patterns=listed))
         if not any(folder.glob("*.safetensors")):
             folder = Path(hub.snapshot_download(name, allow_patterns=["pytorch_model*.bin*", "config.json"]))
-    except Exception as error:  # the hub raises exceptions of any type
-        raise InputError(not_fetched(name, error)) from error
     return folder
 
 
@@ -69,13 +68,22 @@ def check_reachable(name: str, files: tuple[str, ...] = ("config.json",)) -> Non
             f"{name!r} is no path here and not in the hub's cache, and HF_HUB_OFFLINE is set; "
             "unset it, or give the directory of a downloaded checkpoint"
         )
-    try:
+    with fetching(name):
         socket.getaddrinfo(urlparse(hub.constants.ENDPOINT).hostname, 443)
-    except OSError as error:
-        raise InputError(not_fetched(name, error)) from error
 
 
-def not_fetched(name: str, error: Exception) -> str:
+@contextlib.contextmanager
+def fetching(name: str) -> Iterator[None]:
+    """One sentence for whatever goes wrong inside: the hub and the libraries raise exceptions of any type."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(_not_fetched(name, error)) from error
+
+
+def _not_fetched(name: str, error: Exception) -> str:
     first = reason(error)
     if "trust_remote_code" in str(error):
         return (

@@ -51,14 +51,13 @@ def load(
     """
     arguments.path(name, "the model", "give a path, a hub id or a timm name")
     name, seed = os.fspath(name), arguments.seed(seed)
-    if dtype is not None:
-        dtype_named(dtype)
+    floating = None if dtype is None else dtype_named(dtype)
     check_there(name)
     loaded: Loaded = _loader(name).load(Wanted(name, random, seed, dtype, device, trust_remote_code))
     if random:
         loaded.name = f"{loaded.name} (random)"
-    if dtype is not None:
-        loaded.model = loaded.model.to(dtype_named(dtype))
+    if floating is not None:
+        loaded.model = loaded.model.to(floating)
     if device is not None:
         try:
             loaded.model = loaded.model.to(device)

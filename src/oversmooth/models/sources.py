@@ -17,27 +17,21 @@ def check_there(name: str) -> None:
 
 
 def folder_of(path: Path) -> Path:
-    if path.is_dir():
-        if not (path / "config.json").is_file():
+    folder = path if path.is_dir() else path.parent
+    if not (folder / "config.json").is_file():
+        if path.is_dir():
             Checkpoint(path)  # says what is missing, if there are no weights either
-            raise InputError(
-                f"{path} has weights but no config.json, so there is no telling what to run them in; "
-                "use oversmooth spectrum, or oversmooth.diagnose(model) with the live model"
-            )
-        return path
-    folder = path.parent
-    if (folder / "config.json").is_file():
-        used = Checkpoint(folder).files
-        if path.resolve() not in {file.resolve() for file in used} and not path.name.endswith(".index.json"):
-            raise InputError(
-                f"{path} is not what would be run: {folder} loads {', '.join(file.name for file in used)}; give that, "
-                "or put this file into a directory of its own with its config.json"
-            )
-        return folder
-    raise InputError(
-        f"{path} has no config.json beside it, so there is no telling what to run it in; "
-        "use oversmooth spectrum, or oversmooth.diagnose(model) with the live model"
-    )
+        raise InputError(
+            f"{path} has no config.json beside its weights, so there is no telling what to run them in; "
+            "use oversmooth spectrum, or oversmooth.diagnose(model) with the live model"
+        )
+    used = [] if path.is_dir() or path.name.endswith(".index.json") else Checkpoint(folder).files
+    if used and path.resolve() not in {file.resolve() for file in used}:
+        raise InputError(
+            f"{path} is not what would be run: {folder} loads {', '.join(file.name for file in used)}; give that, "
+            "or put this file into a directory of its own with its config.json"
+        )
+    return folder
 
 
 def _looks_like_path(name: str) -> bool:

@@ -205,7 +205,9 @@ def head_verdicts(W_V: Tensor, W_O: Tensor, causal: bool = False, values: Tensor
     """
     W_V, W_O = check_weights(W_V, W_O)
     causal = arguments.flag(causal, "causal")
-    about = head_spectrum(W_V, W_O) if values is None else _known(values, W_V.shape[:-2])
+    about = head_spectrum(W_V, W_O) if values is None else values
+    if not isinstance(about, Tensor) or about.shape[:-1] != W_V.shape[:-2] or not about.shape[-1]:
+        raise InputError(f"values is {arguments.shown(values)}; give what head_spectrum gives")
     flat = (x.reshape(-1, *x.shape[-n:]).cpu() for x, n in ((W_V, 2), (W_O, 2), (about, 1)))
     words = [_weights_alone(V, output, lam, causal) for V, output, lam in zip(*flat, strict=True)]
     return nested(words, W_V.shape[:-2])
@@ -221,17 +223,6 @@ def nested(words: Sequence[str], shape: Sequence[int]) -> Words:
         return words[0]
     inner = math.prod(shape[1:])
     return [nested(words[i * inner : (i + 1) * inner], shape[1:]) for i in range(shape[0])]
-
-
-def _known(values: Tensor, heads: torch.Size) -> Tensor:
-    """The eigenvalues that a caller has already, checked."""
-    if not isinstance(values, Tensor):
-        raise InputError(f"values is {arguments.kind(values)}; give what head_spectrum gives")
-    if values.shape[:-1] != heads or not values.ndim or not values.shape[-1]:
-        raise InputError(f"values {arguments.described(values)}; give what head_spectrum gives")
-    if not values.is_complex():  # which no checker takes for numbers
-        arguments.tensor(values, "values", "what head_spectrum gives", least=1, floating=False)
-    return values
 
 
 def _weights_alone(V: Tensor, O: Tensor, about: Tensor, causal: bool) -> str:  # noqa: E741

@@ -21,7 +21,7 @@ from oversmooth.theory.bounds import DEFECTIVE, SAFETY, Words, nested
 from oversmooth.theory.limit import LimitArray
 from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.radii import AttentionChange, Search, Update
-from oversmooth.theory.spectrum import Method, check_method, check_tolerance, materialise_if_small
+from oversmooth.theory.spectrum import METHODS, Method, check_tolerance, materialise_if_small
 from oversmooth.theory.weights import check_weights, one_per_head
 
 Verdict = Literal["smooth", "rough", "tie", "undecided"]
@@ -207,7 +207,7 @@ def dominance(
     ('smooth', 'rough')
     """
     A = as_operator(A)
-    check_method(method)
+    arguments.choice(method, "method", METHODS)
     W_V, W_O = check_weights(W_V, W_O)
     heads = W_V.shape[-3]
     if len(A.shape) < 3 or A.shape[-3] != heads:
@@ -215,16 +215,13 @@ def dominance(
             f"attention has shape {tuple(A.shape)} but the weights have {heads} heads; give (..., {heads}, n, n)"
         )
     batch = A.shape[:-3]
-    try:
-        weight_batch = torch.broadcast_shapes(W_V.shape[:-3], W_O.shape[:-3])
-        fits = torch.broadcast_shapes(batch, weight_batch) == batch
-    except RuntimeError:
-        fits = False
-    if not fits:
-        raise InputError(
-            f"W_V has batch {_batch(W_V.shape[:-3])} and W_O {_batch(W_O.shape[:-3])}, "
-            f"which do not align with attention's {_batch(batch)}; give each head group its own, or one for all"
-        )
+    for name, W in (("W_V", W_V), ("W_O", W_O)):
+        arguments.check_broadcast(attention=batch, **{name: W.shape[:-3]})
+        if torch.broadcast_shapes(batch, W.shape[:-3]) != batch:
+            raise InputError(
+                f"{name} has batch {tuple(W.shape[:-3])}, which does not align with attention's {tuple(batch)}; "
+                "give one for all, or attention for each"
+            )
     tolerance = check_tolerance(tolerance, A.dtype)
     tie = TIE[A.dtype] if tie is None else arguments.fraction(tie, "tie", zero=True)
     steps = None if steps is None else arguments.whole(steps, "steps", least=1)
@@ -318,10 +315,6 @@ def check_residual(residual: bool | float) -> bool | float:
     if isinstance(residual, bool):
         return residual
     return arguments.number(residual, "residual", "give True, False or a finite number")
-
-
-def _batch(shape: torch.Size) -> str:
-    return str(tuple(shape)) if shape else "none"
 
 
 def _reason(outcome: int, margin: float, error: float, weights_error: float, frozen: bool) -> str:

@@ -65,7 +65,7 @@ def _causal_token_vector(flat: AttentionOperator, t: Tensor) -> Tensor:
     """
     A, n = flat.dense().A, flat.tokens
     diagonal = A.diagonal(dim1=-2, dim2=-1)
-    counted = torch.ones_like(diagonal, dtype=torch.bool) if flat.mask is None else flat.mask
+    counted = flat.keep
     is_first = counted & (counted.cumsum(-1) == 1)
     distance = torch.where(counted & ~is_first, (diagonal - t.real[:, None]).abs(), torch.inf)
     nearest = distance.amin(-1, keepdim=True)

@@ -50,10 +50,8 @@ def attention_kernel(A: Tensor) -> KernelOfAttention:
     (0.0, 0.4167)
     """
     A = arguments.tensor(A, "attention", "(..., n, n)").double()
-    if A.shape[-1] != A.shape[-2]:
-        raise InputError(f"attention has shape {tuple(A.shape)}; give (..., n, n)")
-    if not A.numel():
-        raise InputError(f"attention has shape {tuple(A.shape)}, which is empty; give at least one head and one token")
+    if A.shape[-1] != A.shape[-2] or 0 in A.shape:
+        raise InputError(f"attention has shape {tuple(A.shape)}; give (..., n, n), and not empty")
     check_rows(A, None, tolerance=1e-3)
     if not bool((A > 0).all()):
         hidden = float((A <= 0).double().mean())

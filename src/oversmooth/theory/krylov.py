@@ -52,15 +52,6 @@ that an eigenvalue within reach of each Ritz value can have.
 """
 
 
-def modulus(shift: float) -> Score:
-    """The score ``|shift + θ|``."""
-
-    def score(theta: Tensor, reach: Tensor, _: Tensor) -> Tensor:
-        return (shift + theta).abs() + reach
-
-    return score
-
-
 class Arnoldi:
     """Orthonormal V and small H with ``A V_m = V_m H_m + v_{m+1} h``, for a batch of operators.
 
@@ -118,24 +109,11 @@ class Arnoldi:
         """The eigenvalues of H, ``(b, steps)`` complex."""
         return eigenvalues(self.H[:, : self.steps], hessenberg=not self.restarted)
 
-    def ritz_pair(self, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The coefficients of each item's Ritz vector, its residual ‖A x − θ x‖ and its condition number.
-
-        Args:
-            value: ``(b,)``, one Ritz value per item.
-        """
-        y, condition = eigenvectors(self.H[:, : self.steps], value)
-        return y, self._residual(y, self.H, self.system.rank), condition
-
-    def ritz_residual(self, value: Tensor, items: Tensor) -> Tensor:
-        """The residual of one Ritz value ``(b,)`` of each of these items."""
-        H = self.H[items]
-        return self._residual(eigenvector(H[:, : self.steps], value), H, self.system.rank[items])
-
-    def _residual(self, y: Tensor, H: Tensor, rank: Tensor) -> Tensor:
-        residual = (H[:, self.steps].to(y.dtype) * y).sum(-1).abs()
+    def residual(self, y: Tensor, items: Tensor | slice = slice(None)) -> Tensor:
+        """``‖A x − θ x‖`` of one Ritz vector of each of these items, by its coefficients y."""
+        residual = (self.H[items][:, self.steps].to(y.dtype) * y).sum(-1).abs()
         # With as many steps as dimensions nothing is left over.
-        return torch.where(rank <= self.steps, 0.0, residual)
+        return torch.where(self.system.rank[items] <= self.steps, 0.0, residual)
 
     def reach(self) -> Tensor:
         """The largest residual that any Ritz value of an item can have, ``(b, 1)``."""
@@ -268,7 +246,8 @@ def _record(
     scores = score(all_theta, torch.zeros_like(basis.reach()), index)
     top = scores.argmax(-1, keepdim=True)
     theta, high = (x.gather(1, top)[:, 0] for x in (all_theta, scores))
-    y, residual, condition = basis.ritz_pair(theta)
+    y, condition = eigenvectors(basis.H[:, : basis.steps], theta)
+    residual = basis.residual(y)
     error = (score(theta[:, None], residual[:, None], index)[:, 0] - high) / high.clamp(min=1)
     good = error <= tolerance
     if good.any():
@@ -293,14 +272,14 @@ def _rivals_lead(
     would score highest if all were as uncertain as the last step allows: where scores tie, as they do when an
     eigenvalue of H is zero, this still finds the one that matters.
     """
-    lead = torch.zeros_like(best)
+    lead, H = torch.zeros_like(best), basis.H[items][:, : basis.steps]
     could = score(theta, basis.reach()[items], index)
     # Conjugates score alike and converge alike: one of each two is enough.
     could = torch.where(theta.imag < 0, -torch.inf, could).scatter(1, top, -torch.inf)
     order = could.argsort(-1, descending=True)
     for i in range(min(_RIVALS, theta.shape[-1] - 1)):
         rival = theta.gather(1, order[:, i : i + 1])
-        residual = basis.ritz_residual(rival[:, 0], items)
+        residual = basis.residual(eigenvector(H, rival[:, 0]), items)
         lead = torch.maximum(lead, score(rival, residual[:, None], index)[:, 0] - best)
     return lead
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from oversmooth.metrics import cosine, input_convergence, sigma_ratio
 
@@ -77,8 +78,8 @@ def _ratio_over_a_turn(array: Tensor, mask: Tensor | None) -> tuple[Tensor, Tens
     The square roots of the eigenvalues of the pencil of both parts' Gram matrices, taken as generalized singular values
     through QR, which does not square them.
     """
-    keep = torch.ones(array.shape[:-1], dtype=torch.bool, device=array.device) if mask is None else mask
-    weight = keep.expand(array.shape[:-1])[..., None].double()
+    ones = torch.ones(array.shape[:-1], dtype=torch.float64, device=array.device)
+    weight = (ones if mask is None else ones * mask)[..., None]
     pair = torch.stack([array.real.double(), -array.imag.double()], dim=-3) * weight[..., None, :, :]
     count = weight.sum(-2, keepdim=True)
     mean = pair.sum(-2, keepdim=True) / count[..., None, :, :]
@@ -86,14 +87,11 @@ def _ratio_over_a_turn(array: Tensor, mask: Tensor | None) -> tuple[Tensor, Tens
     low, high = mean[..., 0, :] * count.sqrt()[..., 0, :][..., None], rest.flatten(-2)
     bad = ~(low.isfinite().all(-1).all(-1) & high.isfinite().all(-1).all(-1))
     low, high = (torch.where(bad[..., None, None], 0.0, x) for x in (low, high))
-    R_low, R_high = (torch.linalg.qr(_at_least_two_rows(x.mT)).R for x in (low, high))
+    # One more row of zeros, since QR needs two.
+    R_low, R_high = (torch.linalg.qr(pad(x.mT, (0, 0, 0, max(0, 2 - x.shape[-1])))).R for x in (low, high))
     eps = torch.finfo(array.real.dtype).eps
     greatest, least = _quotient(R_high, R_low, eps), _quotient(R_low, R_high, eps).reciprocal()
     return torch.where(bad, torch.nan, least), torch.where(bad, torch.nan, greatest)
-
-
-def _at_least_two_rows(x: Tensor) -> Tensor:
-    return torch.cat([x, torch.zeros_like(x[..., :1, :])], dim=-2) if x.shape[-2] < 2 else x
 
 
 def _quotient(R: Tensor, S: Tensor, eps: float) -> Tensor:

@@ -13,12 +13,7 @@ from oversmooth.theory.operators import AttentionOperator, DenseAttention
 from oversmooth.theory.radii import Radii, Search, Update
 from oversmooth.theory.reducible import Reducible, centred_block, long_ways
 from oversmooth.theory.small_matrices import complex_of, eigenvalues_and_errors, eigenvectors
-from oversmooth.theory.spectrum import (
-    DENSE_TOKENS,
-    CentredAttention,
-    causal_values,
-    dense_values,
-)
+from oversmooth.theory.spectrum import DENSE_TOKENS, CentredAttention, causal_values, dense_values
 from oversmooth.theory.weights import smaller_product
 
 # Up to this many tokens, what Arnoldi leaves unconverged is computed directly. On a CPU it then stops after a third as
@@ -32,14 +27,7 @@ _CHUNK = 1 << 24
 
 
 def radii(
-    A: AttentionOperator,
-    W_V: Tensor,
-    W_O: Tensor,
-    update: Update,
-    search: Search,
-    *,
-    zeros: bool,
-    tie: float,
+    A: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, search: Search, *, zeros: bool, tie: float
 ) -> Radii:
     """The radii of each head alone, ``(..., heads)``.
 
@@ -243,11 +231,7 @@ class _Rough:
         if len(lost) and self._can_rescue(how):
             self.condition[lost] = 1.0  # Arnoldi's is that of a value that did not converge
             self._directly(lost, self._all_values(lost))
-        return self._pair()
-
-    def _pair(self) -> Tensor:
-        conjugate = torch.where(self.t.imag == 0, torch.nan, self.t.conj())
-        return torch.stack([self.t, conjugate], dim=-1)
+        return torch.stack([self.t, torch.where(self.t.imag == 0, torch.nan, self.t.conj())], dim=-1)
 
     def settle(
         self, candidates: Tensor, level: Tensor, spectra: HeadSpectra, weights_error: Tensor, how: Search, tie: float

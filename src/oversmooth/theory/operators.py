@@ -6,8 +6,11 @@ leading axis is the head. A token that the mask hides takes no part: its row and
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -49,14 +52,13 @@ def is_causal(A: Tensor) -> bool:
 class AttentionOperator(ABC):
     """Row-stochastic attention over n tokens, ``(..., n, n)``."""
 
-    shape: torch.Size
-    dtype: torch.dtype
-    device: torch.device
     causal: bool
     mask: Tensor | None
     """``(..., n)``, true for the tokens that count; None: all of them."""
     rounding: float
     """The unit in the last place of its entries, in the precision they were given in."""
+    _arrays: ClassVar[tuple[str, ...]]
+    """What it is made of, ``(..., n, c)`` each or None; ``...`` is `batch_shape`."""
 
     @abstractmethod
     def __matmul__(self, v: Tensor) -> Tensor:
@@ -70,37 +72,66 @@ class AttentionOperator(ABC):
     def dense(self) -> DenseAttention:
         """The same operator as a matrix."""
 
-    @abstractmethod
-    def flatten(self, keep: int = 0) -> AttentionOperator:
+    def flatten(self, keep: int = 0) -> Self:
         """The same operators with all leading axes but the last `keep` in one.
 
         Args:
             keep: 0 for ``(items, n, n)``, 1 for ``(items, heads, n, n)``.
         """
+        return self._changed(lambda x, own: x.reshape(-1, *x.shape[x.ndim - keep - own :]))
 
-    @abstractmethod
-    def to(self, dtype: torch.dtype) -> AttentionOperator:
+    def to(self, dtype: torch.dtype) -> Self:
         """The same operator in this precision."""
+        return self._changed(lambda x, own: x.to(dtype) if own == 2 else x)
 
-    @abstractmethod
-    def select(self, index: Tensor) -> AttentionOperator:
+    def select(self, index: Tensor) -> Self:
         """Some of the operators, by their index on the first axis."""
+        return self._changed(lambda x, _: x[index])
+
+    def _changed(self, change: Callable[[Tensor, int], Tensor]) -> Self:
+        """The same with every array and the mask changed, given how many of their last axes are one matrix's."""
+        other = copy.copy(self)
+        for name, own in (*((name, 2) for name in self._arrays), ("mask", 1)):
+            if (x := getattr(self, name)) is not None:
+                setattr(other, name, change(x, own))
+        return other
+
+    @property
+    def _first(self) -> Tensor:
+        return getattr(self, self._arrays[0])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._first.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self._first.device
 
     @property
     def tokens(self) -> int:
         """n, hidden tokens included."""
-        return self.shape[-1]
+        return self._first.shape[-2]
 
     @property
     def batch_shape(self) -> torch.Size:
         """The leading axes, heads included."""
-        return self.shape[:-2]
+        return self._first.shape[:-2]
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((*self.batch_shape, self.tokens, self.tokens))
+
+    @property
+    def keep(self) -> Tensor:
+        """``(..., n)``, true for the tokens that count."""
+        if self.mask is None:
+            return torch.ones(self.shape[:-1], dtype=torch.bool, device=self.device)
+        return self.mask
 
     def counted(self) -> Tensor:
         """The number of tokens that count, ``(...)``."""
-        if self.mask is None:
-            return torch.full(self.batch_shape, self.tokens, device=self.device)
-        return self.mask.sum(-1)
+        return self.keep.sum(-1)
 
     def centre(self, v: Tensor) -> Tensor:
         """``P v``, v without its mean over the tokens that count, ``(..., n, c) -> (..., n, c)``."""
@@ -119,6 +150,8 @@ class DenseAttention(AttentionOperator):
     Raises:
         InputError: entries that are negative or not finite, or rows that do not sum to one.
     """
+
+    _arrays = ("A",)
 
     def __init__(self, A: Tensor, *, mask: Tensor | None = None, causal: bool | None = None) -> None:
         A = _tensor(A, floating=True)
@@ -143,7 +176,6 @@ class DenseAttention(AttentionOperator):
             )
         self.A = A
         self.causal = lower if causal is None else causal
-        self.shape, self.dtype, self.device = A.shape, A.dtype, A.device
 
     @classmethod
     def trusted(cls, A: Tensor, mask: Tensor | None, causal: bool, rounding: float | None = None) -> DenseAttention:
@@ -151,29 +183,17 @@ class DenseAttention(AttentionOperator):
         self = cls.__new__(cls)
         self.rounding = torch.finfo(A.dtype).eps if rounding is None else rounding
         self.A, self.mask, self.causal = A, mask, causal
-        self.shape, self.dtype, self.device = A.shape, A.dtype, A.device
         return self
 
     def __matmul__(self, v: Tensor) -> Tensor:
         check_product(self.tokens, v)
         return self.A @ v
 
-    def to(self, dtype: torch.dtype) -> DenseAttention:
-        return self.trusted(self.A.to(dtype), self.mask, self.causal, self.rounding)
-
     def diagonal(self) -> Tensor:
         return self.A.diagonal(dim1=-2, dim2=-1)
 
     def dense(self) -> DenseAttention:
         return self
-
-    def flatten(self, keep: int = 0) -> DenseAttention:
-        mask = None if self.mask is None else _flat(self.mask, keep + 1)
-        return self.trusted(_flat(self.A, keep + 2), mask, self.causal, self.rounding)
-
-    def select(self, index: Tensor) -> DenseAttention:
-        mask = None if self.mask is None else self.mask[index]
-        return self.trusted(self.A[index], mask, self.causal, self.rounding)
 
 
 class SoftmaxAttention(AttentionOperator):
@@ -192,6 +212,8 @@ class SoftmaxAttention(AttentionOperator):
     Raises:
         InputError: shapes that do not fit, entries that are not finite, or a query from which every key is hidden.
     """
+
+    _arrays = ("q", "k", "bias")
 
     def __init__(
         self,
@@ -225,8 +247,6 @@ class SoftmaxAttention(AttentionOperator):
         self.rounding = torch.finfo(dtype).eps
         self.scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(arguments.number(scale, "scale"))
         self.causal = arguments.flag(causal, "causal")
-        self.shape = torch.Size((*q.shape[:-1], q.shape[-2]))
-        self.dtype, self.device = dtype, q.device
         self.mask = broadcast_mask(mask, q.shape[:-1], q.device)
         if bias is not None:
             remedy = f"give an array for the scores, {tuple(self.shape)}"
@@ -277,10 +297,6 @@ class SoftmaxAttention(AttentionOperator):
             return bias
         zero = torch.zeros((), dtype=self.dtype, device=self.device)
         return torch.where(visible, zero if bias is None else bias, -torch.inf)
-
-    def to(self, dtype: torch.dtype) -> SoftmaxAttention:
-        bias = None if self.bias is None else self.bias.to(dtype)
-        return self._with(self.q.to(dtype), self.k.to(dtype), self.mask, bias)
 
     def __matmul__(self, v: Tensor) -> Tensor:
         check_product(self.tokens, v)
@@ -345,25 +361,6 @@ class SoftmaxAttention(AttentionOperator):
             A = torch.where(self.mask[..., None], A, 0.0)
         return DenseAttention.trusted(A, self.mask, self.causal, self.rounding)
 
-    def flatten(self, keep: int = 0) -> SoftmaxAttention:
-        mask = None if self.mask is None else _flat(self.mask, keep + 1)
-        bias = None if self.bias is None else _flat(self.bias, keep + 2)
-        return self._with(_flat(self.q, keep + 2), _flat(self.k, keep + 2), mask, bias)
-
-    def select(self, index: Tensor) -> SoftmaxAttention:
-        mask = None if self.mask is None else self.mask[index]
-        bias = None if self.bias is None else self.bias[index]
-        return self._with(self.q[index], self.k[index], mask, bias)
-
-    def _with(self, q: Tensor, k: Tensor, mask: Tensor | None, bias: Tensor | None) -> SoftmaxAttention:
-        other = SoftmaxAttention.__new__(SoftmaxAttention)
-        other.q, other.k, other.mask, other.bias = q, k, mask, bias
-        other.rounding = self.rounding
-        other.scale, other.causal = self.scale, self.causal
-        other.dtype, other.device = q.dtype, q.device
-        other.shape = torch.Size((*q.shape[:-1], q.shape[-2]))
-        return other
-
 
 def as_operator(A: Tensor | AttentionOperator) -> AttentionOperator:
     """A matrix as an operator, checked; an operator as it is."""
@@ -380,14 +377,10 @@ def centred_matrix(A: AttentionOperator) -> Tensor:
 
 def reflector(A: AttentionOperator) -> Tensor:
     """v with ``I − v vᵀ`` mapping the constant vector to the first axis, ``(..., n, 1)``."""
-    keep = torch.ones(A.shape[:-1], dtype=A.dtype, device=A.device) if A.mask is None else A.mask.to(A.dtype)
+    keep = A.keep.to(A.dtype)
     v = keep / torch.linalg.vector_norm(keep, dim=-1, keepdim=True)
     v[..., 0] += 1
     return (v * math.sqrt(2) / torch.linalg.vector_norm(v, dim=-1, keepdim=True))[..., None]
-
-
-def _flat(x: Tensor, keep: int) -> Tensor:
-    return x.reshape(-1, *x.shape[x.ndim - keep :])
 
 
 def _at_least_4d(x: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ only itself; each closed one has an eigenvalue 1 of its own. Zero means exactly 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 
 import torch
@@ -45,6 +46,10 @@ class Components:
         """Whether every component is a single token, ``(items,)``."""
         return (self.size <= 1).all(-1)
 
+    def select(self, index: Tensor) -> Components:
+        """Those of some of the items."""
+        return Components(self.order[index], self.label[index], self.size[index], self.closed[index])
+
     def blocks(self, item: int) -> Iterator[tuple[Tensor, bool]]:
         """The components of one item, each as its tokens and whether it is closed, in order."""
         order = self.order[item]
@@ -64,7 +69,7 @@ def components(seen: Tensor, mask: Tensor | None = None) -> Components:
     """
     n = seen.shape[-1]
     rows = max(1, _HELD // (n * n))
-    masks = [None] * len(seen) if mask is None else list(mask.split(rows))
+    masks = itertools.repeat(None) if mask is None else mask.split(rows)
     parts = [_components(part, m) for part, m in zip(seen.split(rows), masks, strict=False)]
     return Components(*(torch.cat(field) for field in zip(*parts, strict=True)))
 
@@ -98,58 +103,50 @@ def _components(seen: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
 class Reducible:
     """Which attention arrays ``(items, n, n)`` are reducible, and their components."""
 
-    def __init__(self, A: Tensor, mask: Tensor | None, which: Tensor, parts: Components | None) -> None:
-        self._A, self._mask, self.which, self._parts = A, mask, which, parts
+    def __init__(self, flat: AttentionOperator, which: Tensor, parts: Components) -> None:
+        self._flat, self.which, self._parts = flat, which, parts
         self._row = torch.cumsum(which, 0) - 1
 
     @classmethod
     def of(cls, flat: AttentionOperator) -> Reducible:
         """Looked for only where an entry is exactly zero, and not in causal attention, with one token per block."""
-        none = torch.zeros(flat.shape[0], dtype=torch.bool, device=flat.device)
+        which = torch.zeros(flat.shape[0], dtype=torch.bool, device=flat.device)
+        nothing = torch.zeros(0, flat.tokens, dtype=torch.long, device=flat.device)
         if not isinstance(flat, DenseAttention) or flat.causal:
-            return cls(torch.empty(0), None, none, None)
+            return cls(flat, which, Components(nothing, nothing, nothing, nothing))
         A, mask = flat.A, flat.mask
         if mask is None:
             has_zeros = A.amin((-2, -1)) <= 0  # rounding may have left entries below
         else:
             has_zeros = ((A == 0) & mask[:, None, :] & mask[:, :, None]).any(-1).any(-1)
-        if not bool(has_zeros.any()):
-            return cls(A, mask, none, None)
         index = has_zeros.nonzero()[:, 0]
+        if not len(index):
+            return cls(flat, which, Components(nothing, nothing, nothing, nothing))
         parts = components(A[index] != 0, None if mask is None else mask[index])
         apart = ~parts.connected
-        which = none.clone()
         which[index[apart]] = True
-        fields = [getattr(parts, field.name)[apart] for field in dataclasses.fields(parts)]
-        return cls(A, mask, which, Components(*fields))
+        return cls(flat, which, parts.select(apart))
 
     def select(self, index: Tensor) -> Reducible:
         """The same for some of the arrays."""
-        if self._parts is None:
-            return Reducible(self._A, self._mask, self.which[index], None)
-        rows = self._row[index[self.which[index]]]
-        parts = Components(*(getattr(self._parts, field.name)[rows] for field in dataclasses.fields(Components)))
-        mask = None if self._mask is None else self._mask[index]
-        return Reducible(self._A[index], mask, self.which[index], parts)
+        which = self.which[index]
+        return Reducible(self._flat.select(index), which, self._parts.select(self._row[index[which]]))
 
     def triangular(self, item: int) -> bool:
         """Whether every component is a single token, so that the eigenvalues are on the diagonal."""
-        assert self._parts is not None
         return bool(self._parts.triangular[self._row[item]])
 
     def order(self, item: int) -> Tensor:
         """Its tokens, ordered so that none sees a later component, ``(n,)``."""
-        assert self._parts is not None
         return self._parts.order[self._row[item]]
 
     def components(self, item: int) -> Iterator[tuple[Tensor, bool]]:
         """The components, each as its tokens and whether it is closed, in that order."""
-        assert self._parts is not None
         return self._parts.blocks(int(self._row[item]))
 
     def blocks(self, item: int) -> list[DiagonalBlock]:
         """Matrices in float64 that have all eigenvalues of A but one 1; single tokens form one diagonal matrix."""
-        A = self._A[item].double()
+        A = self._flat.dense().A[item].double()
         struck, singles, larger = False, [], []
         for tokens, closed in self.components(item):
             if len(tokens) == 1:
@@ -167,8 +164,7 @@ class Reducible:
 
     def values(self, item: int) -> Tensor:
         """All eigenvalues but one 1, ``(n − 1,)`` complex128, padded with NaN for hidden tokens."""
-        n = self._A.shape[-1]
-        out = torch.full((n - 1,), torch.nan, dtype=torch.complex128, device=self._A.device)
+        out = torch.full((self._flat.tokens - 1,), torch.nan, dtype=torch.complex128, device=self._flat.device)
         values = torch.cat([block.values() for block in self.blocks(item)])
         out[: len(values)] = values
         return out
@@ -209,10 +205,10 @@ class DiagonalBlock:
 
 
 def union_of_heads(A: AttentionOperator) -> AttentionOperator:
-    """The largest over heads: zero where every head is."""
-    assert isinstance(A, DenseAttention)
-    mask = None if A.mask is None else A.mask[:, 0]
-    return DenseAttention.trusted(A.A.amax(1), mask, A.causal, A.rounding)
+    """The largest over heads: zero where every head is. Attention as queries and keys hides nothing: it stays."""
+    if not isinstance(A, DenseAttention):
+        return A
+    return DenseAttention.trusted(A.A.amax(1), None if A.mask is None else A.mask[:, 0], A.causal, A.rounding)
 
 
 def long_ways(flat: AttentionOperator) -> Tensor:
@@ -231,8 +227,5 @@ def long_ways(flat: AttentionOperator) -> Tensor:
 
 def centred_block(A: DenseAttention, item: int) -> Tensor:
     """The matrix of one item's A on centred vectors, over the tokens that count, in float64."""
-    one = A.A[item].double()
-    if A.mask is not None:
-        keep = A.mask[item]
-        one = one[keep][:, keep]
-    return centred_matrix(DenseAttention.trusted(one, None, A.causal))
+    keep = A.keep[item]
+    return centred_matrix(DenseAttention.trusted(A.A[item].double()[keep][:, keep], None, A.causal))

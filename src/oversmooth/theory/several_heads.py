@@ -41,19 +41,13 @@ def radii(A: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, search
 
 def _shared(A: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, search: Search) -> Radii:
     """All items under the same weights; one whose graph, the union over heads, falls apart is taken part by part."""
-    apart = Reducible.of(union_of_heads(A)) if search.method != "arnoldi" and isinstance(A, DenseAttention) else None
-    if apart is None or not bool(apart.which.any()):
+    apart = Reducible.of(union_of_heads(A))
+    if search.method == "arnoldi" or not bool(apart.which.any()):
         return SharedWeights(A, W_V, W_O, update, search).radii()
-    pieces, indices = [], []
-    whole = (~apart.which).nonzero()[:, 0]
-    if len(whole):
-        pieces.append(SharedWeights(A.select(whole), W_V, W_O, update, search).radii())
-        indices.append(whole)
-    for item in apart.which.nonzero()[:, 0].tolist():
-        index = torch.tensor([item], device=A.device)
-        pieces.append(_in_parts(A.select(index).dense(), apart, item, W_V, W_O, update, search))
-        indices.append(index)
-    back = torch.argsort(torch.cat(indices))
+    whole, *others = (~apart.which).nonzero()[:, 0], *apart.which.nonzero()
+    pieces = [SharedWeights(A.select(whole), W_V, W_O, update, search).radii()] if len(whole) else []
+    pieces += [_in_parts(A.select(i).dense(), apart, int(i), W_V, W_O, update, search) for i in others]
+    back = torch.argsort(torch.cat([whole, *others]))
     return Radii.cat(pieces).map(lambda x: x[back])
 
 

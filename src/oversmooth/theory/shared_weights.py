@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from oversmooth.theory.bounds import SAFETY, moved, rounding
-from oversmooth.theory.krylov import Extremal, LinearSystem, extremal, modulus
+from oversmooth.theory.krylov import Extremal, LinearSystem, extremal
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, centred_matrix, reflector
 from oversmooth.theory.radii import Radii, Search, Update, real_and_imaginary
 from oversmooth.theory.reducible import long_ways, union_of_heads
@@ -18,7 +18,7 @@ from oversmooth.theory.small_matrices import (
     eigenvector,
     eigenvectors,
 )
-from oversmooth.theory.systems import CausalBlocks, JoinedHeads, TransposedHeads
+from oversmooth.theory.systems import CausalBlocks, JoinedHeads
 from oversmooth.theory.tokens import centre_tokens, token_mean
 from oversmooth.theory.weights import smaller_product, stack_heads
 
@@ -47,14 +47,7 @@ class SharedWeights:
     """
 
     def __init__(
-        self,
-        A: AttentionOperator,
-        W_V: Tensor,
-        W_O: Tensor,
-        update: Update,
-        search: Search,
-        *,
-        centred: bool = True,
+        self, A: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, search: Search, *, centred: bool = True
     ) -> None:
         self.A, self.W_V, self.update, self.how, self.centred = A, W_V, update, search, centred
         self.W_O = update.centred(W_O)
@@ -115,9 +108,10 @@ class SharedWeights:
         return self.mu[0], self.residual[0], self.error[0]
 
     def _search(self) -> None:
-        if self.A.causal and self.how.method == "auto":
+        method, size = self.how.method, int(self.system.rank.max())
+        if self.A.causal and method == "auto":
             self._by_causal_blocks()
-        elif self._is_small():
+        elif method == "dense" or size < 2 or (method == "auto" and size <= _DENSE_SIZE):
             self._directly()
         else:
             self._by_arnoldi()
@@ -126,10 +120,6 @@ class SharedWeights:
         """How far an eigenvalue may be off: its condition number times residual and rounding of A in the update."""
         sizes = _norms(self.W_V, self.W_O)
         return moved(condition, residual + (blur * sizes).sum(-1), sizes.sum(), self.A.tokens * self.d)
-
-    def _is_small(self) -> bool:
-        size = int(self.system.rank.max())
-        return self.how.method == "dense" or size < 2 or (self.how.method == "auto" and size <= _DENSE_SIZE)
 
     def smooth_radius(self) -> Tensor:
         """The radius of ``base + Σ_h c_h W_V^h W_O^h``, c_h the eigenvalue of attention on constant arrays.
@@ -154,7 +144,7 @@ class SharedWeights:
         how = self.how
         return extremal(
             system,
-            modulus(self.update.base),
+            lambda theta, reach, _: (self.update.base + theta).abs() + reach,
             tolerance=how.tolerance,
             first=how.steps or 16,
             most=how.steps or _STEPS,
@@ -166,21 +156,14 @@ class SharedWeights:
     def _by_arnoldi(self) -> None:
         # A single token has no centred arrays.
         index = (self.system.rank > 0).nonzero()[:, 0]
-        far = (
-            long_ways(union_of_heads(self.A))[index]
-            if isinstance(self.A, DenseAttention)
-            else torch.zeros_like(index) > 0
-        )
-        wanted = self.how.limit is not False
+        far, wanted = long_ways(union_of_heads(self.A))[index], self.how.limit is not False
         ritz = self._extremal(self.system.select(index), vectors=wanted or bool(far.any()))
         self.mu[index] = self.update.base + ritz.value
         self.residual[index] = ritz.residual
         self.error[index] = self._error(ritz.condition, ritz.residual, rounding(self.A)[index])
         if bool(far.any()):
             self._check_from_the_left(index[far], ritz, far)
-        if not wanted:
-            ritz.vector = None
-        if ritz.vector is not None:
+        if wanted and ritz.vector is not None:
             arrays = torch.zeros(len(self.mu), self.A.tokens, self.d, dtype=self.mu.dtype, device=self.A.device)
             arrays[index] = ritz.vector.view(-1, self.A.tokens, self.d)
             self.array = self._with_constant_part(arrays)
@@ -191,7 +174,7 @@ class SharedWeights:
         Where the two do not agree, the error is infinite.
         """
         assert right.vector is not None
-        left = self._extremal(TransposedHeads(self.system.select(index)), vectors=True)
+        left = self._extremal(self.system.select(index).transposed(), vectors=True)
         assert left.vector is not None
         theta, x, y = right.value[which], right.vector[which], left.vector
         mirrored = (left.value - theta.conj()).abs() < (left.value - theta).abs()
@@ -207,7 +190,7 @@ class SharedWeights:
         A = self.A.dense()
         arrays = torch.zeros(len(self.mu), A.tokens, self.d, dtype=self.mu.dtype, device=A.device)
         for i in range(len(self.mu)):
-            keep = torch.ones_like(A.A[0, 0, 0], dtype=torch.bool) if A.mask is None else A.mask[i, 0]
+            keep = A.keep[i, 0]
             if keep.sum() < 2:
                 continue
             counted = DenseAttention.trusted(A.A[i][:, keep][:, :, keep], None, A.causal, A.rounding)
@@ -232,7 +215,7 @@ class SharedWeights:
 
     def _with_constant_part(self, Z: Tensor) -> Tensor:
         """The eigenarray ``Z + 1 w`` of T from that of T_P: ``w (μ − base − Σ_h c_h W_V^h W_O^h) = mean T(Z)``."""
-        tokens = None if self.A.mask is None else self.A.mask[:, 0]
+        tokens = _tokens(self.A)
         plain = JoinedHeads(self.A, self.W_V, self.constant_W_O, self.update.shift)
         mean = token_mean(real_and_imaginary(plain.mix, Z), tokens)
         W = torch.einsum("h,hdk,hke->de", self.update.constant, self.W_V, self.constant_W_O).to(Z.dtype)
@@ -245,7 +228,7 @@ class SharedWeights:
         """The first token sees only itself and has the smooth spectrum; the others' blocks have the rest."""
         A, base = self.A, self.update.base
         diagonal = A.diagonal().mT - self.update.shift  # (items, n, heads)
-        counted = torch.ones_like(diagonal[..., 0], dtype=torch.bool) if A.mask is None else A.mask[:, 0]
+        counted = A.keep[:, 0]
         rest = counted & (counted.cumsum(-1) > 1)
         blocks = CausalBlocks(diagonal[rest], self.W_V, self.W_O)
         if blocks.items == 0:
@@ -272,14 +255,10 @@ class SharedWeights:
         cheap = A.tokens * self.d**3 * len(self.mu) <= _CAUSAL_LIMIT
         if self.how.limit or (self.how.limit is None and cheap):
             X = self._by_forward_substitution(diagonal, token[:, 0])
-            if self._changes_means():
+            if self.update.constant_gain is not None or not torch.allclose(self.update.constant, 1 - self.update.shift):
                 # Substitution solves for A; where constant arrays are changed or scaled apart, so is the constant part.
                 X = self._with_constant_part(real_and_imaginary(lambda x: centre_tokens(x, _tokens(A)), X))
             self.array = X
-
-    def _changes_means(self) -> bool:
-        update = self.update
-        return update.constant_gain is not None or not torch.allclose(update.constant, 1 - update.shift)
 
     def largest_of_blocks(self, diagonal: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The eigenvalue of largest modulus of single tokens, its residual and its error.

@@ -114,6 +114,7 @@ class _Along:
         self.flat = A.flatten()
         self.heads, self.items = W_V.shape[-3], self.flat.shape[0]
         self.base, self.size = (1.0, abs(float(residual))) if residual else (0.0, 1.0)
+        self.floor = 1.0 / self.size if source else 0.0
         scaled = self.W_O / float(residual) if residual else self.W_O
         self.spectra = HeadSpectra(self.W_V, scaled, None, None, A.batch_shape)
         # |base + (t − s) λ| is convex in t and in λ: both are at corners of their convex hulls where it is largest.
@@ -151,9 +152,6 @@ class _Along:
         smooth = largest(one, self.lam, shift, self.base)[0]
         return smooth, *largest(self.t, self.lam, shift, self.base)
 
-    def _floor(self, shift: float) -> float:
-        return 1.0 / self.size if self.source and shift != 0 else 0.0
-
     def _by_eigenvalues(self, column: int, shift: float, blur: Tensor) -> None:
         """Verdicts that are clear: the margin is several times what rounding can do, by `dominance`'s own measures."""
         at = torch.full((self.items,), shift, dtype=torch.float64, device=self.lam.device)
@@ -168,7 +166,7 @@ class _Along:
             norm = blur / (ROUNDINGS * self.A.rounding)
             error = moved(condition, slope * blur, slope * norm, self.A.tokens - 1)
             believed = condition <= SUSPICIOUS
-        margin = smooth - rough.clamp(min=self._floor(shift))
+        margin = smooth - rough.clamp(min=self.floor if shift else 0.0)
         scale = torch.maximum(smooth, rough).clamp(min=self.base)
         far = margin.abs() > SAFETY * (error + weights_error) + TIE[self.A.dtype] * scale
         fine = far & believed & ~(weights_error > DEFECTIVE * scale)
@@ -177,19 +175,16 @@ class _Along:
 
     def _conditions(self, i: Tensor, t: Tensor) -> Tensor:
         """The condition number of each item's t, the ith; computed once for each."""
-        keys = list(enumerate(i.tolist()))
+        keys, t = list(enumerate(i.tolist())), t.to(complex_of(self.A.dtype))
         new = [item for item, key in enumerate(keys) if key not in self.conditions]
-        counted = self.flat.counted().tolist()
-        whole = [item for item in new if not bool(self.parts.which[item]) and counted[item] > 1]
+        counted, apart = self.flat.counted().tolist(), self.parts.which.tolist()
+        for item in new:
+            self.conditions[keys[item]] = float(self.parts.condition(item, t[item])) if apart[item] else 1.0
+        whole = [item for item in new if not apart[item] and counted[item] > 1]
         if whole:
             index = torch.tensor(whole, device=self.flat.device)
-            computed = eigenvectors(self.flat.select(index).dense().A, t[index].to(complex_of(self.A.dtype)))[1]
+            computed = eigenvectors(self.flat.select(index).dense().A, t[index])[1]
             self.conditions.update({keys[item]: float(c) for item, c in zip(whole, computed, strict=True)})
-        for item in new:
-            if keys[item] not in self.conditions:
-                apart = bool(self.parts.which[item])
-                value = t[item].to(complex_of(self.A.dtype))
-                self.conditions[keys[item]] = float(self.parts.condition(item, value)) if apart else 1.0
         return torch.tensor([self.conditions[key] for key in keys], dtype=torch.float64, device=t.device)
 
     def _ask(self, column: int, shift: float) -> None:
@@ -228,12 +223,11 @@ class _Along:
         low, high = shifts[last.clamp(min=0)], shifts[(last + 1).clamp(max=len(shifts) - 1)]
         turns = (last >= 0) & ~at_end & ~doubtful
         if self.known and self.A.tokens > 1 and bool(turns.any()):
-            floor = 1.0 / self.size if self.source else 0.0
             for _ in range(_HALVINGS):
                 middle = (low + high) / 2
                 smooth, rough, *_ = self._radii(middle)
                 tie = TIE[self.A.dtype] * torch.maximum(smooth, rough).clamp(min=self.base)
-                still = smooth - rough.clamp(min=floor) > tie
+                still = smooth - rough.clamp(min=self.floor) > tie
                 low, high = torch.where(still, middle, low), torch.where(still, high, middle)
         least = torch.where(last < 0, 0.0, high)
         least = torch.where(at_end, torch.inf, least)

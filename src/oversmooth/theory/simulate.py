@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -132,10 +132,8 @@ def simulate(
     X = arguments.tensor(X, "tokens", "(..., n, d)")
     stack = stack_of_layers(X, A, W_V, W_O, bias)
     first = stack[0]
-    layers, every = (
-        arguments.whole(layers, "layers", least=1, most=MOST_LAYERS),
-        arguments.whole(every, "every", least=1),
-    )
+    layers = arguments.whole(layers, "layers", least=1, most=MOST_LAYERS)
+    every = arguments.whole(every, "every", least=1)
     arguments.choice(norm, "norm", ("none", "pre", "post"))
     eps = arguments.number(eps, "eps", "give a number, 0 or more", least=0)
     bands_only = arguments.flag(bands_only, "bands_only")
@@ -146,10 +144,8 @@ def simulate(
     strength = one_per_head(neutreno, first.W_V, "neutreno")
     if strength.any() and any(layer.W_V.shape[-3:] != first.W_V.shape[-3:] for layer in stack):
         raise InputError("NeuTRENO adds the first layer's values to every layer's; give all layers heads of one shape")
-    if isinstance(residual, Sequence) and not isinstance(residual, str):
-        keeps = [float(check_residual(keep)) for keep in residual]
-    else:
-        keeps = [float(check_residual(residual))] * len(stack)
+    listed = isinstance(residual, (list, tuple))
+    keeps = [float(check_residual(keep)) for keep in cast(Any, residual if listed else [residual] * len(stack))]
     if len(keeps) != len(stack):
         raise InputError(f"residual has {len(keeps)} numbers and the stack {len(stack)} layers; give one per layer")
     if norm == "none":

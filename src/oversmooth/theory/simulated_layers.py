@@ -81,12 +81,9 @@ def stack_of_layers(
         arguments.check_broadcast(
             tokens=X.shape[:-2], attention=operator.shape[:-3], W_V=v.shape[:-3], W_O=o.shape[:-3]
         )
-        same = (mask is None) == (operator.mask is None) and (
-            mask is None
-            or operator.mask is None
-            or bool((operator.mask == mask[..., :1, :]).all())  # over heads and layers
-        )
-        if not same:
+        other = operator.mask
+        differs = (mask is None) != (other is None)
+        if differs or (mask is not None and other is not None and not bool((other == mask[..., :1, :]).all())):
             raise InputError(f"layer {i}: the mask differs from the first layer's, or between heads; give one for all")
         if added is not None:
             name = "bias" if len(given[3]) == 1 else f"bias of layer {i}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from oversmooth.theory.reducible import Reducible
 from oversmooth.theory.small_matrices import complex_of, eigenpairs, eigenvalues
 
 Method = Literal["auto", "dense", "arnoldi"]
+METHODS = get_args(Method)
 DENSE_TOKENS = 64
 """Up to this many tokens all eigenvalues are computed; above, the extremal ones, unless asked otherwise."""
 DEFAULT_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -100,7 +101,7 @@ def attention_spectrum(
     tensor([0.2500+0.j])
     """
     A = as_operator(A)
-    check_method(method)
+    arguments.choice(method, "method", METHODS)
     tolerance = check_tolerance(tolerance, A.dtype)
     steps, seed = arguments.whole(steps, "steps", least=1), arguments.seed(seed)
     if A.causal and method == "auto":
@@ -206,13 +207,6 @@ def materialise_if_small(A: AttentionOperator) -> AttentionOperator:
     return A.dense() if A.shape.numel() <= _MATERIALISE else A
 
 
-def check_method(method: str) -> None:
-    """Refuse a method that is not known."""
-    arguments.choice(method, "method", ("auto", "dense", "arnoldi"))
-
-
 def check_tolerance(tolerance: float | None, dtype: torch.dtype) -> float:
     """The residual at which an eigenvalue has converged, as given, or by default that of this precision."""
-    if tolerance is None:
-        return DEFAULT_TOLERANCE[dtype]
-    return arguments.fraction(tolerance, "tolerance")
+    return DEFAULT_TOLERANCE[dtype] if tolerance is None else arguments.fraction(tolerance, "tolerance")

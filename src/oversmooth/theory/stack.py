@@ -27,12 +27,12 @@ from torch import Tensor
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.theory.dominance import TIE, Verdict, is_biased
-from oversmooth.theory.krylov import LinearSystem, Score, extremal, modulus
+from oversmooth.theory.krylov import extremal
 from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.radii import real_and_imaginary
 from oversmooth.theory.small_matrices import eigenvalue_error, eigenvalues
 from oversmooth.theory.spectrum import check_tolerance
-from oversmooth.theory.systems import CausalBlocks, JoinedHeads, TransposedHeads
+from oversmooth.theory.systems import CausalBlocks, JoinedHeads
 from oversmooth.theory.weights import check_weights, stack_heads
 
 # Arnoldi: basis vectors before a restart, and restarts at most.
@@ -104,10 +104,13 @@ class StackDominance:
         return math.exp(-max(0.0, self.margin) / self.layers)
 
 
+_Layer = JoinedHeads | CausalBlocks
+
+
 class _Product:
     """``v ↦ T_L … T_1 v`` with ``T_l = I + layers[l]``, each layer divided by `scale`."""
 
-    def __init__(self, layers: Sequence[LinearSystem], scale: float) -> None:
+    def __init__(self, layers: Sequence[_Layer], scale: float) -> None:
         self.layers, self.scale = layers, scale
         first = layers[0]
         self.items, self.size, self.rank = first.items, first.size, first.rank
@@ -126,14 +129,7 @@ class _Product:
 
     def transposed(self) -> _Product:
         """The transposed product, whose right vectors are the left ones of this."""
-        return _Product([_transposed(layer) for layer in reversed(self.layers)], self.scale)
-
-
-def _transposed(layer: LinearSystem) -> LinearSystem:
-    if isinstance(layer, CausalBlocks):
-        return CausalBlocks(layer.diagonal, layer.W_O.mT, layer.W_V.mT)
-    assert isinstance(layer, JoinedHeads)
-    return TransposedHeads(layer)
+        return _Product([layer.transposed() for layer in reversed(self.layers)], self.scale)
 
 
 @torch.no_grad()
@@ -230,11 +226,9 @@ def _smooth(weights: list[tuple[Tensor, Tensor]]) -> tuple[float, float]:
     return log_size + math.log(radius), float(eigenvalue_error(product[None], largest[None], eps)) / radius
 
 
-def _systems(operators: list[AttentionOperator], weights: list[tuple[Tensor, Tensor]]) -> list[LinearSystem]:
+def _systems(operators: list[AttentionOperator], weights: list[tuple[Tensor, Tensor]]) -> Sequence[_Layer]:
     """The layers without their identity, on centred arrays; empty with fewer than two tokens."""
-    first = operators[0]
-    counted = torch.ones(1, first.tokens, dtype=torch.bool, device=first.device)
-    counted = counted if first.mask is None else first.mask[:, 0]
+    first, counted = operators[0], operators[0].keep[:, 0]
     if int(counted.sum()) < 2:
         return []
     if all(operator.causal for operator in operators):
@@ -258,13 +252,13 @@ class _Rough:
     converged: bool = True
 
 
-def _rough(systems: list[LinearSystem], log_smooth: float, tolerance: float, seed: int) -> _Rough:
+def _rough(systems: Sequence[_Layer], log_smooth: float, tolerance: float, seed: int) -> _Rough:
     layers = len(systems)
     how = dict(most=_STEPS, restarts=_RESTARTS, vectors=True, seed=seed)
     # Residuals are relative to 1 or more, so the product is brought to about that size first.
     log_scale = max(log_smooth, 0.0) / layers
     product = _Product(systems, math.exp(log_scale))
-    ritz = extremal(product, modulus(0.0), tolerance=tolerance, **how)  # type: ignore[arg-type]
+    ritz = extremal(product, lambda theta, reach, _: theta.abs() + reach, tolerance=tolerance, **how)  # type: ignore[arg-type]
     assert ritz.vector is not None
     # Causal: the token whose block dominates; otherwise there is only one item.
     item = ritz.score.argmax(keepdim=True)
@@ -286,7 +280,11 @@ def _rough(systems: list[LinearSystem], log_smooth: float, tolerance: float, see
         # For its left vector the product is scaled to a radius of one.
         target = value / radius
         turned = _Product(product.layers, math.exp(log_radius / layers)).transposed()
-        left = extremal(turned, _near(target), tolerance=_LEFT, **how)  # type: ignore[arg-type]
+
+        def near(theta: Tensor, reach: Tensor, _: Tensor) -> Tensor:
+            return reach - (theta - target[:, None]).abs()
+
+        left = extremal(turned, near, tolerance=_LEFT, **how)  # type: ignore[arg-type]
         assert left.vector is not None
         overlap = float((left.vector * x).sum().abs() / torch.linalg.vector_norm(left.vector))
         condition = 1 / overlap if bool(left.converged[0]) and overlap > 0 else math.inf
@@ -300,15 +298,6 @@ def _rough(systems: list[LinearSystem], log_smooth: float, tolerance: float, see
         condition=condition,
         converged=converged,
     )
-
-
-def _near(target: Tensor) -> Score:
-    """The score that is highest at a known eigenvalue."""
-
-    def score(theta: Tensor, reach: Tensor, _: Tensor) -> Tensor:
-        return reach - (theta - target[:, None]).abs()
-
-    return score
 
 
 def _norm(product: _Product, seed: int) -> float:

@@ -23,10 +23,20 @@ class JoinedHeads:
         W_O: ``(heads, k, d)``, output weights.
         shift: ``(heads,)``, s.
         centred: False to act on all arrays, for a part of a larger A whose rows sum to less than one.
+        transpose: whether to take ``(A_h − s_h)ᵀ`` instead.
     """
 
-    def __init__(self, A: AttentionOperator, W_V: Tensor, W_O: Tensor, shift: Tensor, *, centred: bool = True) -> None:
-        self.centred = centred
+    def __init__(
+        self,
+        A: AttentionOperator,
+        W_V: Tensor,
+        W_O: Tensor,
+        shift: Tensor,
+        *,
+        centred: bool = True,
+        transpose: bool = False,
+    ) -> None:
+        self.centred, self.transpose = centred, transpose
         self.A, self.W_V, self.W_O, self.shift = A, W_V, W_O, shift
         self.V, self.O = stack_heads(W_V, W_O)
         self.items, self.heads, self.n = A.shape[0], A.shape[1], A.tokens
@@ -43,14 +53,11 @@ class JoinedHeads:
     def mix(self, Z: Tensor) -> Tensor:
         """``Σ_h (A_h − s_h) Z W_V^h W_O^h`` without centring, ``(items, n, d)``."""
         values = (Z @ self.V).view(-1, self.n, self.heads, self.k).transpose(1, 2)
-        mixed = self.attend(values)
+        # Attention as queries and keys has no product with its transpose: each layer in turn is formed as a matrix.
+        mixed = self.A.dense().A.mT @ values if self.transpose else self.A @ values
         if self.shift.any():
             mixed = mixed - self.shift[:, None, None] * values
         return mixed.transpose(1, 2).reshape(-1, self.n, self.heads * self.k) @ self.O
-
-    def attend(self, values: Tensor) -> Tensor:
-        """``A_h V_h`` ``(items, heads, n, k)``."""
-        return self.A @ values
 
     def project(self, v: Tensor) -> Tensor:
         if not self.centred:
@@ -58,22 +65,14 @@ class JoinedHeads:
         return centre_tokens(v.view(-1, self.n, self.d), self._tokens).reshape(len(v), -1)
 
     def select(self, index: Tensor) -> JoinedHeads:
-        return JoinedHeads(self.A.select(index), self.W_V, self.W_O, self.shift, centred=self.centred)
+        return self._with(self.A.select(index), self.W_V, self.W_O, self.transpose)
 
+    def transposed(self) -> JoinedHeads:
+        """``Z ↦ P Σ_h (A_h − s_h)ᵀ Z (W_V^h W_O^h)ᵀ``, whose right vectors are the left ones of this."""
+        return self._with(self.A, self.W_O.mT, self.W_V.mT, not self.transpose)
 
-class TransposedHeads(JoinedHeads):
-    """``Z ↦ P Σ_h (A_h − s_h)ᵀ Z (W_V^h W_O^h)ᵀ`` on centred arrays, whose right vectors are the layer's left ones."""
-
-    def __init__(self, layer: JoinedHeads) -> None:
-        super().__init__(layer.A, layer.W_O.mT, layer.W_V.mT, layer.shift, centred=layer.centred)
-        self.layer = layer
-
-    def attend(self, values: Tensor) -> Tensor:
-        # Attention as queries and keys has no product with its transpose: each layer in turn is formed as a matrix.
-        return self.A.dense().A.mT @ values
-
-    def select(self, index: Tensor) -> JoinedHeads:
-        return TransposedHeads(self.layer.select(index))
+    def _with(self, A: AttentionOperator, W_V: Tensor, W_O: Tensor, transpose: bool) -> JoinedHeads:
+        return JoinedHeads(A, W_V, W_O, self.shift, centred=self.centred, transpose=transpose)
 
 
 class CausalBlocks:
@@ -104,6 +103,9 @@ class CausalBlocks:
 
     def select(self, index: Tensor) -> CausalBlocks:
         return CausalBlocks(self.diagonal[index], self.W_V, self.W_O)
+
+    def transposed(self) -> CausalBlocks:
+        return CausalBlocks(self.diagonal, self.W_O.mT, self.W_V.mT)
 
     def matrices(self) -> Tensor:
         """Each block as a matrix acting on row vectors, ``(items, d, d)``."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.theory import Dominance, centre_features, dominance, flip_threshold, fold_norm, simulate
 from oversmooth.theory.simulate import MOST_LAYERS, Norm, Simulation
@@ -22,6 +23,7 @@ _BEYOND_FLIP = (1.6, 1.2)
 # With a norm the ratio cannot be followed below the rounding of float64.
 _ALL_BUT_ZERO = 1e-10
 _LARGEST = 1e6
+_WITHIN = f"give a number within ±{_LARGEST:g}"
 _MOST_ENTRIES = 1 << 29  # of attention: 4 GiB
 _MOST_WIDTH = 8192  # a d by d matrix is made orthogonal, which takes d³
 
@@ -46,26 +48,20 @@ class ToyModel:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("tokens", 2), ("width", 1), ("heads", 1), ("layers", 4), ("draws", 1)):
-            if getattr(self, name) < least:
-                raise InputError(f"{name} is {getattr(self, name)}; give {least} or more")
-        for name, most in (("width", _MOST_WIDTH), ("layers", MOST_LAYERS)):
+        for name, least in dict(tokens=2, width=1, heads=1, layers=4, draws=1, seed=0).items():
+            arguments.whole(getattr(self, name), name, least=least)
+        for name, most in (("width", _MOST_WIDTH), ("layers", MOST_LAYERS), ("seed", 2**63 - 1)):
             if getattr(self, name) > most:
                 raise InputError(f"{name} is {getattr(self, name):,}; give {most:,} or less")
+        for name in ("gamma", "neutreno"):
+            arguments.number(getattr(self, name), name, _WITHIN, least=-_LARGEST, most=_LARGEST)
         if self.width % self.heads:
             raise InputError(f"width {self.width} cannot be split among {self.heads} heads; choose a multiple")
         if self.norm != "none" and self.width < 2:
             raise InputError("a LayerNorm over 1 feature leaves nothing; give --width 2 or more")
         low, high = self.eigenvalues or (0.0, 0.0)
         if not -_LARGEST <= low <= high <= _LARGEST:
-            raise InputError(
-                f"the eigenvalues run from {low} to {high}; give the smaller end first, within ±{_LARGEST:g}"
-            )
-        for name in ("gamma", "neutreno"):
-            if not abs(getattr(self, name)) <= _LARGEST:
-                raise InputError(f"{name} is {getattr(self, name)}; give a number within ±{_LARGEST:g}")
-        if not 0 <= self.seed < 2**63:
-            raise InputError(f"seed is {self.seed}; give a whole number from 0 to 2^63 − 1")
+            raise InputError(f"the eigenvalues run from {low} to {high}; {_WITHIN}, the smaller end first")
         entries = self.draws * max(self.heads * self.tokens**2, self.width**2, self.tokens * self.width)
         if entries > _MOST_ENTRIES:
             raise InputError(
@@ -84,20 +80,20 @@ class ToyModel:
             progress: called with the number of layers done.
         """
         X, A, W_V, W_O = self._draw()
-        prediction = self._predict(A, W_V, W_O)
         observed = simulate(
-            X,
-            A,
-            W_V,
-            W_O,
-            self.layers,
+            *(X, A, W_V, W_O, self.layers),
             residual=self.residual,
+            neutreno=self.neutreno,
             norm=self.norm,
             gamma=self.gamma,
-            neutreno=self.neutreno,
             every=max(1, self.layers // 1000),
             progress=progress,
         )
+        if self.norm == "pre":
+            W_V = fold_norm(W_V, self.gamma)
+        elif self.norm == "post":
+            W_V, W_O = centre_features(W_V, W_O)
+        prediction = dominance(A, W_V, W_O, residual=self.residual, neutreno=self.neutreno)
         return ToyOutcome(self, prediction, observed)
 
     def _draw(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -123,13 +119,6 @@ class ToyModel:
         W_V = V.unflatten(-1, (heads, k)).movedim(-2, -3)
         W_O = W_V.mT * (low + (high - low) * share).reshape(self.draws, heads, k, 1)
         return normal(n, d), A, W_V, W_O
-
-    def _predict(self, A: Tensor, W_V: Tensor, W_O: Tensor) -> Dominance:
-        if self.norm == "pre":
-            W_V = fold_norm(W_V, self.gamma)
-        elif self.norm == "post":
-            W_V, W_O = centre_features(W_V, W_O)
-        return dominance(A, W_V, W_O, residual=self.residual, neutreno=self.neutreno)
 
 
 @dataclass(frozen=True)

@@ -152,8 +152,7 @@ def repeat_shared_heads(W_V: Tensor, heads: int) -> Tensor:
     Returns:
         ``(..., heads, d, k)``, one slice per query head.
     """
-    if not isinstance(W_V, Tensor) or W_V.layout is not torch.strided or W_V.ndim < 3:
-        W_V = arguments.tensor(W_V, "W_V", "(..., kv_heads, d, k)", least=3)
+    W_V = arguments.tensor(W_V, "W_V", "(..., kv_heads, d, k)", least=3, floating=False)
     heads, shared = arguments.whole(heads, "heads", least=1), W_V.shape[-3]
     if shared < 1 or heads % shared:
         raise InputError(f"{heads} query heads cannot share {shared} value heads evenly; give a multiple")
