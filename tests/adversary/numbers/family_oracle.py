@@ -120,12 +120,12 @@ def heads_of(case: Family, modules: Modules, place: int) -> Heads:
 # One run, heard and proven
 
 
-def _stream(value: Any) -> Tensor | None:
+def stream(value: Any) -> Tensor | None:
     """The first array of the stream's width."""
     if isinstance(value, Tensor):
         return value.detach() if value.is_floating_point() and value.shape[-1:] == (WIDTH,) else None
     for part in value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ():
-        if (found := _stream(part)) is not None:
+        if (found := stream(part)) is not None:
             return found
     return None
 
@@ -139,11 +139,11 @@ def listen(case: Family, model: nn.Module) -> list[Passage]:
         return x.reshape(len(found[-1].x), -1, x.shape[-1]) if found else x  # OPT's norms see all texts in a row
 
     def enter(place: int, _: nn.Module, args: Any, kwargs: Any) -> None:
-        x = _stream((args, kwargs))
+        x = stream((args, kwargs))
         found.append(Passage(place, (x if case.batch_first else x.transpose(0, 1)).clone()))
 
     def leave(_: nn.Module, _args: Any, out: Any) -> None:
-        found[-1].y = order(_stream(out)).clone()
+        found[-1].y = order(stream(out)).clone()
 
     def hear(name: str, _: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
         given, gave = _any((args, kwargs)), _any(out)
