@@ -102,7 +102,7 @@ conformance: setup
 
 adversary: setup
 	@mkdir -p $(OUT)
-	PYTHONPATH=tests $(BIN)/python -m adversary.inputs.corpus --table $(OUT)/adversary.tsv
+	PYTHONPATH=tests:papers/tests $(BIN)/python -m adversary.inputs.corpus --table $(OUT)/adversary.tsv
 
 bench: setup
 	$(BIN)/python benchmarks/spectra.py

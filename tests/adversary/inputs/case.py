@@ -7,6 +7,7 @@ would meet: the exit code, what was printed, the time and memory it took, and wh
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import shutil
@@ -61,6 +62,23 @@ class Place:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
         return target
+
+    def edit_json(self, name: str, change: Callable[[Any], Any]) -> None:
+        """Change a JSON file, in place or by what is returned."""
+        file = self.folder / name
+        found = json.loads(file.read_text()) if file.exists() else {}
+        changed = change(found)
+        file.write_text(json.dumps(found if changed is None else changed))
+
+    def edit_arrays(self, name: str, change: Callable[[str, Any], Any], metadata: Any = lambda found: found) -> None:
+        """Change each array of a safetensors file, and what it says of itself."""
+        from safetensors import safe_open
+        from safetensors.torch import load_file, save_file
+
+        file = self.folder / name
+        with safe_open(file, "pt") as opened:
+            said = metadata(opened.metadata() or {})
+        save_file({name: change(name, array).contiguous() for name, array in load_file(file).items()}, file, said)
 
     @property
     def marker(self) -> Path:
@@ -132,10 +150,10 @@ class Outcome:
 
     @property
     def sentence(self) -> str:
-        """What follows ``oversmooth:`` on stderr, to its end."""
-        text = self.err.decode("utf-8", "replace")
+        """What follows ``oversmooth:`` on stderr; or its last line, as of commands that name several files."""
+        text = self.err.decode("utf-8", "replace").rstrip("\n")
         found = re.search(r"^oversmooth: (.*)", text, re.MULTILINE | re.DOTALL)
-        return found[1].rstrip("\n") if found else ""
+        return found[1] if found else text.rpartition("\n")[2]
 
 
 def contents(folder: Path) -> dict[str, str]:
