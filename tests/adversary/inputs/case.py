@@ -22,6 +22,8 @@ from typing import Any, Literal
 LONGEST_SENTENCE = 300
 MOST_MEMORY = 2 * 1024**3
 """Bytes above what the process held before the command."""
+MOST_SECONDS, IMPORTS = 10.0, 20.0
+"""Of a processor; the second on top where the package, or torch too, is imported anew."""
 MARKER = "CODE-RAN"
 """The file that hostile code writes."""
 _BIDI = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}
@@ -129,6 +131,11 @@ class Case:
     """What else must be so: a complaint if it is not."""
 
     @property
+    def imported(self) -> bool:
+        """Whether the process that runs it has imported everything before."""
+        return self.process == "forked" and not self.environment and not self.blocked
+
+    @property
     def group(self) -> str:
         return self.name.partition("/")[0]
 
@@ -199,6 +206,8 @@ def _of_process(case: Case, outcome: Outcome) -> list[str]:
     allowed = case.codes or {"refused": (2,), "fine": (0,), "either": (0, 2)}[case.expected]
     if outcome.hung:
         wrong.append("hang")
+    elif outcome.seconds > MOST_SECONDS + (0.0 if case.imported else IMPORTS) and not case.slow:
+        wrong.append(f"time: {outcome.seconds:.0f} s of a processor")
     elif outcome.memory > MOST_MEMORY:
         wrong.append(f"memory: {outcome.memory / 1e9:.1f} GB or more")
     elif outcome.code is not None and outcome.code < 0 and outcome.code not in case.codes:
