@@ -127,7 +127,7 @@ def case(name: str, command: Any, option: str, parameter: Any, label: str, value
     quoted += ("xff", "udcff") if isinstance(value, bytes) else ()
     # What else a command may miss first: data or another model; and the models that table3 tests.
     lacks = () if name in BASES else ("OVERSMOOTH_DATA", "vit")
-    lacks = ("models are missing",) if name == "reproduce table3" else lacks
+    lacks = ("no model", "models are missing") if name == "reproduce table3" else lacks
     return Case(f"options/{name} {option} {label}", build, "either", (*says, *quoted, *lacks))
 
 

@@ -42,7 +42,6 @@ IDX: dict[str, Callable[[], bytes]] = {
     "too many bytes": lambda: _idx(0x803, 100, 28, 28, data=bytes(80_000)),
     "fewer images than labels": lambda: _idx(0x803, 50, 28, 28, data=bytes(39_200)),
     "a bomb": lambda: _gzip_bomb(struct.pack(">IIII", 0x803, 100, 28, 28)),
-    "a bomb that says so": lambda: _gzip_bomb(struct.pack(">IIII", 0x803, BOMB // 784, 28, 28)),
     "labels in its place": lambda: _idx(0x801, 100, data=bytes(100)),
 }
 BINARY: dict[str, Callable[[bytes], bytes]] = {
@@ -62,8 +61,7 @@ def cases() -> Iterator[Case]:
         yield _case("set", f"parquet to train on, {label}", (), spoil, label in PARQUET_FINE)
     for label, make in IDX.items():
         for which in ("images-idx3", "labels-idx1"):
-            if label != "a bomb that says so" or which == "images-idx3":
-                yield _spoilt("fashion-mnist", f"train-{which}-ubyte.gz", label, lambda _, make=make: make())
+            yield _spoilt("fashion-mnist", f"train-{which}-ubyte.gz", label, lambda _, make=make: make())
     for label, change in BINARY.items():
         for file in ("train.bin", "test.bin", "fine_label_names.txt"):
             yield _spoilt(CIFAR, file, label, change, file.endswith(".txt") or label == "one image")
