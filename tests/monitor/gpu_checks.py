@@ -6,7 +6,6 @@ Plain functions, so that a machine without pytest can run them too: python tests
 import copy
 import sys
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,18 +13,11 @@ import torch.nn.functional as F
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from support import language_example as language
 from support.gpu import run_named
-from support.train_example import RECIPE, splits
 from support.watched import same
 
 import oversmooth
 from oversmooth.monitor import MonitorWarning
-from oversmooth_papers.engine import loop
-from oversmooth_papers.engine.monitored import MonitorWatcher
-from oversmooth_papers.engine.result import WatchSettings
-from oversmooth_papers.engine.smoothing import SmoothingProbe
-from oversmooth_papers.tasks.images.task import ImagesTask
 
 STEPS, EVERY = 13, 4
 LOOKS = [1, 4, 8, 12]
@@ -205,40 +197,6 @@ def check_a_graph_of_the_users_own_obeys_the_looks():
             near(row, expected)
     assert [row["step"] for row in monitor.history.rows] == LOOKS
     assert not monitor.failures, monitor.failures
-
-
-def check_our_trainer_is_the_same_with_looks():
-    """By a graph of its own, and by the monitor, which looks eagerly between replays of the step."""
-    tasks = {
-        "images": lambda: ImagesTask(replace(RECIPE, variant="neutreno:strength=0.4"), splits()),
-        "sharpened images": lambda: ImagesTask(replace(RECIPE, variant="sharpen"), splits()),
-        "language": lambda: language.task_of(language.RECIPE),  # with dropout
-    }
-    for name, task in tasks.items():
-        # Compiled code adds up an embedding's gradients in any order: two language runs without looks differ as well.
-        compiled = name != "language"
-
-        def trained(every, watcher=SmoothingProbe, task=task, compiled=compiled):
-            watch = WatchSettings(monitor=every, evaluate=0, watcher=watcher)
-            with warnings.catch_warnings(record=True) as said:
-                warnings.simplefilter("always", MonitorWarning)
-                result = loop.train(task(), device="cuda", compiled=compiled, watch=watch)
-            failed = [str(one.message) for one in said if one.category is MonitorWarning]
-            assert not failed, failed
-            return result
-
-        plain = trained(0)
-        for watcher in (SmoothingProbe, MonitorWatcher):
-            often, seldom = trained(1, watcher), trained(3, watcher)
-            assert len(often.smoothing) == often.steps, (name, watcher.__name__)
-            assert len(often.smoothing) > len(seldom.smoothing) > 0
-            for other in (often, seldom):
-                assert same(plain.model, other.model), (name, watcher.__name__)
-                losses = [[row["loss"] for row in one.epochs] for one in (plain, other)]
-                assert losses[0] == losses[1], (name, watcher.__name__)
-        rows = often.smoothing
-        assert all("rank_one_distance" in row for row in rows), name
-        assert [row["step"] for row in rows if "rho_smooth" in row] == list(range(1, often.steps + 1, 10)), name
 
 
 CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]

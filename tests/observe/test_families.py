@@ -47,7 +47,7 @@ def test_share_of_negative_eigenvalues(name):
 
 @EVERY
 def test_share_of_negative_eigenvalues_with_the_norm_folded_in(name):
-    checks.check_folded_negative_share(name)
+    checks.check_negative_share(name, "folded")
 
 
 @EVERY

@@ -61,7 +61,7 @@ def _work(folder: str, rank: int, name: str, methods: list[str]) -> None:
 def _check(name: str, method: str, rank: int) -> None:
     """Twice, since torch says only then that a parameter got no gradient; every parameter of the model has one."""
     import torch
-    from support.conformance_methods import gradients, make, steered
+    from support.conformance_methods import gradients, make, same_gradients, steered
     from support.families import FAMILIES
     from torch.nn.parallel import DistributedDataParallel
 
@@ -84,12 +84,7 @@ def _check(name: str, method: str, rank: int) -> None:
     for _ in range(2):
         wrapped.zero_grad()
         _loss(wrapped, family, rank).backward()
-    got = gradients(model)
-    assert got.keys() == expected.keys()
-    largest = max(grad.abs().max().item() for grad in expected.values())
-    for key, grad in expected.items():
-        off = (got[key] - grad).abs().max().item()
-        assert off <= 1e-5 * largest, f"gradient of {key} off by {off / largest:.2g}"
+    same_gradients(gradients(model), expected, 1e-5)
 
 
 def _loss(model: Any, family: Any, part: int | None) -> Any:

@@ -45,21 +45,12 @@ class Row:
     def spectral(self) -> Spectral | None:
         return next((m for m in self.methods if isinstance(m, Spectral)), None)
 
+    def has(self, *kinds: type[Method]) -> bool:
+        return any(isinstance(m, kinds) for m in self.methods)
+
     @property
     def norms(self) -> bool:
-        return any(isinstance(m, LayerNormScaling) for m in self.methods)
-
-    @property
-    def folds(self) -> bool:
-        return self.norms or self.spectral is not None
-
-    @property
-    def averages(self) -> bool:
-        return any(isinstance(m, (AttnScale, FeatScale, ContraNorm, Centred)) for m in self.methods)
-
-    @property
-    def first_values(self) -> bool:
-        return any(isinstance(m, (NeuTRENO, ValueResidual)) for m in self.methods)
+        return self.has(LayerNormScaling)
 
 
 def _tested(*methods: Method, zeros: tuple[Method, ...] = ()) -> Row:
@@ -133,10 +124,8 @@ def refused(name: str, method: str) -> str | None:
     """Why this family cannot take this method; None if it can."""
     family, tested = FAMILIES[name], METHODS[method]
     inner = family.kv_heads * family.head_dim
-    if tested.averages and family.causal:
-        return CAUSAL
-    if tested.averages and family.local:
-        return LOCAL
+    if tested.has(AttnScale, FeatScale, ContraNorm, Centred) and (family.causal or family.local):
+        return CAUSAL if family.causal else LOCAL
     if tested.spectral and inner > WIDTH:
         return TOO_WIDE
     if tested.spectral and tested.spectral.wiring == "code" and (inner != WIDTH or family.kv_heads != HEADS):
@@ -145,12 +134,8 @@ def refused(name: str, method: str) -> str | None:
         return SHARED
     if tested.norms and family.norm != "pre":
         return AFTER
-    if family.name in LAYER_SCALE and any(isinstance(m, OrthogonalUpdate) for m in tested.methods):
-        return BY_CHANNEL
-    return None
+    return BY_CHANNEL if isinstance(family.factor, str) and tested.has(OrthogonalUpdate) else None
 
-
-LAYER_SCALE = ("DINOv2", "timm ViT (q/k norm, LayerScale)")
 
 # Where weights are
 
@@ -176,20 +161,6 @@ def norms(family: Family, place: int) -> list[str]:
     return [f"{family.block.format(place)}.{name}" for name in NORMS.get(family.name, _TWO)]
 
 
-_STACKED = ("GPT-2", "ModernBERT", "Phi-3")
-
-
-def packing(family: Family) -> str:
-    """How queries, keys and values share a weight: "separate", "stacked" or, head by head, "per head"."""
-    if family.name.startswith("GPT-NeoX"):
-        return "per head"
-    return "stacked" if family.name in _STACKED or family.library in ("timm", "torch", "toy") else "separate"
-
-
-def transposed(family: Family) -> bool:
-    return family.name == "GPT-2"  # its Conv1D keeps (in, out)
-
-
 def value_weight(family: Family, place: int) -> tuple[str, str]:
     """Module and weight."""
     return family.value.format(place), "in_proj_weight" if family.library == "torch" else "weight"
@@ -207,11 +178,7 @@ def places(family: Family) -> list[int]:
 
 
 def make(name: str, dtype: torch.dtype = torch.float32) -> nn.Module:
-    """Not steered; models for training do not keep keys and values for later."""
-    model = FAMILIES[name].make(dtype)
-    if hasattr(getattr(model, "config", None), "use_cache"):
-        model.config.use_cache = False
-    return model
+    return FAMILIES[name].make(dtype)
 
 
 def steered(name: str, method: str, dtype: torch.dtype = torch.float32, *, stirred: bool = True) -> nn.Module:
@@ -308,6 +275,15 @@ def loss(outs: list[Tensor]) -> Tensor:
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def same_gradients(got: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
+    """Relative to the largest entry of all."""
+    assert got.keys() == expected.keys()
+    largest = max(g.abs().max().item() for g in expected.values())
+    for key, g in expected.items():
+        off = (got[key] - g).abs().max().item()
+        assert off <= tolerance * largest, f"gradient of {key} off by {off / largest:.2g}"
 
 
 def seeded(seed: int, call: Callable[[], Any]) -> Any:

@@ -22,9 +22,7 @@ from support.conformance_methods import (
     numbers,
     output_weight,
     outputs,
-    packing,
     places,
-    transposed,
     value_weight,
 )
 from support.families import HEADS, WIDTH, Family, run, tensors
@@ -184,7 +182,7 @@ def weight_and_bias(modules: dict[str, nn.Module], family: Family, where: tuple[
     module, name = modules[where[0]], where[1]
     W = getattr(module, name).detach()
     bias = getattr(module, name.replace("weight", "bias"), None)
-    return (W.mT if transposed(family) else W), (0.0 if bias is None else bias.detach())
+    return (W.mT if family.packing == "conv" else W), (0.0 if bias is None else bias.detach())
 
 
 def projected(modules: dict[str, nn.Module], family: Family, place: int, x: Tensor) -> tuple[Any, Any, Tensor]:
@@ -192,9 +190,9 @@ def projected(modules: dict[str, nn.Module], family: Family, place: int, x: Tens
     W, bias = weight_and_bias(modules, family, value_weight(family, place))
     out = x @ W.mT + bias
     k, shared = family.head_dim, family.kv_heads
-    if packing(family) == "separate":
+    if family.packing == "separate":
         parts = [out]
-    elif packing(family) == "stacked":
+    elif family.packing in ("stacked", "conv"):
         parts = list(out.split([HEADS * k, shared * k, shared * k], dim=-1))
     else:
         parts = [part.flatten(-2) for part in out.unflatten(-1, (HEADS, 3, k)).unbind(-2)]
@@ -297,18 +295,18 @@ def put(modules: dict[str, nn.Module], family: Family, place: int, W_V: Tensor, 
     k, shared = family.head_dim, family.kv_heads
     rows = W_V.mT.reshape(shared * k, WIDTH)
     with torch.no_grad():
-        whole = (W.mT if transposed(family) else W).clone()
-        if packing(family) == "separate":
+        whole = (W.mT if family.packing == "conv" else W).clone()
+        if family.packing == "separate":
             whole = rows
-        elif packing(family) == "stacked":
+        elif family.packing in ("stacked", "conv"):
             whole[(HEADS + shared) * k :] = rows
         else:
             for h in range(HEADS):
                 whole[(3 * h + 2) * k : (3 * h + 3) * k] = W_V[h].T
-        W.copy_(whole.mT if transposed(family) else whole)
+        W.copy_(whole.mT if family.packing == "conv" else whole)
         module, name = output_weight(family, place)
         flat = W_O.reshape(HEADS * k, WIDTH)
-        getattr(modules[module], name).copy_(flat if transposed(family) else flat.mT)
+        getattr(modules[module], name).copy_(flat if family.packing == "conv" else flat.mT)
 
 
 def free_of(modules: dict[str, nn.Module], family: Family, place: int) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -1,4 +1,4 @@
-"""One small random model of every family that is claimed to work, its inputs, and where its parts are.
+"""Small random models of every family that is claimed to work, their inputs, and where their parts are.
 
 Places are written down here by hand, so that nothing that is tested has a say in where to look. Every parameter is
 drawn again: models start with biases of 0 and norms of 1, which hide errors.
@@ -25,29 +25,66 @@ WIDTH, LAYERS, HEADS, TOKENS = 32, 2, 4, 8
 TRANSFORMERS = int(version("transformers").split(".")[0])
 """4 or 5: some modules have other names, and some models take other masks."""
 
+Modules = dict[str, nn.Module]
+Sequence = tuple[int, Tensor]
+"""A row of the batch, and the places in it of the tokens that are measured together."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A part of the block, and where the stream can be read after it.
+
+    read: "in:module" (what a reader gets), "out:module" (what a norm on the stream gives), "end" of the block, "sum"
+    (nobody reads it: what it added to, with the factor), or "note:key" of a module written here.
+    """
+
+    part: str
+    read: str
+
+
+END = Step("mlp", "end")
+
 
 @dataclass(frozen=True)
 class Family:
-    """What to make and what must be found in it. Names of modules have {} for the number of the layer."""
+    """A model, and what must be found in it. Names of modules have {} for the number of the layer."""
 
     name: str
     build: Callable[[], nn.Module] = field(repr=False)
-    given: Callable[[], Any] = field(repr=False)
+    given: Callable[..., Any] = field(repr=False)
+    """How ("padded", "plain", "left") -> what the model gets."""
     block: str
     value: str
     """The module that gets what values are made of."""
     output: str
-    """The module that gives what attention returns."""
+    """The module that gives what W_O and its bias gave."""
     library: str = "transformers"
-    branch: str = ""
-    """The module that gives what is added to the stream, if other than output."""
-    gated: bool = False
-    """Whether what is added is scaled token by token, so that no theorem applies."""
+    packing: str = "separate"
+    """Where values lie in the weight: separate, stacked, conv (stacked, transposed), per head, per group or codegen."""
+    reader: str = ""
+    """Pre-LN: the module that reads the stream after attention."""
     after: str = ""
     """Post-LN: the norm after the addition."""
     last: str = ""
     """Post-LN: the norm at the end of the block."""
+    steps: tuple[Step, ...] = ()
+    """The parts of the block, where `reader`, `after` and `last` do not tell them."""
+    other_course: tuple[Step, ...] = ()
+    """Another way to tell the parts apart that is as right."""
+    branch: str = ""
+    """The module that gives what is added to the stream, if a norm or the like stands between."""
+    factor: float | str | Callable[[Modules, int], Tensor] = field(default=1.0, repr=False)
+    """What multiplies attention's output: a number, a parameter of the block, or what comes of one."""
+    keep: float = 1.0
+    """What multiplies the stream that attention adds to."""
+    base: int = 0
+    """Which state attention adds to: 0 what enters, 1 what the first part left, and so on."""
+    beside: tuple[tuple[str, float], ...] = ()
+    """Modules whose outputs, so often, are added together with attention's (a Mamba, a parallel MLP)."""
+    gated: str = ""
+    """Why there is no verdict: "token" (a factor by token) or "sink" (rows sum to less than one)."""
     norm: str = "pre"
+    """Where attention's norm stands: pre, post or none; "" where none of the words fits."""
     kind: str | None = "layer"
     kv_heads: int = HEADS
     head_dim: int = WIDTH // HEADS
@@ -57,18 +94,39 @@ class Family:
     """Whether some layers have a window."""
     runs: tuple[int, ...] = tuple(range(LAYERS))
     """The number of the layer, run by run."""
-    parts: tuple[str, ...] = ("attention", "mlp")
     batch_first: bool = True
+    weights_of: str = ""
+    """The module that returns the weights of eager attention, where the model does not."""
+    mix: Callable[..., Tensor] | None = field(default=None, repr=False)
+    """Attention's output where it is more than A times values: a gate, a norm on the values."""
+    also: tuple[str, ...] = ()
+    """Modules that `mix` wants to hear."""
+    product: Callable[[Modules, int], list[Tensor]] | None = field(default=None, repr=False)
+    """W_V where it is no single weight: all that may be called so."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """For `diagnose` and `locate`."""
+    on_disk: bool = True
+    """Whether a checkpoint holds all that is needed."""
+    massive: str = ""
+    """The weight whose first row, times 1e3, makes a massive token of the stream."""
+    may_decline: bool = False
+    """Whether a remark and no number is right as well."""
+    tokens_of: Callable[[Any], Tensor | None] | None = field(default=None, repr=False)
+    """The valid tokens, (batch, n), where the mask given is not of the stream's tokens."""
+    sequences_of: Callable[[Any], list[Sequence]] | None = field(default=None, repr=False)
+    """What is measured together, where it is not a row of the batch."""
 
     def make(self, dtype: torch.dtype = torch.float32) -> nn.Module:
-        return copy.deepcopy(_made(self.name)).to(dtype)
+        return copy.deepcopy(_made(self.build)).to(dtype)
 
-    def inputs(self, dtype: torch.dtype = torch.float32) -> Any:
-        return _cast(self.given(), dtype)
+    def inputs(self, dtype: torch.dtype = torch.float32, how: str = "padded") -> Any:
+        return _cast(self.given(how), dtype)
 
-    def mask(self) -> Tensor | None:
-        """The tokens that are not padding, (batch, n)."""
-        given = self.given()
+    def mask(self, how: str = "padded") -> Tensor | None:
+        """The valid tokens, (batch, n); None: all."""
+        given = self.given(how)
+        if self.tokens_of is not None:
+            return self.tokens_of(given)
         if isinstance(given, Tensor):
             return None
         if "src_key_padding_mask" in given:
@@ -76,9 +134,57 @@ class Family:
         return given["attention_mask"].bool() if "attention_mask" in given else None
 
     def rows(self) -> list[slice | Tensor]:
-        """For each input, the tokens that count."""
+        """For each input, the valid tokens."""
         mask = self.mask()
         return [slice(None)] * 2 if mask is None else list(mask)
+
+    def together(self, how: str, like: Tensor) -> list[Sequence]:
+        """What is measured together; whoever is alone is left out. like: an array of the stream."""
+        if self.sequences_of is not None:
+            return self.sequences_of(self.given(how))
+        mask = self.mask(how)
+        keep = torch.ones(like.shape[:2], dtype=torch.bool) if mask is None else mask
+        return [(i, row.nonzero()[:, 0]) for i, row in enumerate(keep) if int(row.sum()) > 1]
+
+    def other_ways(self) -> list[str]:
+        """To give inputs, beside the usual one."""
+        left = self.mask() is not None and self.tokens_of is None and self.sequences_of is None
+        return ["plain", "left"] if left and len(self.runs) < 9 else ["plain"]  # ALBERT's twelve take long
+
+    @property
+    def course(self) -> tuple[Step, ...]:
+        """The parts of the block, in order."""
+        if self.steps:
+            return self.steps
+        if self.after:
+            first = Step("attention", f"in:{self.after}"), Step("norm", f"out:{self.after}")
+            return *first, Step("mlp", f"in:{self.last}"), Step("norm", "end")
+        if self.beside:
+            return Step("attention", "sum"), END
+        return (Step("attention", f"in:{self.reader}"), END) if self.reader else (Step("attention", "end"),)
+
+    @property
+    def attention_step(self) -> int:
+        return next(i for i, step in enumerate(self.course) if step.part.startswith("attention"))
+
+    def scale(self, modules: Modules, place: int) -> float | Tensor:
+        if callable(self.factor):
+            return self.factor(modules, place)
+        if isinstance(self.factor, float):
+            return self.factor
+        module, _, parameter = f"{self.block.format(place)}.{self.factor}".rpartition(".")
+        return getattr(modules[module], parameter).detach().double()
+
+
+def described(
+    name: str, build: Callable[[], nn.Module], given: Any, block: str, value: str, output: str, **more: Any
+) -> Family:
+    """A family whose modules are named as they are within a block."""
+    for key in ("reader", "after", "last", "branch", "weights_of"):
+        if key in more:
+            more[key] = f"{block}.{more[key]}"
+    more["beside"] = tuple((f"{block}.{module}", times) for module, times in more.get("beside", ()))
+    return Family(name, build, given, block, f"{block}.{value}", f"{block}.{output}", **more)
 
 
 def _cast(given: Any, dtype: torch.dtype) -> Any:
@@ -123,9 +229,16 @@ def randomise(model: nn.Module, seed: int = 0) -> nn.Module:
 
 
 @functools.cache
-def _made(name: str) -> nn.Module:
+def _made(build: Callable[[], nn.Module]) -> nn.Module:
     torch.manual_seed(0)
-    return randomise(FAMILIES[name].build()).eval()
+    model = randomise(build()).eval()
+    if hasattr(getattr(model, "config", None), "use_cache"):
+        model.config.use_cache = False  # with a cache, Llama does not see that sequences are packed
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if name.rpartition(".")[2] in ("gate_attn", "gate_ffn", "sinks", "zeta"):
+                p.copy_(torch.linspace(0.7, -0.5, p.numel()).reshape(p.shape))  # neither shut nor all alike
+    return model
 
 
 # What models get
@@ -135,37 +248,40 @@ def _normal(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(7))
 
 
-def text() -> dict[str, Tensor]:
+def text(how: str = "padded") -> dict[str, Tensor]:
     ids = torch.randint(5, 60, (2, TOKENS), generator=torch.Generator().manual_seed(7))
     mask = torch.ones(2, TOKENS, dtype=torch.long)
     mask[1, 5:] = 0
-    return {"input_ids": ids, "attention_mask": mask}
+    if how == "plain":
+        return {"input_ids": ids}
+    return {"input_ids": ids, "attention_mask": mask.flip(1) if how == "left" else mask}
 
 
-def pixels() -> dict[str, Tensor]:
+def pixels(_how: str = "") -> dict[str, Tensor]:
     return {"pixel_values": _normal(2, 3, 12, 12)}
 
 
-def image() -> Tensor:
+def image(_how: str = "") -> Tensor:
     return _normal(2, 3, 12, 12)
 
 
-def sound() -> dict[str, Tensor]:
+def sound(_how: str = "") -> dict[str, Tensor]:
     return {"input_features": _normal(2, 8, 2 * TOKENS)}
 
 
-def array() -> Tensor:
+def array(_how: str = "") -> Tensor:
     return _normal(2, TOKENS, WIDTH)
 
 
-def padded() -> dict[str, Tensor]:
-    hidden = torch.zeros(2, TOKENS, dtype=torch.bool)
-    hidden[1, 5:] = True
-    return {"src": array(), "src_key_padding_mask": hidden}
+def padded(how: str = "padded") -> dict[str, Tensor]:
+    hidden = ~text()["attention_mask"].bool()
+    if how == "plain":
+        return {"src": array()}
+    return {"src": array(), "src_key_padding_mask": hidden.flip(1) if how == "left" else hidden}
 
 
-def padded_sequence_first() -> dict[str, Tensor]:
-    given = padded()
+def padded_sequence_first(how: str = "padded") -> dict[str, Tensor]:
+    given = padded(how)
     return {**given, "src": given["src"].transpose(0, 1).contiguous()}
 
 
@@ -193,10 +309,10 @@ class ToyAttention(nn.Module):
         self.heads = HEADS
         self.to_qkv, self.to_out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
         q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.to_qkv(x).chunk(3, -1))
-        dropout = 0.1 if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+        mask, dropout = None if seen is None else seen[:, None, None], 0.1 if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(q, k, v, mask, dropout)
         return self.to_out(mixed.transpose(1, 2).flatten(2))
 
 
@@ -235,13 +351,24 @@ def _encoder(**settings: Any) -> nn.Module:
 _SIZES = dict(hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS, intermediate_size=48)
 _WORDS = dict(vocab_size=64, bos_token_id=1, eos_token_id=2, pad_token_id=0)
 _PICTURE = dict(image_size=12, patch_size=4)
+_GQA = dict(**_SIZES, **_WORDS, num_key_value_heads=2)
+_OPT_SIZES = dict(
+    **{name: value for name, value in _SIZES.items() if name != "intermediate_size"},
+    **_WORDS, ffn_dim=48, word_embed_proj_dim=WIDTH, max_position_embeddings=32,
+)  # fmt: skip
+_WHISPER_SIZES = dict(
+    d_model=WIDTH, encoder_layers=LAYERS, decoder_layers=1, encoder_attention_heads=HEADS, decoder_attention_heads=2,
+    encoder_ffn_dim=48, decoder_ffn_dim=48, decoder_start_token_id=1, **_WORDS,
+)  # fmt: skip
 
 
-def _hf(model: str, config: str, **settings: Any) -> Callable[[], nn.Module]:
+def hf(family: str, model: str = "Model", **settings: Any) -> Callable[[], nn.Module]:
+    """A model of transformers: its class is called family and model, its configuration family and Config."""
+
     def build() -> nn.Module:
         import transformers
 
-        return getattr(transformers, model)(getattr(transformers, config)(**settings))
+        return getattr(transformers, family + model)(getattr(transformers, family + "Config")(**settings))
 
     return build
 
@@ -253,10 +380,6 @@ def _timm(module: str, model: str, **settings: Any) -> Callable[[], nn.Module]:
         return getattr(importlib.import_module(f"timm.models.{module}"), model)(**sizes, **settings)
 
     return build
-
-
-def _without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in names}
 
 
 def _renamed(new: str, old: str) -> str:
@@ -272,265 +395,181 @@ def _has_class(file: str, name: str) -> bool:
     return f"\nclass {name}(" in (Path(spec.origin).parent / file).read_text(encoding="utf-8")
 
 
-_VIT_BLOCK = _renamed("layers.{}", "encoder.layer.{}")
-_VIT_VALUE = _renamed(".attention.v_proj", ".attention.attention.value")
-_VIT_OUTPUT = _renamed(".attention.o_proj", ".attention.output.dense")
-_VIT = dict(block=_VIT_BLOCK, value=_VIT_BLOCK + _VIT_VALUE, output=_VIT_BLOCK + _VIT_OUTPUT, given=pixels)
 # Its attention got ViT's names within version 5.
 _DINOV2_NESTED = _has_class("models/dinov2/modeling_dinov2.py", "Dinov2SelfAttention")
-_CLIP_BLOCK = _renamed("encoder.layers.{}", "vision_model.encoder.layers.{}")
+_VIT = dict(
+    given=pixels,
+    block=_renamed("layers.{}", "encoder.layer.{}"),
+    value=_renamed("attention.v_proj", "attention.attention.value"),
+    output=_renamed("attention.o_proj", "attention.output.dense"),
+    reader="layernorm_after",
+)
 _BERT = dict(
-    block="encoder.layer.{}",
-    value="encoder.layer.{}.attention.self.value",
-    output="encoder.layer.{}.attention.output.dense",
-    after="encoder.layer.{}.attention.output.LayerNorm",
-    last="encoder.layer.{}.output.LayerNorm",
-    norm="post",
-    parts=("attention", "norm", "mlp", "norm"),
-    given=text,
-)
-_ALBERT_BLOCK = "encoder.albert_layer_groups.{}.albert_layers.0"
+    given=text, block="encoder.layer.{}", value="attention.self.value", output="attention.output.dense",
+    after="attention.output.LayerNorm", last="output.LayerNorm", norm="post",
+)  # fmt: skip
 _ALBERT = dict(
-    block=_ALBERT_BLOCK,
-    value=_ALBERT_BLOCK + ".attention.value",
-    output=_ALBERT_BLOCK + ".attention.dense",
-    after=_ALBERT_BLOCK + ".attention.LayerNorm",
-    last=_ALBERT_BLOCK + ".full_layer_layer_norm",
-    norm="post",
-    parts=("attention", "norm", "mlp", "norm"),
-    given=text,
-)
-_LLAMA = dict(
-    block="layers.{}",
-    value="layers.{}.self_attn.v_proj",
-    output="layers.{}.self_attn.o_proj",
-    kind="rms",
-    kv_heads=2,
-    causal=True,
-    given=text,
+    given=text, block="encoder.albert_layer_groups.{}.albert_layers.0", value="attention.value",
+    output="attention.dense", after="attention.LayerNorm", last="full_layer_layer_norm", norm="post",
+)  # fmt: skip
+_ALBERT_SIZES = dict(**_SIZES, **_WORDS, embedding_size=16)
+LLAMA = dict(
+    given=text, block="layers.{}", value="self_attn.v_proj", output="self_attn.o_proj", causal=True, kind="rms",
+    reader="post_attention_layernorm", kv_heads=2, massive="embed_tokens.weight",
+)  # fmt: skip
+_GEMMA = LLAMA | dict(
+    head_dim=12, branch="post_attention_layernorm", reader="pre_feedforward_layernorm", gated="token", massive=""
 )
 _OPT = dict(
-    block="decoder.layers.{}",
-    value="decoder.layers.{}.self_attn.v_proj",
-    output="decoder.layers.{}.self_attn.out_proj",
-    causal=True,
-    given=text,
-)
+    given=text, block="decoder.layers.{}", value="self_attn.v_proj", output="self_attn.out_proj", causal=True
+)  # fmt: skip
 _NEOX = dict(
-    block="layers.{}",
-    value="layers.{}.attention.query_key_value",
-    output="layers.{}.attention.dense",
-    causal=True,
-    given=text,
-)
+    given=text, block="layers.{}", value="attention.query_key_value", output="attention.dense", causal=True,
+    packing="per head", massive="embed_in.weight",
+)  # fmt: skip
 _TIMM = dict(
-    library="timm",
-    block="blocks.{}",
-    value="blocks.{}.attn.qkv",
-    output="blocks.{}.attn.proj",
-    causal=None,
-    given=image,
-)
+    given=image, block="blocks.{}", value="attn.qkv", output="attn.proj", reader="norm2", causal=None,
+    packing="stacked", library="timm",
+)  # fmt: skip
 _ENCODER = dict(
-    library="torch", block="layers.{}", value="layers.{}.self_attn", output="layers.{}.self_attn", causal=None
+    block="layers.{}", value="self_attn", output="self_attn", causal=None, packing="stacked", library="torch"
 )
-_POST = dict(norm="post", after="layers.{}.norm1", last="layers.{}.norm2", parts=("attention", "norm", "mlp", "norm"))
+_PRE, _POST = dict(reader="norm2"), dict(norm="post", after="norm1", last="norm2")
+_SEQUENCE_FIRST = dict(given=padded_sequence_first, batch_first=False)
 _TOY = dict(
+    given=array, block="blocks.{}", value="attn.to_qkv", output="attn.to_out", causal=None, packing="stacked",
     library="toy",
-    block="blocks.{}",
-    value="blocks.{}.attn.to_qkv",
-    output="blocks.{}.attn.to_out",
-    parts=("attention",),
-    causal=None,
-    given=array,
-)
-_GQA = dict(**_SIZES, **_WORDS, num_key_value_heads=2)
-_OPT_SIZES = dict(
-    hidden_size=WIDTH,
-    num_hidden_layers=LAYERS,
-    num_attention_heads=HEADS,
-    ffn_dim=48,
-    word_embed_proj_dim=WIDTH,
-    max_position_embeddings=32,
-    **_WORDS,
-)
-_NEOX_CONFIG = functools.partial(_hf, "GPTNeoXModel", "GPTNeoXConfig", **_SIZES, **_WORDS)
+)  # fmt: skip
 
 _ALL = [
-    Family("ViT", _hf("ViTModel", "ViTConfig", **_SIZES, **_PICTURE), **_VIT),
-    Family("DeiT", _hf("DeiTModel", "DeiTConfig", **_SIZES, **_PICTURE), **_VIT),
-    Family(
+    described("ViT", hf("ViT", **_SIZES, **_PICTURE), **_VIT, massive="embeddings.cls_token"),
+    described("DeiT", hf("DeiT", **_SIZES, **_PICTURE), **_VIT),
+    described(
         "DINOv2",
-        _hf("Dinov2Model", "Dinov2Config", **_without(_SIZES, "intermediate_size"), **_PICTURE, drop_path_rate=0.3),
-        given=pixels,
-        block="encoder.layer.{}",
-        value="encoder.layer.{}.attention." + ("attention.value" if _DINOV2_NESTED else "v_proj"),
-        output="encoder.layer.{}.attention." + ("output.dense" if _DINOV2_NESTED else "o_proj"),
-        branch="encoder.layer.{}.layer_scale1",
+        hf("Dinov2", hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=4, **_PICTURE, drop_path_rate=0.3),
+        pixels,
+        "encoder.layer.{}",
+        "attention." + ("attention.value" if _DINOV2_NESTED else "v_proj"),
+        "attention." + ("output.dense" if _DINOV2_NESTED else "o_proj"),
+        branch="layer_scale1",
+        factor="layer_scale1.lambda1",
+        reader="norm2",
     ),
-    Family(
+    described(
         "CLIP (vision)",
-        _hf("CLIPVisionModel", "CLIPVisionConfig", **_SIZES, **_PICTURE),
-        given=pixels,
-        block=_CLIP_BLOCK,
-        value=_CLIP_BLOCK + ".self_attn.v_proj",
-        output=_CLIP_BLOCK + ".self_attn.out_proj",
+        hf("CLIPVision", **_SIZES, **_PICTURE),
+        pixels,
+        _renamed("encoder.layers.{}", "vision_model.encoder.layers.{}"),
+        "self_attn.v_proj",
+        "self_attn.out_proj",
+        reader="layer_norm2",
     ),
-    Family("BERT", _hf("BertModel", "BertConfig", **_SIZES, **_WORDS), **_BERT),
-    Family("RoBERTa", _hf("RobertaModel", "RobertaConfig", **_SIZES, **_WORDS), **_BERT),
-    Family(
-        "ALBERT",
-        _hf("AlbertModel", "AlbertConfig", **{**_SIZES, "num_hidden_layers": 12}, **_WORDS, embedding_size=16),
-        **_ALBERT,
-        runs=(0,) * 12,
-    ),
-    Family(
+    described("BERT", hf("Bert", **_SIZES, **_WORDS), **_BERT),
+    described("RoBERTa", hf("Roberta", **_SIZES, **_WORDS), **_BERT),
+    described("ALBERT", hf("Albert", **_ALBERT_SIZES | dict(num_hidden_layers=12)), **_ALBERT, runs=(0,) * 12),
+    described(
         "ALBERT (2 groups)",
-        _hf(
-            "AlbertModel",
-            "AlbertConfig",
-            **{**_SIZES, "num_hidden_layers": 4},
-            **_WORDS,
-            embedding_size=16,
-            num_hidden_groups=2,
-        ),
+        hf("Albert", **_ALBERT_SIZES | dict(num_hidden_layers=4), num_hidden_groups=2),
         **_ALBERT,
         runs=(0, 0, 1, 1),
     ),
-    Family(
+    described(
         "DistilBERT",
-        _hf("DistilBertModel", "DistilBertConfig", dim=WIDTH, n_layers=2, n_heads=4, hidden_dim=48, vocab_size=64),
-        given=text,
-        block="transformer.layer.{}",
-        value="transformer.layer.{}.attention.v_lin",
-        output="transformer.layer.{}.attention.out_lin",
-        after="transformer.layer.{}.sa_layer_norm",
-        last="transformer.layer.{}.output_layer_norm",
+        hf("DistilBert", dim=WIDTH, n_layers=2, n_heads=4, hidden_dim=48, vocab_size=64),
+        text,
+        "transformer.layer.{}",
+        "attention.v_lin",
+        "attention.out_lin",
+        after="sa_layer_norm",
+        last="output_layer_norm",
         norm="post",
-        parts=("attention", "norm", "mlp", "norm"),
     ),
-    Family(
+    described(
         "ModernBERT",
-        _hf(
-            "ModernBertModel", "ModernBertConfig", **_SIZES, **_WORDS, cls_token_id=1, sep_token_id=2, local_attention=4
-        ),
-        given=text,
-        block="layers.{}",
-        value="layers.{}.attn.Wqkv",
-        output="layers.{}.attn.Wo",
+        hf("ModernBert", **_SIZES, **_WORDS, cls_token_id=1, sep_token_id=2, local_attention=4),
+        *(text, "layers.{}", "attn.Wqkv", "attn.Wo"),
+        reader="mlp_norm",
+        packing="stacked",
         local=True,
     ),
-    Family(
+    described(
         "GPT-2",
-        _hf("GPT2Model", "GPT2Config", n_embd=WIDTH, n_layer=2, n_head=4, n_positions=32, **_WORDS),
-        given=text,
-        block="h.{}",
-        value="h.{}.attn.c_attn",
-        output="h.{}.attn.c_proj",
+        hf("GPT2", n_embd=WIDTH, n_layer=2, n_head=4, n_positions=32, **_WORDS),
+        *(text, "h.{}", "attn.c_attn", "attn.c_proj"),
+        reader="ln_2",
+        packing="conv",
         causal=True,
+        massive="wte.weight",
     ),
-    Family("GPT-NeoX (parallel)", _NEOX_CONFIG(use_parallel_residual=True), **_NEOX),
-    Family("GPT-NeoX (one after another)", _NEOX_CONFIG(use_parallel_residual=False), **_NEOX),
-    Family("OPT", _hf("OPTModel", "OPTConfig", **_OPT_SIZES), **_OPT),
-    Family(
+    described(
+        "GPT-NeoX (parallel)",
+        hf("GPTNeoX", **_SIZES, **_WORDS, use_parallel_residual=True),
+        **_NEOX,
+        beside=(("mlp", 1.0),),
+    ),
+    described(
+        "GPT-NeoX (one after another)",
+        hf("GPTNeoX", **_SIZES, **_WORDS, use_parallel_residual=False),
+        **_NEOX,
+        reader="post_attention_layernorm",
+    ),
+    described("OPT", hf("OPT", **_OPT_SIZES), **_OPT, reader="final_layer_norm"),
+    described(
         "OPT (Post-LN)",
-        _hf("OPTModel", "OPTConfig", **_OPT_SIZES, do_layer_norm_before=False),
+        hf("OPT", **_OPT_SIZES, do_layer_norm_before=False),
         **_OPT,
         norm="post",
-        after="decoder.layers.{}.self_attn_layer_norm",
-        last="decoder.layers.{}.final_layer_norm",
-        parts=("attention", "norm", "mlp", "norm"),
+        after="self_attn_layer_norm",
+        last="final_layer_norm",
     ),
-    Family("Llama", _hf("LlamaModel", "LlamaConfig", **_GQA), **_LLAMA),
-    Family("Mistral", _hf("MistralModel", "MistralConfig", **_GQA, sliding_window=4), **_LLAMA),
-    Family("Qwen3", _hf("Qwen3Model", "Qwen3Config", **_GQA, head_dim=12), **_LLAMA | dict(head_dim=12)),
-    Family(
-        "Gemma 2",
-        _hf("Gemma2Model", "Gemma2Config", **_GQA, head_dim=12, sliding_window=4, attn_implementation="eager"),
-        **_LLAMA | dict(head_dim=12, branch="layers.{}.post_attention_layernorm", gated=True),
-    ),
-    Family(
-        "Gemma 3",
-        _hf("Gemma3TextModel", "Gemma3TextConfig", **_GQA, head_dim=12, sliding_window=4),
-        **_LLAMA | dict(head_dim=12, branch="layers.{}.post_attention_layernorm", gated=True),
-    ),
-    Family("SmolLM3", _hf("SmolLM3Model", "SmolLM3Config", **_GQA), **_LLAMA),
-    Family("Phi-3", _hf("Phi3Model", "Phi3Config", **_GQA), **_LLAMA | dict(value="layers.{}.self_attn.qkv_proj")),
-    Family(
+    described("Llama", hf("Llama", **_GQA), **LLAMA),
+    described("Mistral", hf("Mistral", **_GQA, sliding_window=4), **LLAMA),
+    described("Qwen3", hf("Qwen3", **_GQA, head_dim=12), **LLAMA, head_dim=12),
+    described("Gemma 2", hf("Gemma2", **_GQA, head_dim=12, sliding_window=4, attn_implementation="eager"), **_GEMMA),
+    described("Gemma 3", hf("Gemma3Text", **_GQA, head_dim=12, sliding_window=4), **_GEMMA),
+    described("SmolLM3", hf("SmolLM3", **_GQA), **LLAMA),
+    described("Phi-3", hf("Phi3", **_GQA), **LLAMA | dict(value="self_attn.qkv_proj"), packing="stacked"),
+    described(
         "Whisper (encoder)",
-        _hf(
-            "WhisperModel",
-            "WhisperConfig",
-            d_model=WIDTH,
-            encoder_layers=LAYERS,
-            decoder_layers=1,
-            encoder_attention_heads=HEADS,
-            decoder_attention_heads=2,
-            encoder_ffn_dim=48,
-            decoder_ffn_dim=48,
-            max_source_positions=TOKENS,
-            num_mel_bins=8,
-            decoder_start_token_id=1,
-            **_WORDS,
-        ),
-        given=sound,
-        block="encoder.layers.{}",
-        value="encoder.layers.{}.self_attn.v_proj",
-        output="encoder.layers.{}.self_attn.out_proj",
+        hf("Whisper", **_WHISPER_SIZES, max_source_positions=TOKENS, num_mel_bins=8),
+        *(sound, "encoder.layers.{}", "self_attn.v_proj", "self_attn.out_proj"),
+        reader="final_layer_norm",
     ),
-    Family(
+    described(
         "T5 (encoder)",
-        _hf("T5EncoderModel", "T5Config", d_model=WIDTH, d_kv=12, num_layers=2, num_heads=4, d_ff=48, vocab_size=64),
-        given=text,
-        block="encoder.block.{}",
-        value="encoder.block.{}.layer.0.SelfAttention.v",
-        output="encoder.block.{}.layer.0.SelfAttention.o",
+        hf("T5", "EncoderModel", d_model=WIDTH, d_kv=12, num_layers=2, num_heads=4, d_ff=48, vocab_size=64),
+        *(text, "encoder.block.{}", "layer.0.SelfAttention.v", "layer.0.SelfAttention.o"),
+        reader="layer.1.layer_norm",
         kind="rms",
         head_dim=12,
     ),
-    Family("timm ViT", _timm("vision_transformer", "VisionTransformer"), **_TIMM),
-    Family(
+    described("timm ViT", _timm("vision_transformer", "VisionTransformer"), **_TIMM, massive="cls_token"),
+    described(
         "timm ViT (q/k norm, LayerScale)",
         _timm("vision_transformer", "VisionTransformer", qk_norm=True, init_values=0.1),
         **_TIMM,
-        branch="blocks.{}.ls1",
+        branch="ls1",
+        factor="ls1.gamma",
     ),
-    Family(
-        "torch encoder (Post-LN)",
-        lambda: _encoder(),
-        **_ENCODER,
-        **_POST,
-        given=padded_sequence_first,
-        batch_first=False,
-    ),
-    Family(
+    described("torch encoder (Post-LN)", lambda: _encoder(), **_ENCODER, **_POST, **_SEQUENCE_FIRST),
+    described(
         "torch encoder (Post-LN, batch first)", lambda: _encoder(batch_first=True), **_ENCODER, **_POST, given=padded
     ),
-    Family(
-        "torch encoder (Pre-LN)",
-        lambda: _encoder(norm_first=True),
-        **_ENCODER,
-        given=padded_sequence_first,
-        batch_first=False,
-    ),
-    Family(
+    described("torch encoder (Pre-LN)", lambda: _encoder(norm_first=True), **_ENCODER, **_PRE, **_SEQUENCE_FIRST),
+    described(
         "torch encoder (Pre-LN, batch first)",
         lambda: _encoder(norm_first=True, batch_first=True),
         **_ENCODER,
+        **_PRE,
         given=padded,
     ),
-    Family(
+    described(
         "around nn.MultiheadAttention",
         lambda: Stack(HandBlock(), HandBlock()),
-        library="torch",
-        given=array,
-        block="blocks.{}",
-        value="blocks.{}.attn",
-        output="blocks.{}.attn",
-        causal=None,
+        **_ENCODER | _PRE | dict(given=array, block="blocks.{}", value="attn", output="attn"),
     ),
-    Family("attention alone (Pre-LN)", lambda: Stack(ToyBlock(True), ToyBlock(True)), **_TOY),
-    Family(
+    described("attention alone (Pre-LN)", lambda: Stack(ToyBlock(True), ToyBlock(True)), **_TOY),
+    described(
         "attention alone (no norm)", lambda: Stack(ToyBlock(False), ToyBlock(False)), **_TOY, norm="none", kind=None
     ),
 ]
@@ -558,17 +597,17 @@ class ExtraKey(HandBlock):
         self.attn = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, add_zero_attn=True)
 
 
+def _parallel_scaling() -> nn.Module:
+    timm_models.timm()
+    from timm.models.vision_transformer import ParallelScalingBlock
+
+    return _timm("vision_transformer", "VisionTransformer", block_fn=ParallelScalingBlock)()
+
+
+_NO_BIAS = "its value bias is put together again in every call", "qkv did not run"
 REFUSED = [
-    Refused(
-        "timm EVA", _timm("eva", "Eva"), image, "its value bias is put together again in every call", "qkv did not run"
-    ),
-    Refused(
-        "timm BEiT",
-        _timm("beit", "Beit"),
-        image,
-        "its value bias is put together again in every call",
-        "qkv did not run",
-    ),
+    Refused("timm EVA", _timm("eva", "Eva"), image, *_NO_BIAS),
+    Refused("timm BEiT", _timm("beit", "Beit"), image, *_NO_BIAS),
     Refused(
         "timm EVA (separate q, k, v)",
         _timm("eva", "Eva", qkv_fused=False),
@@ -578,7 +617,7 @@ REFUSED = [
     ),
     Refused(
         "timm ViT with parallel scaling blocks",
-        lambda: _timm("vision_transformer", "VisionTransformer", block_fn=_timm_block("ParallelScalingBlock"))(),
+        _parallel_scaling,
         image,
         "one weight has q, k, v and the MLP's first layer",
         "no attention found",
@@ -592,13 +631,6 @@ REFUSED = [
         library="torch",
     ),
 ]
-
-
-def _timm_block(name: str) -> Any:
-    timm_models.timm()
-    from timm.models import vision_transformer
-
-    return getattr(vision_transformer, name)
 
 
 def usable() -> list[str]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from adversary.numbers.family_oracle import Passage, passages, stream
+from adversary.numbers.family_oracle import metrics as slow_metrics
 from support.families import FAMILIES, HEADS, WIDTH, Family, run, tensors
 from support.oracles import apply_layer, centred_basis, dense_radii, layer_matrix, radius
 from torch import Tensor, nn
@@ -22,101 +23,6 @@ from oversmooth import Diagnosis, diagnose
 from oversmooth.anatomy import Anatomy, locate
 from oversmooth.observe import Observer, study
 from oversmooth.observe.watch import Watch
-
-# What the model itself returns, and what was caught of it
-
-
-@dataclass
-class Passage:
-    """One run through one block, heard by hooks of our own, in float64 with attention computed step by step."""
-
-    place: int
-    x: Tensor
-    y: Tensor = field(default_factory=lambda: torch.empty(0))
-    values_from: Tensor = field(default_factory=lambda: torch.empty(0))
-    attention_out: Tensor = field(default_factory=lambda: torch.empty(0))
-    branch: Tensor = field(default_factory=lambda: torch.empty(0))
-    after: Tensor = field(default_factory=lambda: torch.empty(0))
-    before_last: Tensor = field(default_factory=lambda: torch.empty(0))
-    A: Tensor = field(default_factory=lambda: torch.empty(0))
-
-
-def _first(args: Any, kwargs: Any) -> Tensor:
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, (tuple, list)) and value:
-            return _first(value, {})
-        # By width: blocks may give attention's weights before the tokens.
-        if isinstance(value, Tensor) and value.is_floating_point() and value.shape[-1] == WIDTH:
-            return value.detach()
-    raise AssertionError("a module got no tensor")
-
-
-@functools.cache
-def passages(name: str) -> list[Passage]:
-    family = FAMILIES[name]
-    model = family.make(torch.float64)
-    if family.library == "transformers":
-        model.set_attn_implementation("eager")
-    modules = dict(model.named_modules())
-    found: list[Passage] = []
-    weights: list[Tensor] = []
-
-    def order(x: Tensor) -> Tensor:
-        x = x if family.batch_first else x.transpose(0, 1)
-        return x.reshape(2, -1, x.shape[-1])  # OPT's norms see all texts in one row
-
-    def enter(place: int, _: nn.Module, args: Any, kwargs: Any) -> None:
-        found.append(Passage(place, order(_first(args, kwargs))))
-
-    def hear(what: str, _: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
-        if what in ("values_from", "before_last"):
-            setattr(found[-1], what, order(_first(args, kwargs)))
-        else:
-            setattr(found[-1], what, order(_first((out,), {})))
-
-    for place in sorted(set(family.runs)):
-        block = modules[family.block.format(place)]
-        block.register_forward_pre_hook(functools.partial(enter, place), with_kwargs=True)
-        listens = [("values_from", family.value), ("attention_out", family.output)]
-        listens += [("branch", family.branch or family.output), ("after", family.after), ("before_last", family.last)]
-        listens.append(("y", family.block))
-        for what, module in listens:
-            if module:
-                modules[module.format(place)].register_forward_hook(functools.partial(hear, what), with_kwargs=True)
-        _record_weights(family, modules, place, weights)
-    # With gradients: torch's encoders would take a fast path that calls none of their parts.
-    out = run(
-        model, family.inputs(torch.float64), **({"output_attentions": True} if family.library == "transformers" else {})
-    )
-    weights = list(out.attentions) if family.library == "transformers" else weights
-    assert len(found) == len(weights) == len(family.runs)
-    for passage, A in zip(found, weights, strict=True):
-        passage.A = A.detach().double()
-    return found
-
-
-def _record_weights(family: Family, modules: dict[str, nn.Module], place: int, weights: list[Tensor]) -> None:
-    """Attention of libraries that do not give it away."""
-    if family.library == "timm":
-        attention = modules[f"blocks.{place}.attn"]
-        attention.fused_attn = False
-        attention.attn_drop.register_forward_pre_hook(lambda _, args: weights.append(args[0]))
-    elif family.library == "torch":
-        attention = modules[family.value.format(place)]
-        hidden = None if family.mask() is None else ~family.mask()
-
-        def ask(module: nn.Module, args: Any, kwargs: Any, _: Any) -> None:
-            h = args[0] if args else kwargs["query"]
-            weights.append(type(module).forward(module, h, h, h, hidden, average_attn_weights=False)[1])
-
-        attention.register_forward_hook(ask, with_kwargs=True)
-    elif family.library == "toy":
-
-        def softmax(_: nn.Module, __: Any, out: Tensor) -> None:
-            q, k, _v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in out.chunk(3, -1))
-            weights.append((q @ k.mT / q.shape[-1] ** 0.5).softmax(-1))
-
-        modules[family.value.format(place)].register_forward_hook(softmax)
 
 
 @functools.cache
@@ -128,36 +34,6 @@ def anatomy(name: str) -> Anatomy:
 def diagnosis(name: str) -> Diagnosis:
     family = FAMILIES[name]
     return diagnose(family.make(), family.inputs(), name=name, joined=2, depth=4)
-
-
-# Slow numbers
-
-
-def slow_metrics(x: Tensor) -> dict[str, float]:
-    """Of one array (n, d), from the definitions, in float64."""
-    x = x.double()
-    mean = x.mean(0, keepdim=True).expand_as(x)
-    unit = x / x.norm(dim=-1, keepdim=True)
-    pairs = (unit @ unit.mT)[~torch.eye(len(x), dtype=torch.bool)]
-    s = torch.linalg.svdvals(x)
-    p = s / s.sum()
-    return {
-        "hfc_lfc": ((x - mean).norm() / mean.norm()).item(),
-        "log_hfc": (x - mean).norm().log().item(),
-        "log_lfc": mean.norm().log().item(),
-        "log_hfc_lfc": ((x - mean).norm() / mean.norm()).log().item(),
-        "cos": pairs.mean().item(),
-        "abs_cos": pairs.abs().mean().item(),
-        "effective_rank": (-(p * p.log()).sum()).exp().item(),
-        "stable_rank": (s.square().sum() / s[0] ** 2).item(),
-        "sigma_ratio": (s[1] / s[0]).item(),
-        "rank_one_distance": (s[1:].square().sum() / s.square().sum()).sqrt().item(),
-    }
-
-
-def over_inputs(family: Family, x: Tensor) -> dict[str, Tensor]:
-    rows = [slow_metrics(x[i][keep]) for i, keep in enumerate(family.rows())]
-    return {name: torch.tensor([row[name] for row in rows], dtype=torch.float64) for name in rows[0]}
 
 
 def near(got: Any, expected: Any, what: str, tolerance: float = 1e-4) -> None:
@@ -188,28 +64,29 @@ def check_weights(name: str) -> None:
     """``Σ_h A_h (x W_V^h + b_V^h) W_O^h + b_O`` is what attention returned and, scaled, what was added."""
     family = FAMILIES[name]
     for layer, passage in zip(locate(family.make(torch.float64)), passages(name), strict=True):
-        values = passage.values_from[:, None] @ layer.W_V
+        values = passage.heard["in:" + family.value][:, None] @ layer.W_V
         if layer.value_bias is not None:
             values = values + layer.value_bias[:, None]
         offset = 0.0 if layer.output_bias is None else layer.output_bias
         out = ((passage.A @ values) @ layer.raw_W_O).sum(1) + offset
         for i, keep in enumerate(family.rows()):
-            near(out[i][keep], passage.attention_out[i][keep], f"{layer}: attention's output", 1e-6)
+            near(out[i][keep], passage.heard["out:" + family.output][i][keep], f"{layer}: attention's output", 1e-6)
         if layer.layer_scale is not None:
             scale = layer.weights.read(layer.layer_scale)
             near(layer.W_O, layer.raw_W_O * scale, f"{layer}: W_O with its scale", 1e-12)
-            near(out * scale, passage.branch, f"{layer}: what is added", 1e-6)
+            near(out * scale, passage.heard["out:" + family.branch], f"{layer}: what is added", 1e-6)
         if layer.norm is not None:
-            check_norm(layer, passage)
+            check_norm(family, layer, passage)
 
 
-def check_norm(layer: Any, passage: Passage) -> None:
+def check_norm(family: Family, layer: Any, passage: Passage) -> None:
     """The norm, written out with what anatomy says, against what it gave."""
-    x = passage.x if layer.norm_position == "pre" else passage.x + passage.branch
+    pre = layer.norm_position == "pre"
+    x = passage.x if pre else passage.x + passage.heard["out:" + (family.branch or family.output)]
     z = x - x.mean(-1, keepdim=True) if layer.norm.kind == "layer" else x
     z = z / (z.square().mean(-1, keepdim=True) + 1e-6).sqrt() * layer.norm.gamma
     z = z if layer.norm.beta is None else z + layer.norm.beta
-    near(z, passage.values_from if layer.norm_position == "pre" else passage.after, f"{layer}: its norm", 1e-3)
+    near(z, passage.heard["in:" + family.value if pre else "out:" + family.after], f"{layer}: its norm", 1e-3)
 
 
 FIELDS = ("block", "heads", "kv_heads", "head_dim", "width", "causal", "norm_position", "has_bias", "layer_scale")
@@ -368,19 +245,6 @@ def check_negative_share(name: str, variant: str = "raw") -> None:
         near(found.spectrum.joined[variant].negative_share, expected, f"{layer}: negative share, {variant}", 1e-6)
 
 
-def check_folded_negative_share(name: str) -> None:
-    check_negative_share(name, "folded")
-
-
-def _inverse_sigma(family: Family, x: Tensor, kind: str) -> float:
-    rows = []
-    for i, keep in enumerate(family.rows()):
-        tokens = x[i][keep]
-        square = tokens.var(-1, unbiased=False) if kind == "layer" else tokens.square().mean(-1)
-        rows.append(square.rsqrt().mean().item())
-    return sum(rows) / len(rows)
-
-
 def check_extrapolation(name: str) -> None:
     """The last block once more: its radii from dense matrices, attention alone step by step, and the block itself."""
     family, found = FAMILIES[name], diagnosis(name)
@@ -478,14 +342,12 @@ def real_course(name: str, places: tuple[int, ...]) -> list[float]:
     else:
         axis = 0 if family.batch_first else 1
         given = {k: v.narrow(axis if v.is_floating_point() else 0, 0, 1) for k, v in given.items()}
-    hooks = []
-    for place in sorted(set(family.runs)):
-
-        def keep(_: nn.Module, args: Any, kwargs: Any, place: int = place) -> None:
-            calls[place] = (args, kwargs)
-
-        hooks.append(modules[family.block.format(place)].register_forward_pre_hook(keep, with_kwargs=True))
-    run(model, given, **({"use_cache": False} if family.causal else {}))
+    blocks = {place: modules[family.block.format(place)] for place in set(family.runs)}
+    hooks = [
+        block.register_forward_pre_hook(lambda _, *call, place=place: calls.update({place: call}), with_kwargs=True)
+        for place, block in blocks.items()
+    ]
+    run(model, given)
     for hook in hooks:
         hook.remove()
     x = passages(name)[-1].y[:1]
@@ -493,10 +355,10 @@ def real_course(name: str, places: tuple[int, ...]) -> list[float]:
     out = [slow_metrics(x.reshape(-1, WIDTH))["log_hfc_lfc"]]
     for place in places:
         args, kwargs = calls[place]
-        stream = _first(args, kwargs)
-        args = tuple(x if isinstance(a, Tensor) and a.shape == stream.shape else a for a in args)
-        kwargs = {k: x if isinstance(v, Tensor) and v.shape == stream.shape else v for k, v in kwargs.items()}
-        x = _first((modules[family.block.format(place)](*args, **kwargs),), {})
+        old = stream((args, kwargs))
+        args = tuple(x if isinstance(a, Tensor) and a.shape == old.shape else a for a in args)
+        kwargs = {k: x if isinstance(v, Tensor) and v.shape == old.shape else v for k, v in kwargs.items()}
+        x = stream(blocks[place](*args, **kwargs))
         out.append(slow_metrics(x.reshape(-1, WIDTH))["log_hfc_lfc"])
     return out
 

@@ -1,19 +1,39 @@
 """Two real processes, joined by gloo, and one alone beside them: each runs the ``work(ranks, name)`` of a script."""
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from support.places import TEST_FOLDERS
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process's place among all."""
+
+    rank: int = 0
+    world: int = 1
+
+
+@contextlib.contextmanager
+def joined(_device):
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    yield Ranks(dist.get_rank(), dist.get_world_size())
+    dist.destroy_process_group()
+
 
 _BEFORE = """
 import os, signal, sys
 sys.path[:0] = {tests!r}
 from pathlib import Path
 import torch
-from oversmooth_papers.engine.ranks import Ranks, joined
+from {ranks} import Ranks, joined
 folder, cpu = Path({folder!r}), torch.device("cpu")
 """
 _AFTER = """
@@ -40,15 +60,18 @@ work(Ranks(), "one")
 """
 
 
-def run(script: str, new_folder) -> Path:
-    """The folder in which both have worked: ``folder`` in the script, as ``cpu`` is the device."""
+def run(script: str, new_folder, ranks: str = __name__) -> Path:
+    """The folder in which both have worked: ``folder`` in the script, as ``cpu`` is the device.
+
+    ranks: the module that joins them, if it is what is tested.
+    """
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for _ in range(5):  # somebody else may take the port before they do
         folder = new_folder()
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
-        before = _BEFORE.format(tests=TEST_FOLDERS, folder=str(folder))
+        before = _BEFORE.format(tests=TEST_FOLDERS, folder=str(folder), ranks=ranks)
         command = [sys.executable, "-c", before + script + _AFTER.format(port=port)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment)
         if "EADDRINUSE" not in done.stderr:

@@ -6,6 +6,7 @@ Plain functions, so that a machine without pytest can run them too: python paper
 import gc
 import sys
 import tempfile
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,11 +19,15 @@ from support import language_example as language
 from support import train_example
 from support.gpu import run_named
 from support.train_example import RECIPE, blobs, plain, splits, step_of, train
+from support.watched import same
 
+from oversmooth.monitor import MonitorWarning
 from oversmooth.safety.errors import InputError
 from oversmooth.steering.ramps import hold_strengths
 from oversmooth_papers import compiling, cuda_graphs
 from oversmooth_papers.engine import loop
+from oversmooth_papers.engine.monitored import MonitorWatcher
+from oversmooth_papers.engine.result import WatchSettings
 from oversmooth_papers.engine.smoothing import SmoothingProbe
 from oversmooth_papers.tables.neutreno.methods import METHODS
 from oversmooth_papers.tasks.images import data, task
@@ -422,6 +427,40 @@ def check_V_is_orthonormal_inside_a_graph():
         on_cpu = changed.cpu().requires_grad_()
         V = orthogonal.orthonormal(on_cpu)
         close({kind: out}, {kind: V.detach()}, 1e-4)
+
+
+def check_our_trainer_is_the_same_with_looks():
+    """By a graph of its own, and by the monitor, which looks eagerly between replays of the step."""
+    tasks = {
+        "images": lambda: ImagesTask(replace(RECIPE, variant="neutreno:strength=0.4"), splits()),
+        "sharpened images": lambda: ImagesTask(replace(RECIPE, variant="sharpen"), splits()),
+        "language": lambda: language.task_of(language.RECIPE),  # with dropout
+    }
+    for name, made in tasks.items():
+        # Compiled code adds up an embedding's gradients in any order: two language runs without looks differ as well.
+        compiled = name != "language"
+
+        def trained(every, watcher=SmoothingProbe, made=made, compiled=compiled):
+            watch = WatchSettings(monitor=every, evaluate=0, watcher=watcher)
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always", MonitorWarning)
+                result = loop.train(made(), device="cuda", compiled=compiled, watch=watch)
+            failed = [str(one.message) for one in said if one.category is MonitorWarning]
+            assert not failed, failed
+            return result
+
+        plain = trained(0)
+        for watcher in (SmoothingProbe, MonitorWatcher):
+            often, seldom = trained(1, watcher), trained(3, watcher)
+            assert len(often.smoothing) == often.steps, (name, watcher.__name__)
+            assert len(often.smoothing) > len(seldom.smoothing) > 0
+            for other in (often, seldom):
+                assert same(plain.model, other.model), (name, watcher.__name__)
+                losses = [[row["loss"] for row in one.epochs] for one in (plain, other)]
+                assert losses[0] == losses[1], (name, watcher.__name__)
+        rows = often.smoothing
+        assert all("rank_one_distance" in row for row in rows), name
+        assert [row["step"] for row in rows if "rho_smooth" in row] == list(range(1, often.steps + 1, 10)), name
 
 
 CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]

@@ -58,7 +58,7 @@ def asked_to_leave(rank):
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    return two_processes.run(_WORK, lambda: tmp_path_factory.mktemp("ranks"))
+    return two_processes.run(_WORK, lambda: tmp_path_factory.mktemp("ranks"), "oversmooth_papers.engine.ranks")
 
 
 @pytest.mark.parametrize("variant", some(["sharpen", "plain"], 2))

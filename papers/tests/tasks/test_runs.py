@@ -137,7 +137,7 @@ def work(ranks, name):
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    return two_processes.run(_WORK, lambda: tmp_path_factory.mktemp("two"))
+    return two_processes.run(_WORK, lambda: tmp_path_factory.mktemp("two"), "oversmooth_papers.engine.ranks")
 
 
 @nightly

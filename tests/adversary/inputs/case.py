@@ -7,6 +7,7 @@ would meet: the exit code, what was printed, the time and memory it took, and wh
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import shutil
@@ -21,6 +22,8 @@ from typing import Any, Literal
 LONGEST_SENTENCE = 300
 MOST_MEMORY = 2 * 1024**3
 """Bytes above what the process held before the command."""
+MOST_SECONDS, IMPORTS = 10.0, 20.0
+"""Of a processor; the second on top where the package, or torch too, is imported anew."""
 MARKER = "CODE-RAN"
 """The file that hostile code writes."""
 _BIDI = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}
@@ -61,6 +64,23 @@ class Place:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
         return target
+
+    def edit_json(self, name: str, change: Callable[[Any], Any]) -> None:
+        """Change a JSON file, in place or by what is returned."""
+        file = self.folder / name
+        found = json.loads(file.read_text()) if file.exists() else {}
+        changed = change(found)
+        file.write_text(json.dumps(found if changed is None else changed))
+
+    def edit_arrays(self, name: str, change: Callable[[str, Any], Any], metadata: Any = lambda found: found) -> None:
+        """Change each array of a safetensors file, and what it says of itself."""
+        from safetensors import safe_open
+        from safetensors.torch import load_file, save_file
+
+        file = self.folder / name
+        with safe_open(file, "pt") as opened:
+            said = metadata(opened.metadata() or {})
+        save_file({name: change(name, array).contiguous() for name, array in load_file(file).items()}, file, said)
 
     @property
     def marker(self) -> Path:
@@ -111,6 +131,11 @@ class Case:
     """What else must be so: a complaint if it is not."""
 
     @property
+    def imported(self) -> bool:
+        """Whether the process that runs it has imported everything before."""
+        return self.process == "forked" and not self.environment and not self.blocked
+
+    @property
     def group(self) -> str:
         return self.name.partition("/")[0]
 
@@ -132,10 +157,10 @@ class Outcome:
 
     @property
     def sentence(self) -> str:
-        """What follows ``oversmooth:`` on stderr, to its end."""
-        text = self.err.decode("utf-8", "replace")
+        """What follows ``oversmooth:`` on stderr; or its last line, as of commands that name several files."""
+        text = self.err.decode("utf-8", "replace").rstrip("\n")
         found = re.search(r"^oversmooth: (.*)", text, re.MULTILINE | re.DOTALL)
-        return found[1].rstrip("\n") if found else ""
+        return found[1] if found else text.rpartition("\n")[2]
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -181,6 +206,8 @@ def _of_process(case: Case, outcome: Outcome) -> list[str]:
     allowed = case.codes or {"refused": (2,), "fine": (0,), "either": (0, 2)}[case.expected]
     if outcome.hung:
         wrong.append("hang")
+    elif outcome.seconds > MOST_SECONDS + (0.0 if case.imported else IMPORTS) and not case.slow:
+        wrong.append(f"time: {outcome.seconds:.0f} s of a processor")
     elif outcome.memory > MOST_MEMORY:
         wrong.append(f"memory: {outcome.memory / 1e9:.1f} GB or more")
     elif outcome.code is not None and outcome.code < 0 and outcome.code not in case.codes:

@@ -1,14 +1,17 @@
 """Bad input, case by case: ``python -m adversary.inputs.corpus`` runs all of it and prints what held.
 
-`attacks` lists where the cases come from. The table has a line a case: its exit code, its sentence, and the verdict.
+The cases come from `attacks`: one module a class of attack, each with ``cases()``, here and in the tests of the papers.
+The table has a line a case: its exit code, its sentence, and the verdict.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import itertools
 import os
 import pickle
+import pkgutil
 import random
 import re
 import shlex
@@ -59,12 +62,12 @@ def every_case(alike: bool = False) -> list[Case]:
     """alike: those too that differ little from others."""
     from adversary.inputs import attacks
 
-    found = [
-        case
-        for attack in attacks.ALL
-        for number, case in enumerate(attack.cases())
-        if alike or number % ALIKE.get(case.group, 1) == 0
-    ]
+    found = []
+    for name in sorted(module.name for module in pkgutil.iter_modules(attacks.__path__)):
+        attack = importlib.import_module(f"{attacks.__name__}.{name}")
+        for number, case in enumerate(attack.cases() if hasattr(attack, "cases") else ()):
+            if alike or number % ALIKE.get(case.group, 1) == 0:
+                found.append(case)
     twice = [name for name, times in Counter(case.name for case in found).items() if times > 1]
     assert not twice, f"two cases of one name: {twice[:5]}"
     return found

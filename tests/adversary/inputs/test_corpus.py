@@ -3,12 +3,11 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from support.nightly import NIGHTLY
+from support.places import TEST_FOLDERS
 
-TESTS = Path(__file__).parents[2]
 CASES = 2000 if NIGHTLY else 18
 GROUPS = (
     "options", "weights", "configs", "shards", "code", "kinds", "names", "data", "diagnoses", "runs", "outputs",
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.xdist_group("corpus")  # the sample is run once
 def rows(tmp_path_factory):
     """The table's lines, from a process of its own: it forks, which is no good after threads."""
     table = tmp_path_factory.mktemp("corpus") / "table.tsv"
-    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([*TEST_FOLDERS, *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         [sys.executable, "-m", "adversary.inputs.corpus", "--sample", str(CASES), "--jobs", "1", "--table", table],
         env={**os.environ, "PYTHONPATH": path},

@@ -24,6 +24,7 @@ def test_a_good_refusal_holds(tmp_path):
         ({"code": 1, "err": b"Traceback (most recent call last):\n  File x\nKeyError: 'a'\n"}, "traceback: KeyError"),
         ({"err": b"Exception ignored in: <x>\n" + REFUSED}, "traceback"),
         ({"hung": True, "code": -9}, "hang"),
+        ({"seconds": 11.0}, "time: 11 s"),
         ({"memory": 3 * 10**9}, "memory: 3.0 GB"),
         ({"survivors": True}, "a process was left"),
         ({"err": b"oversmooth: \x1b[31mred\n"}, "raw control characters"),

@@ -29,11 +29,8 @@ from typing import NoReturn
 
 from adversary.inputs.case import MOST_MEMORY, Case, Outcome, Place, contents
 
-SECONDS = 30.0
-START_UP = 20.0
-"""Seconds a new interpreter may take on top, to import torch."""
-_STEP = 0.1
-"""Seconds between two looks that count at most: a machine that was halted in between is not a command that hangs."""
+SECONDS = 120.0
+"""After which a command hangs, on a machine that others use too; what it computes itself is judged by MOST_SECONDS."""
 _BLOCKS_OF_A_FULL_DISK = 2048
 QUIET = {
     "OMP_NUM_THREADS": "1",
@@ -108,29 +105,23 @@ def run(case: Case, place: Place) -> Outcome:
 
 def _run(case: Case, place: Place, log: Path) -> Outcome:
     terminal = pty.openpty() if case.process == "terminal" else None
-    held = _held()
+    held, began = _held(), time.monotonic()
     pid = os.fork()
     if pid == 0:
         _become(case, place, log, terminal)
-    if not terminal:
-        with contextlib.suppress(OSError):
-            os.setpgid(pid, pid)
-    shown = bytearray()
     if terminal:
         os.close(terminal[1])
-    limit = SECONDS + (0.0 if case.process == "forked" else START_UP)
-    hung = built = False
-    clock = _Clock(pid)
-    most = 0
+    else:
+        with contextlib.suppress(OSError):
+            os.setpgid(pid, pid)
+    shown, hung, most = bytearray(), False, 0
     while True:
-        if not built and (log / "built").exists():
-            built, clock.seconds = True, 0.0  # making the files is not the command's time
         if terminal:
             _read(terminal[0], shown)
         done, status, used = os.wait4(pid, os.WNOHANG)
         if done:
             break
-        hung = hung or clock.look() > limit
+        hung = hung or time.monotonic() - began > SECONDS
         most = max(most, _held(pid) - held)
         if hung or most > MOST_MEMORY:
             _end(pid)
@@ -141,17 +132,17 @@ def _run(case: Case, place: Place, log: Path) -> Outcome:
         os.close(terminal[0])
     after = contents(place.folder)
     _readable_again(place.folder)
+    code: int | None = os.waitstatus_to_exitcode(status)
     try:
-        arguments, before = pickle.loads((log / "built").read_bytes())
-        code: int | None = os.waitstatus_to_exitcode(status)
+        arguments, before, spent = pickle.loads((log / "built").read_bytes())
     except FileNotFoundError:
-        arguments, before, code = [], {}, None
+        arguments, before, spent, code = [], {}, 0.0, None
     encoding = case.environment.get("PYTHONIOENCODING", "utf-8")
     return Outcome(
         code=code,
         out=bytes(shown) if terminal else _bytes(log / "stdout", encoding),
         err=_without_colours(bytes(shown)) if terminal else _bytes(log / "stderr", encoding),
-        seconds=clock.seconds,
+        seconds=used.ru_utime + used.ru_stime - spent,
         memory=max(0, most, used.ru_maxrss * 1024 - held),
         hung=hung,
         survivors=survivors and not hung,
@@ -178,28 +169,6 @@ def _held(pid: int | str = "self") -> int:
             return int(file.read().split()[1]) * resource.getpagesize()
     except (OSError, IndexError):
         return 0
-
-
-class _Clock:
-    """Seconds that a process had: without those in which it stood in line for a processor, or was halted by others."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid, self.seconds = pid, 0.0
-        self.at, self.waited = time.monotonic(), 0.0
-
-    def look(self) -> float:
-        try:
-            with open(f"/proc/{self.pid}/schedstat") as file:
-                waited = int(file.read().split()[1]) / 1e9
-            with open(f"/proc/{self.pid}/stat") as file:
-                halted = file.read().rpartition(")")[2].split()[0] == "T"
-        except (OSError, IndexError):
-            waited, halted = self.waited, False
-        now = time.monotonic()
-        if not halted:
-            self.seconds += max(0.0, min(now - self.at, _STEP) - (waited - self.waited))
-        self.at, self.waited = now, waited
-        return self.seconds
 
 
 def _read(terminal: int, shown: bytearray) -> None:
@@ -244,7 +213,8 @@ def _become(case: Case, place: Place, log: Path, terminal: tuple[int, int] | Non
             case.files(place)
         made = () if case.api else case.build(place)
         arguments = [os.fsdecode(a) if isinstance(a, bytes) else str(a) for a in made]
-        (log / "built").write_bytes(pickle.dumps((arguments, contents(place.folder))))
+        before, spent = contents(place.folder), time.process_time()  # making the files is not the command's time
+        (log / "built").write_bytes(pickle.dumps((arguments, before, spent)))
         _streams(case, log, terminal)
         _give_up(case)
         if case.process != "forked":
@@ -309,7 +279,7 @@ def _give_up(case: Case) -> None:
         for module in [m for m in sys.modules if m == name or m.startswith(f"{name}.")]:
             del sys.modules[module]
         sys.modules[name] = None  # type: ignore[assignment]
-    if case.blocked or case.environment:  # what was read when modules were imported is read again
+    if not case.imported:  # what was read when modules were imported is read again
         for module in [m for m in sys.modules if m.partition(".")[0] in ("oversmooth", "oversmooth_papers")]:
             del sys.modules[module]
 

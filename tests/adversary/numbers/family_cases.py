@@ -1,4 +1,4 @@
-"""Every family described by hand from its own source, for the oracle to prove and the diagnosis to meet.
+"""More families, described by hand from their own source, for the oracle to prove and the diagnosis to meet.
 
 Third-party sources were read, not copied: what stands here is where the stream passes and what multiplies what.
 """
@@ -11,155 +11,30 @@ from typing import Any
 
 import torch
 from adversary.numbers import own_blocks as own
-from adversary.numbers.family_oracle import (
-    CASES,
-    CODEGEN,
-    CONV,
-    PER_GROUP,
-    PER_HEAD,
-    SEPARATE,
-    STACKED,
-    Case,
+from adversary.numbers.family_oracle import CASES, Passage, project, value_weight
+from support.families import (
+    _GQA,
+    _SIZES,
+    _WORDS,
+    END,
+    FAMILIES,
+    HEADS,
+    LLAMA,
+    TOKENS,
+    WIDTH,
+    Family,
     Modules,
-    Passage,
+    Stack,
     Step,
-    project,
-    value_weight,
+    array,
+    described,
+    hf,
+    pixels,
+    text,
 )
-from support.families import FAMILIES, HEADS, LAYERS, TOKENS, WIDTH, Family, Stack, pixels
 from torch import Tensor, nn
 
-# Families that are described elsewhere already
-
-
-_READER = {
-    "ViT": "layernorm_after",
-    "DeiT": "layernorm_after",
-    "DINOv2": "norm2",
-    "CLIP (vision)": "layer_norm2",
-    "ModernBERT": "mlp_norm",
-    "GPT-2": "ln_2",
-    "GPT-NeoX (one after another)": "post_attention_layernorm",
-    "OPT": "final_layer_norm",
-    "Gemma 2": "pre_feedforward_layernorm",
-    "Gemma 3": "pre_feedforward_layernorm",
-    "Whisper (encoder)": "final_layer_norm",
-    "T5 (encoder)": "layer.1.layer_norm",
-    "timm ViT": "norm2",
-    "timm ViT (q/k norm, LayerScale)": "norm2",
-    "torch encoder (Pre-LN)": "norm2",
-    "torch encoder (Pre-LN, batch first)": "norm2",
-    "around nn.MultiheadAttention": "norm2",
-    **dict.fromkeys(("Llama", "Mistral", "Qwen3", "SmolLM3", "Phi-3"), "post_attention_layernorm"),
-}
-_PACKED = {"ModernBERT": STACKED, "GPT-2": CONV, "GPT-NeoX (parallel)": PER_HEAD, "Phi-3": STACKED}
-_PACKED["GPT-NeoX (one after another)"] = PER_HEAD
-_MASSIVE = {"GPT-2": "wte.weight", "GPT-NeoX (one after another)": "embed_in.weight", "ViT": "embeddings.cls_token"}
-_MASSIVE |= dict.fromkeys(("Llama", "Mistral", "Qwen3", "SmolLM3", "Phi-3"), "embed_tokens.weight")
-_MASSIVE |= {"GPT-NeoX (parallel)": "embed_in.weight", "timm ViT": "cls_token"}
-_SCALES = {"DINOv2": ("layer_scale1", "lambda1"), "timm ViT (q/k norm, LayerScale)": ("ls1", "gamma")}
-END = Step("mlp", "end")
-
-
-def _post(after: str, last: str) -> tuple[Step, ...]:
-    return (
-        Step("attention", f"in:{after}"),
-        Step("norm", f"out:{after}"),
-        Step("mlp", f"in:{last}"),
-        Step("norm", "end"),
-    )
-
-
-def _then_mlp(reader: str) -> tuple[Step, ...]:
-    return (Step("attention", f"in:{reader}"), END)
-
-
-PARALLEL = (Step("attention", "sum"), END)
-
-
-def _known(family: Family) -> Case:
-    name, packing = family.name, _PACKED.get(family.name, SEPARATE)
-    if family.library != "transformers":
-        packing = STACKED
-    if family.after:
-        course = _post(family.after, family.last)
-    elif family.parts == ("attention",):
-        course = (Step("attention", "end"),)
-    elif "parallel" in name:
-        course = PARALLEL
-    else:
-        course = _then_mlp(family.block + "." + _READER[name])
-    scale = _SCALES.get(name)
-
-    def factor(modules: Modules, place: int) -> float | Tensor:
-        if scale is None:
-            return 1.0
-        return getattr(modules[f"{family.block.format(place)}.{scale[0]}"], scale[1]).detach().double()
-
-    return Case(
-        name,
-        family.build,
-        lambda how: _otherwise(family.given(), how),
-        family.block,
-        family.value,
-        family.output,
-        course,
-        packing,
-        branch=family.branch,
-        factor=factor,
-        beside=((family.block + ".mlp", 1.0),) if course is PARALLEL else (),
-        kv_heads=family.kv_heads,
-        head_dim=family.head_dim,
-        runs=family.runs,
-        library=family.library,
-        gated="token" if name.startswith("Gemma") else "",
-        massive=_MASSIVE.get(name, ""),
-        batch_first=family.batch_first,
-        norm=family.norm,
-    )
-
-
-def _otherwise(given: Any, how: str) -> Any:
-    """What a family usually gets, without padding or with it on the left."""
-    if how == "padded" or isinstance(given, Tensor):
-        return given
-    given = dict(given)
-    for name in ("attention_mask", "src_key_padding_mask"):
-        if name in given and how == "plain":
-            del given[name]
-        elif name in given:
-            given[name] = given[name].flip(1)
-    return given
-
-
-# Families described here
-
-
-_SIZES = dict(hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS, intermediate_size=48)
-_WORDS = dict(vocab_size=64, bos_token_id=1, eos_token_id=2, pad_token_id=0)
-_GQA = dict(**_SIZES, **_WORDS, num_key_value_heads=2)
-
-
-def hf(model: str, config: str, **settings: Any) -> Callable[[], nn.Module]:
-    def build() -> nn.Module:
-        import transformers
-
-        return getattr(transformers, model)(getattr(transformers, config)(**settings))
-
-    return build
-
-
-def words(how: str) -> dict[str, Tensor]:
-    ids = torch.randint(5, 60, (2, TOKENS), generator=torch.Generator().manual_seed(7))
-    mask = torch.ones(2, TOKENS, dtype=torch.long)
-    mask[1, 5:] = 0
-    if how == "plain":
-        return {"input_ids": ids}
-    return {"input_ids": ids, "attention_mask": mask.flip(1) if how == "left" else mask}
-
-
-def array(_how: str = "plain") -> Tensor:
-    return torch.randn(2, TOKENS, WIDTH, generator=torch.Generator().manual_seed(7))
+# What models get
 
 
 def waves(how: str) -> dict[str, Tensor]:
@@ -184,32 +59,16 @@ def tiles(_how: str) -> dict[str, Tensor]:
     return {"pixel_values": pictures, "aspect_ratio_ids": torch.full((2, 1), 2), "aspect_ratio_mask": ones}
 
 
-_LLAMA = dict(
-    given=words,
-    block="layers.{}",
-    value="layers.{}.self_attn.v_proj",
-    output="layers.{}.self_attn.o_proj",
-    course=_then_mlp("layers.{}.post_attention_layernorm"),
-    packing=SEPARATE,
-    kv_heads=2,
-    massive="embed_tokens.weight",
-)
+# Layouts that several families have
+
 _MINIMAX = dict(
-    **_GQA,
-    head_dim=8,
-    num_local_experts=2,
-    num_experts_per_tok=1,
-    full_attn_alpha_factor=3.5,
-    full_attn_beta_factor=0.8,
-    linear_attn_alpha_factor=2.5,
-    linear_attn_beta_factor=0.7,
-    mlp_alpha_factor=1.5,
-    mlp_beta_factor=0.6,
-    block_size=4,
-)
-_IN_MINIMAX = _LLAMA | dict(
+    **_GQA, head_dim=8, num_local_experts=2, num_experts_per_tok=1, full_attn_alpha_factor=3.5,
+    full_attn_beta_factor=0.8, linear_attn_alpha_factor=2.5, linear_attn_beta_factor=0.7, mlp_alpha_factor=1.5,
+    mlp_beta_factor=0.6, block_size=4,
+)  # fmt: skip
+_IN_MINIMAX = LLAMA | dict(
     # What is kept is what its first norm gave.
-    course=(
+    steps=(
         Step("norm", "out:layers.{}.input_layernorm"),
         Step("attention", "in:layers.{}.post_attention_layernorm"),
         Step("norm", "out:layers.{}.post_attention_layernorm"),
@@ -217,100 +76,72 @@ _IN_MINIMAX = _LLAMA | dict(
     ),
     keep=3.5,
     base=1,
-    factor=lambda _modules, _place: 0.8,
+    factor=0.8,
     norm="",  # before attention, and on the stream
     # The model returns linear layers' states too, and in transformers 5.10 every other layer as cross-attention.
-    weights_of="layers.{}.self_attn",
+    weights_of="self_attn",
 )
 _WAV = dict(
-    **_SIZES,
-    vocab_size=32,
-    conv_dim=(8, 8),
-    conv_kernel=(10, 3),
-    conv_stride=(5, 2),
-    num_feat_extract_layers=2,
-    num_conv_pos_embeddings=4,
-    num_conv_pos_embedding_groups=2,
-    layerdrop=0.0,
-)
+    **_SIZES, vocab_size=32, conv_dim=(8, 8), conv_kernel=(10, 3), conv_stride=(5, 2), num_feat_extract_layers=2,
+    num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, layerdrop=0.0,
+)  # fmt: skip
+_STABLE = _WAV | dict(do_stable_layer_norm=True, feat_extract_norm="layer")
 _IN_WAV = dict(
-    given=waves,
-    tokens_of=frames,
-    block="encoder.layers.{}",
-    value="encoder.layers.{}.attention.v_proj",
-    output="encoder.layers.{}.attention.out_proj",
-    packing=SEPARATE,
+    given=waves, tokens_of=frames, block="encoder.layers.{}", value="attention.v_proj", output="attention.out_proj"
 )
-_WAV_POST = _IN_WAV | dict(
-    course=_post("encoder.layers.{}.layer_norm", "encoder.layers.{}.final_layer_norm"), norm="post"
-)
-_WAV_PRE = _IN_WAV | dict(course=_then_mlp("encoder.layers.{}.final_layer_norm"))
+_WAV_POST = _IN_WAV | dict(after="layer_norm", last="final_layer_norm", norm="post")
+_WAV_PRE = _IN_WAV | dict(reader="final_layer_norm")
 _MLLAMA = dict(
-    hidden_size=WIDTH,
-    num_hidden_layers=3,
-    num_global_layers=2,
-    attention_heads=HEADS,
-    intermediate_size=48,
-    image_size=8,
-    patch_size=4,
-    max_num_tiles=2,
-    supported_aspect_ratios=[[1, 1], [1, 2], [2, 1]],
-    intermediate_layers_indices=[0],
-    vision_output_dim=2 * WIDTH,
+    hidden_size=WIDTH, num_hidden_layers=3, num_global_layers=2, attention_heads=HEADS, intermediate_size=48,
+    image_size=8, patch_size=4, max_num_tiles=2, supported_aspect_ratios=[[1, 1], [1, 2], [2, 1]],
+    intermediate_layers_indices=[0], vision_output_dim=2 * WIDTH,
+)  # fmt: skip
+_IN_MLLAMA = dict(
+    given=tiles, value="self_attn.v_proj", output="self_attn.o_proj", weights_of="self_attn",
+    reader="post_attention_layernorm",
+)  # fmt: skip
+_FALCON_SIZES = dict(hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=HEADS, alibi=False, **_WORDS)
+_FALCON = dict(
+    given=text, block="h.{}", value="self_attention.query_key_value", output="self_attention.dense",
+    massive="word_embeddings.weight",
+)  # fmt: skip
+_BESIDE = dict(beside=(("mlp", 1.0),))
+_BIGCODE = dict(
+    given=text, block="h.{}", value="attn.c_attn", output="attn.c_proj", reader="ln_2", massive="wte.weight"
 )
-
-
-def _mllama(stack: str) -> dict[str, Any]:
-    return dict(
-        given=tiles,
-        block=stack + ".layers.{}",
-        value=stack + ".layers.{}.self_attn.v_proj",
-        output=stack + ".layers.{}.self_attn.o_proj",
-        weights_of=stack + ".layers.{}.self_attn",
-        course=_then_mlp(stack + ".layers.{}.post_attention_layernorm"),
-        packing=SEPARATE,
-        settings={"stack": "global"} if "global" in stack else {},  # the other one is deeper
-    )
+_BIGCODE_SIZES = dict(n_embd=WIDTH, n_layer=2, n_head=HEADS, n_positions=32, n_inner=48, **_WORDS)
+_DEBERTA = dict(
+    given=text, block="encoder.layer.{}", output="attention.output.dense", after="attention.output.LayerNorm",
+    last="output.LayerNorm", norm="post",
+)  # fmt: skip
+_DEBERTA_SIZES = dict(
+    **_SIZES, **_WORDS, relative_attention=True, pos_att_type=["c2p", "p2c"], max_position_embeddings=32
+)
+_BART = dict(
+    given=text, block="encoder.layers.{}", value="self_attn.v_proj", output="self_attn.out_proj",
+    after="self_attn_layer_norm", last="final_layer_norm", norm="post",
+)  # fmt: skip
+_BART_SIZES = dict(
+    d_model=WIDTH, encoder_layers=2, decoder_layers=1, encoder_attention_heads=HEADS, decoder_attention_heads=2,
+    encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=32, decoder_start_token_id=1, **_WORDS,
+)  # fmt: skip
+_QWEN3_NEXT = dict(
+    **_GQA, head_dim=8, num_experts=0, linear_key_head_dim=8, linear_value_head_dim=8, linear_num_key_heads=2,
+    linear_num_value_heads=2,
+)  # fmt: skip
+_FALCON_H1 = dict(
+    **_GQA, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_state=8, mamba_chunk_size=4, attention_out_multiplier=0.3,
+    ssm_out_multiplier=0.4, key_multiplier=0.7, embedding_multiplier=1.3, mlp_multipliers=[0.8, 0.6],
+    ssm_multipliers=[0.9, 0.8, 0.7, 1.1, 1.2],
+)  # fmt: skip
+_DEEPSEEK = dict(
+    **_SIZES, **_WORDS, num_key_value_heads=HEADS, kv_lora_rank=16, q_lora_rank=16, qk_rope_head_dim=4,
+    qk_nope_head_dim=8, v_head_dim=8, first_k_dense_replace=2,
+)  # fmt: skip
 
 
 def _tanh_gate(modules: Modules, place: int) -> Tensor:
     return modules[f"global_transformer.layers.{place}"].gate_attn.detach().double().tanh()
-
-
-def _falcon(**more: Any) -> dict[str, Any]:
-    sizes = dict(hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=HEADS, alibi=False, **_WORDS)
-    return dict(build=hf("FalconModel", "FalconConfig", **sizes, **more), given=words) | dict(
-        block="h.{}",
-        value="h.{}.self_attention.query_key_value",
-        output="h.{}.self_attention.dense",
-        massive="word_embeddings.weight",
-    )
-
-
-def _beside(mlp: str) -> dict[str, Any]:
-    """The MLP runs beside attention and nobody reads the sum; `mlp` gives what is added."""
-    return dict(course=PARALLEL, beside=((mlp, 1.0),))
-
-
-_BIGCODE = dict(
-    given=words,
-    block="h.{}",
-    value="h.{}.attn.c_attn",
-    output="h.{}.attn.c_proj",
-    course=_then_mlp("h.{}.ln_2"),
-    massive="wte.weight",
-)
-_BIGCODE_SIZES = dict(n_embd=WIDTH, n_layer=2, n_head=HEADS, n_positions=32, n_inner=48, **_WORDS)
-_DEBERTA = dict(
-    given=words,
-    block="encoder.layer.{}",
-    output="encoder.layer.{}.attention.output.dense",
-    course=_post("encoder.layer.{}.attention.output.LayerNorm", "encoder.layer.{}.output.LayerNorm"),
-    norm="post",
-)
-_DEBERTA_SIZES = dict(
-    **_SIZES, **_WORDS, relative_attention=True, pos_att_type=["c2p", "p2c"], max_position_embeddings=32
-)
 
 
 def _latent_values(modules: Modules, place: int) -> list[Tensor]:
@@ -322,7 +153,7 @@ def _latent_values(modules: Modules, place: int) -> list[Tensor]:
     return [down.T @ (up * gamma).mT, down.T @ up.mT]
 
 
-def _through_latent(case: Case, modules: Modules, passage: Passage) -> Tensor:
+def _through_latent(case: Family, modules: Modules, passage: Passage) -> Tensor:
     """Values are x W_V over the size of the token's latent: one number per token."""
     attention = modules[f"layers.{passage.place}.self_attn"]
     x = passage.heard["in:" + case.value].double()
@@ -338,7 +169,13 @@ def _through_latent(case: Case, modules: Modules, passage: Passage) -> Tensor:
     return project(case, modules, passage.place, passage.A @ values)
 
 
-def _output_gate(case: Case, modules: Modules, passage: Passage) -> Tensor:
+_LATENT = dict(
+    value="self_attn.kv_a_proj_with_mqa", kv_heads=HEADS, massive="", product=_latent_values, mix=_through_latent,
+    also=("layers.{}.self_attn.kv_b_proj",), gated="token",
+)  # fmt: skip
+
+
+def _output_gate(case: Family, modules: Modules, passage: Passage) -> Tensor:
     """Qwen3-Next: the second half of each head's queries opens and shuts its channels, token by token."""
     gate = passage.heard["out:layers.{}.self_attn.q_proj"].double().unflatten(-1, (HEADS, 2, -1))[..., 1, :].sigmoid()
     W_V, _ = value_weight(case, modules, passage.place)
@@ -346,324 +183,181 @@ def _output_gate(case: Case, modules: Modules, passage: Passage) -> Tensor:
     return project(case, modules, passage.place, mixed * gate.transpose(1, 2))
 
 
-_QWEN3_NEXT = dict(
-    **_GQA,
-    head_dim=8,
-    num_experts=0,
-    linear_key_head_dim=8,
-    linear_value_head_dim=8,
-    linear_num_key_heads=2,
-    linear_num_value_heads=2,
-)
-_FALCON_H1 = dict(
-    **_GQA,
-    mamba_d_ssm=32,
-    mamba_n_heads=4,
-    mamba_d_state=8,
-    mamba_chunk_size=4,
-    attention_out_multiplier=0.3,
-    ssm_out_multiplier=0.4,
-    key_multiplier=0.7,
-    embedding_multiplier=1.3,
-    mlp_multipliers=[0.8, 0.6],
-    ssm_multipliers=[0.9, 0.8, 0.7, 1.1, 1.2],
-)
+_IN_QWEN3_NEXT = LLAMA | dict(mix=_output_gate, also=("layers.{}.self_attn.q_proj",), gated="token")
+# A linear layer is no softmax and is left out with a remark; its block is where the first one starts.
+_LINEAR_FIRST = dict(massive="", runs=(1,))
+_FULL, _MIXED = dict(layer_types=["full_attention"] * 2), dict(layer_types=["linear_attention", "full_attention"])
 
 _DESCRIBED = [
-    Case(
-        "Granite",
-        hf("GraniteModel", "GraniteConfig", **_GQA, residual_multiplier=0.22, embedding_multiplier=2.0),
-        **_LLAMA,
-        factor=lambda _modules, _place: 0.22,
+    described(
+        "Granite", hf("Granite", **_GQA, residual_multiplier=0.22, embedding_multiplier=2.0), **LLAMA, factor=0.22
     ),
-    Case(
+    described(
         "GraniteMoe",
-        hf(
-            "GraniteMoeModel",
-            "GraniteMoeConfig",
-            **_GQA,
-            residual_multiplier=0.6,
-            num_local_experts=2,
-            num_experts_per_tok=1,
-        ),
-        **_LLAMA,
-        factor=lambda _modules, _place: 0.6,
+        hf("GraniteMoe", **_GQA, residual_multiplier=0.6, num_local_experts=2, num_experts_per_tok=1),
+        **LLAMA,
+        factor=0.6,
     ),
-    Case("MiniMax", hf("MiniMaxModel", "MiniMaxConfig", **_MINIMAX, layer_types=["full_attention"] * 2), **_IN_MINIMAX),
-    Case(
-        # The linear layer is no softmax and is left out with a remark; its block is where the first one starts.
-        "MiniMax (linear, then full)",
-        hf("MiniMaxModel", "MiniMaxConfig", **_MINIMAX, layer_types=["linear_attention", "full_attention"]),
-        **_IN_MINIMAX | dict(massive=""),
-        runs=(1,),
-    ),
-    Case(
+    described("MiniMax", hf("MiniMax", **_MINIMAX, **_FULL), **_IN_MINIMAX),
+    described("MiniMax (linear, then full)", hf("MiniMax", **_MINIMAX, **_MIXED), **_IN_MINIMAX | _LINEAR_FIRST),
+    described(
         "FalconH1",
-        hf("FalconH1Model", "FalconH1Config", **_FALCON_H1),
-        **_LLAMA | dict(course=_then_mlp("layers.{}.pre_ff_layernorm")),
+        hf("FalconH1", **_FALCON_H1),
+        **LLAMA,
+        steps=(Step("attention", "in:layers.{}.pre_ff_layernorm"), END),
         other_course=(Step("attention", "sum"), Step("mamba", "in:layers.{}.pre_ff_layernorm"), END),
-        factor=lambda _modules, _place: 0.3,
-        beside=(("layers.{}.mamba", 0.4),),
+        factor=0.3,
+        beside=(("mamba", 0.4),),
     ),
-    Case(
+    described(
         "Mllama vision",
-        hf("MllamaVisionModel", "MllamaVisionConfig", **_MLLAMA),
-        **_mllama("transformer"),
+        hf("MllamaVision", **_MLLAMA),
+        block="transformer.layers.{}",
+        **_IN_MLLAMA,
         runs=(0, 1, 2),
     ),
-    Case(
+    described(
         "Mllama vision (global, gated)",
-        hf("MllamaVisionModel", "MllamaVisionConfig", **_MLLAMA),
-        **_mllama("global_transformer"),
+        hf("MllamaVision", **_MLLAMA),
+        block="global_transformer.layers.{}",
+        **_IN_MLLAMA,
         factor=_tanh_gate,
+        settings={"stack": "global"},  # the other one is deeper
     ),
-    Case("Wav2Vec2", hf("Wav2Vec2Model", "Wav2Vec2Config", **_WAV), **_WAV_POST),
-    Case(
-        "Wav2Vec2 (stable layer norm)",
-        hf("Wav2Vec2Model", "Wav2Vec2Config", **_WAV, do_stable_layer_norm=True, feat_extract_norm="layer"),
-        **_WAV_PRE,
-    ),
-    Case("HuBERT", hf("HubertModel", "HubertConfig", **_WAV), **_WAV_POST),
-    Case(
-        "HuBERT (stable layer norm)",
-        hf("HubertModel", "HubertConfig", **_WAV, do_stable_layer_norm=True, feat_extract_norm="layer"),
-        **_WAV_PRE,
-    ),
-    Case(
-        "WavLM",
-        hf("WavLMModel", "WavLMConfig", **_WAV, num_buckets=8, max_bucket_distance=16),
-        **_WAV_POST | dict(value="encoder.layers.{}.attention", output="encoder.layers.{}.attention"),
+    described("Wav2Vec2", hf("Wav2Vec2", **_WAV), **_WAV_POST),
+    described("Wav2Vec2 (stable layer norm)", hf("Wav2Vec2", **_STABLE), **_WAV_PRE),
+    described("HuBERT", hf("Hubert", **_WAV), **_WAV_POST),
+    described("HuBERT (stable layer norm)", hf("Hubert", **_STABLE), **_WAV_PRE),
+    replace(
+        described(
+            "WavLM",
+            hf("WavLM", **_WAV, num_buckets=8, max_bucket_distance=16),
+            **_WAV_POST | dict(value="attention", output="attention"),
+        ),
         weights_of="multi_head_attention_forward",
     ),
-    Case(
-        "Phi",
-        hf("PhiModel", "PhiConfig", **_SIZES, **_WORDS),
-        **_LLAMA | _beside("layers.{}.mlp") | dict(output="layers.{}.self_attn.dense", kv_heads=HEADS),
-    ),
-    Case(
+    described("Phi", hf("Phi", **_SIZES, **_WORDS), **LLAMA | _BESIDE | dict(output="self_attn.dense", kv_heads=HEADS)),
+    described(
         "Falcon (one after another, per head)",
-        **_falcon(multi_query=False, parallel_attn=False, bias=True),
-        course=_then_mlp("h.{}.post_attention_layernorm"),
-        packing=PER_HEAD,
+        hf("Falcon", **_FALCON_SIZES, multi_query=False, parallel_attn=False, bias=True),
+        **_FALCON,
+        reader="post_attention_layernorm",
+        packing="per head",
     ),
-    Case(
+    described(
         "Falcon (parallel, one key and value)",
-        **_falcon(multi_query=True, parallel_attn=True),
-        **_beside("h.{}.mlp"),
-        packing=STACKED,
+        hf("Falcon", **_FALCON_SIZES, multi_query=True, parallel_attn=True),
+        **_FALCON | _BESIDE,
+        packing="stacked",
         kv_heads=1,
     ),
-    Case(
+    described(
         "Falcon (new, groups)",
-        **_falcon(new_decoder_architecture=True, num_kv_heads=2),
-        **_beside("h.{}.mlp"),
-        packing=PER_GROUP,
+        hf("Falcon", **_FALCON_SIZES, new_decoder_architecture=True, num_kv_heads=2),
+        **_FALCON | _BESIDE,
+        packing="per group",
         kv_heads=2,
     ),
-    Case(
+    described(
         "BLIP (vision)",
-        hf("BlipVisionModel", "BlipVisionConfig", **_SIZES, image_size=16, patch_size=4),
-        lambda _how: pixels(),
-        "encoder.layers.{}",
-        "encoder.layers.{}.self_attn.qkv",
-        "encoder.layers.{}.self_attn.projection",
-        _then_mlp("encoder.layers.{}.layer_norm2"),
-        STACKED,
+        hf("BlipVision", **_SIZES, image_size=16, patch_size=4),
+        *(pixels, "encoder.layers.{}", "self_attn.qkv", "self_attn.projection"),
+        reader="layer_norm2",
+        packing="stacked",
     ),
-    Case(
+    described(
         "InternVL (vision)",
-        hf("InternVLVisionModel", "InternVLVisionConfig", **_SIZES, image_size=[16, 16], patch_size=[4, 4]),
-        lambda _how: pixels(),
-        "encoder.layer.{}",
-        "encoder.layer.{}.attention.v_proj",
-        "encoder.layer.{}.attention.projection_layer",
-        _then_mlp("encoder.layer.{}.layernorm_after"),
-        SEPARATE,
-        factor=lambda modules, place: modules[f"encoder.layer.{place}"].lambda_1.detach().double(),
+        hf("InternVLVision", **_SIZES, image_size=[16, 16], patch_size=[4, 4]),
+        *(pixels, "encoder.layer.{}", "attention.v_proj", "attention.projection_layer"),
+        reader="layernorm_after",
+        factor="lambda_1",
     ),
-    Case(
+    described(
         "BLOOM",
-        hf("BloomModel", "BloomConfig", hidden_size=WIDTH, n_head=HEADS, n_layer=2, **_WORDS),
-        words,
-        "h.{}",
-        "h.{}.self_attention.query_key_value",
-        "h.{}.self_attention.dense",
-        _then_mlp("h.{}.post_attention_layernorm"),
-        PER_HEAD,
-        massive="word_embeddings.weight",
+        hf("Bloom", hidden_size=WIDTH, n_head=HEADS, n_layer=2, **_WORDS),
+        **_FALCON,
+        reader="post_attention_layernorm",
+        packing="per head",
     ),
-    Case(
+    described(
         "ESM",
-        hf("EsmModel", "EsmConfig", **_SIZES, **_WORDS, max_position_embeddings=40),
-        words,
-        "encoder.layer.{}",
-        "encoder.layer.{}.attention.self.value",
-        "encoder.layer.{}.attention.output.dense",
-        _then_mlp("encoder.layer.{}.LayerNorm"),
-        SEPARATE,
+        hf("Esm", **_SIZES, **_WORDS, max_position_embeddings=40),
+        *(text, "encoder.layer.{}", "attention.self.value", "attention.output.dense"),
+        reader="LayerNorm",
     ),
-    Case(
+    described(
         "MPT",
-        hf("MptModel", "MptConfig", d_model=WIDTH, n_heads=HEADS, n_layers=2, max_seq_len=32, vocab_size=64),
-        words,
-        "blocks.{}",
-        "blocks.{}.attn.Wqkv",
-        "blocks.{}.attn.out_proj",
-        _then_mlp("blocks.{}.norm_2"),
-        STACKED,
+        hf("Mpt", d_model=WIDTH, n_heads=HEADS, n_layers=2, max_seq_len=32, vocab_size=64),
+        *(text, "blocks.{}", "attn.Wqkv", "attn.out_proj"),
+        reader="norm_2",
+        packing="stacked",
         massive="wte.weight",
     ),
-    Case(
+    described(
         "GPTBigCode (multi-query)",
-        hf("GPTBigCodeModel", "GPTBigCodeConfig", **_BIGCODE_SIZES, multi_query=True),
+        hf("GPTBigCode", **_BIGCODE_SIZES, multi_query=True),
         **_BIGCODE,
-        packing=STACKED,
+        packing="stacked",
         kv_heads=1,
     ),
-    Case(
+    described(
         "GPTBigCode (all heads)",
-        hf("GPTBigCodeModel", "GPTBigCodeConfig", **_BIGCODE_SIZES, multi_query=False),
+        hf("GPTBigCode", **_BIGCODE_SIZES, multi_query=False),
         **_BIGCODE,
-        packing=PER_HEAD,
+        packing="per head",
     ),
-    Case(
+    described(
         "CodeGen",
-        hf(
-            "CodeGenModel",
-            "CodeGenConfig",
-            n_embd=WIDTH,
-            n_layer=2,
-            n_head=HEADS,
-            rotary_dim=4,
-            n_positions=32,
-            **_WORDS,
-        ),
-        words,
-        "h.{}",
-        "h.{}.attn.qkv_proj",
-        "h.{}.attn.out_proj",
-        packing=CODEGEN,
-        **_beside("h.{}.mlp"),
+        hf("CodeGen", n_embd=WIDTH, n_layer=2, n_head=HEADS, rotary_dim=4, n_positions=32, **_WORDS),
+        *(text, "h.{}", "attn.qkv_proj", "attn.out_proj"),
+        **_BESIDE,
+        packing="codegen",
         massive="wte.weight",
     ),
-    Case(
+    described(
         "DeBERTa",
-        hf("DebertaModel", "DebertaConfig", **_DEBERTA_SIZES),
+        hf("Deberta", **_DEBERTA_SIZES),
         **_DEBERTA,
-        value="encoder.layer.{}.attention.self.in_proj",
-        packing=PER_HEAD,
+        value="attention.self.in_proj",
+        packing="per head",
     ),
-    Case(
+    described(
         "DeBERTa v2",
-        hf("DebertaV2Model", "DebertaV2Config", **_DEBERTA_SIZES, position_buckets=8),
+        hf("DebertaV2", **_DEBERTA_SIZES, position_buckets=8),
         **_DEBERTA,
-        value="encoder.layer.{}.attention.self.value_proj",
-        packing=SEPARATE,
+        value="attention.self.value_proj",
     ),
-    Case(
-        "DeepSeek-V3",
-        hf(
-            "DeepseekV3Model",
-            "DeepseekV3Config",
-            **_SIZES,
-            **_WORDS,
-            num_key_value_heads=HEADS,
-            kv_lora_rank=16,
-            q_lora_rank=16,
-            qk_rope_head_dim=4,
-            qk_nope_head_dim=8,
-            v_head_dim=8,
-            first_k_dense_replace=2,
-        ),
-        **_LLAMA
-        | dict(value="layers.{}.self_attn.kv_a_proj_with_mqa", kv_heads=HEADS, massive="")
-        | dict(product=_latent_values, mix=_through_latent, also=("layers.{}.self_attn.kv_b_proj",), gated="token"),
-    ),
-    Case(
+    described("DeepSeek-V3", hf("DeepseekV3", **_DEEPSEEK), **LLAMA | _LATENT),
+    described(
         "GPT-OSS",
-        hf(
-            "GptOssModel",
-            "GptOssConfig",
-            **_GQA,
-            head_dim=8,
-            num_local_experts=2,
-            num_experts_per_tok=1,
-            sliding_window=4,
-        ),
-        **_LLAMA,
+        hf("GptOss", **_GQA, head_dim=8, num_local_experts=2, num_experts_per_tok=1, sliding_window=4),
+        **LLAMA,
         gated="sink",
     ),
-    Case(
-        "Qwen3-Next",
-        hf("Qwen3NextModel", "Qwen3NextConfig", **_QWEN3_NEXT, layer_types=["full_attention"] * 2),
-        **_LLAMA,
-        mix=_output_gate,
-        also=("layers.{}.self_attn.q_proj",),
-        gated="token",
+    described("Qwen3-Next", hf("Qwen3Next", **_QWEN3_NEXT, **_FULL), **_IN_QWEN3_NEXT),
+    described(
+        "Qwen3-Next (linear, then full)", hf("Qwen3Next", **_QWEN3_NEXT, **_MIXED), **_IN_QWEN3_NEXT | _LINEAR_FIRST
     ),
-    Case(
-        "Qwen3-Next (linear, then full)",
-        hf("Qwen3NextModel", "Qwen3NextConfig", **_QWEN3_NEXT, layer_types=["linear_attention", "full_attention"]),
-        **_LLAMA | dict(massive=""),
-        mix=_output_gate,
-        also=("layers.{}.self_attn.q_proj",),
-        gated="token",
-        runs=(1,),
-    ),
-    Case(
+    described(
         "ModernBERT decoder",
-        hf("ModernBertDecoderModel", "ModernBertDecoderConfig", **_SIZES, **_WORDS, cls_token_id=1, sep_token_id=2),
-        words,
-        "layers.{}",
-        "layers.{}.attn.v_proj",
-        "layers.{}.attn.Wo",
-        _then_mlp("layers.{}.mlp_norm"),
-        SEPARATE,
+        hf("ModernBertDecoder", **_SIZES, **_WORDS, cls_token_id=1, sep_token_id=2),
+        *(text, "layers.{}", "attn.v_proj", "attn.Wo"),
+        reader="mlp_norm",
         may_decline=True,
     ),
-]
-
-
-_BART = dict(
-    given=words,
-    block="encoder.layers.{}",
-    value="encoder.layers.{}.self_attn.v_proj",
-    output="encoder.layers.{}.self_attn.out_proj",
-    course=_post("encoder.layers.{}.self_attn_layer_norm", "encoder.layers.{}.final_layer_norm"),
-    packing=SEPARATE,
-    norm="post",
-)
-_BART_SIZES = dict(
-    d_model=WIDTH,
-    encoder_layers=2,
-    decoder_layers=1,
-    encoder_attention_heads=HEADS,
-    decoder_attention_heads=2,
-    encoder_ffn_dim=48,
-    decoder_ffn_dim=48,
-    max_position_embeddings=32,
-    decoder_start_token_id=1,
-    **_WORDS,
-)
-_DESCRIBED += [
-    Case("BART (encoder)", hf("BartModel", "BartConfig", **_BART_SIZES), **_BART),
-    Case("PLBart (encoder)", hf("PLBartModel", "PLBartConfig", **_BART_SIZES), **_BART),
-    Case("MVP (encoder)", hf("MvpModel", "MvpConfig", **_BART_SIZES), **_BART),
-    Case(
+    described("BART (encoder)", hf("Bart", **_BART_SIZES), **_BART),
+    described("PLBart (encoder)", hf("PLBart", **_BART_SIZES), **_BART),
+    described("MVP (encoder)", hf("Mvp", **_BART_SIZES), **_BART),
+    described(
         "Data2VecAudio",
-        hf(
-            "Data2VecAudioModel",
-            "Data2VecAudioConfig",
-            **_WAV | dict(num_conv_pos_embeddings=2),
-            conv_pos_kernel_size=3,
-        ),
+        hf("Data2VecAudio", **_WAV | dict(num_conv_pos_embeddings=2), conv_pos_kernel_size=3),
         **_WAV_POST,
     ),
-    Case("Nemotron", hf("NemotronModel", "NemotronConfig", **_GQA, head_dim=8), **_LLAMA),
-    Case(
+    described("Nemotron", hf("Nemotron", **_GQA, head_dim=8), **LLAMA),
+    described(
         "VaultGemma",
-        hf("VaultGemmaModel", "VaultGemmaConfig", **_GQA, head_dim=8, sliding_window=4),
-        **_LLAMA | dict(course=_then_mlp("layers.{}.pre_feedforward_layernorm")),
+        hf("VaultGemma", **_GQA, head_dim=8, sliding_window=4),
+        **LLAMA | dict(reader="pre_feedforward_layernorm"),
     ),
 ]
 
@@ -671,60 +365,30 @@ _DESCRIBED += [
 # Modules as people write them
 
 
-def _own(name: str, block: type[nn.Module], *course: Step, **more: Any) -> Case:
-    own = dict(
-        given=array,
-        block="blocks.{}",
-        value="blocks.{}.attn.to_qkv",
-        output="blocks.{}.attn.to_out",
-        packing=STACKED,
-        library="toy",
+def _own(name: str, block: type[nn.Module], *steps: Step, **more: Any) -> Family:
+    usual = dict(
+        given=array, block="blocks.{}", value="attn.to_qkv", output="attn.to_out", packing="stacked", library="toy",
         on_disk=False,  # the factor is in no weight of a known name
-    )
-    return Case(
-        name, lambda: Stack(block(), block()), course=course or (Step("attention", "note:attention"), END), **own | more
-    )
+        steps=steps or (Step("attention", "note:attention"), END),
+    )  # fmt: skip
+    return described(f"own: {name}", lambda: Stack(block(), block()), **usual | more)
 
 
 _OWN = [
-    _own("own: 0.5 of attention", own.Halved, factor=lambda _modules, _place: 0.5),
+    _own("0.5 of attention", own.Halved, factor=0.5),
     _own(
-        "own: one unnamed gate",
+        "one unnamed gate",
         own.OneGate,
         factor=lambda modules, place: modules[f"blocks.{place}"].zeta.detach().double().tanh(),
     ),
-    _own(
-        "own: an unnamed gate by channel",
-        own.ChannelGate,
-        factor=lambda modules, place: modules[f"blocks.{place}"].zeta.detach().double(),
-    ),
-    _own("own: a gate by token", own.TokenGate, gated="token"),
-    _own(
-        "own: DeepNorm",
-        own.Deep,
-        *_post("blocks.{}.norm1", "blocks.{}.norm2"),
-        keep=2.2,
-        norm="post",
-    ),
-    _own("own: no residual around attention", own.NoResidual, keep=0.0),
-    _own("own: MLP before attention", own.MlpFirst, Step("mlp", "note:mlp"), Step("attention", "end"), base=1),
-    _own(
-        "own: parallel, both with a factor",
-        own.Beside,
-        Step("attention", "sum"),
-        END,
-        factor=lambda _modules, _place: 0.6,
-        beside=(("blocks.{}.mlp", 0.4),),
-    ),
-    _own("own: a functional norm reads the sum", own.Functional, factor=lambda _modules, _place: 0.7, may_decline=True),
-    _own(
-        "own: 0.5 of nn.MultiheadAttention",
-        own.HalvedHand,
-        factor=lambda _modules, _place: 0.5,
-        value="blocks.{}.attn",
-        output="blocks.{}.attn",
-        library="torch",
-    ),
+    _own("an unnamed gate by channel", own.ChannelGate, factor="zeta"),
+    _own("a gate by token", own.TokenGate, gated="token"),
+    _own("DeepNorm", own.Deep, keep=2.2, norm="post", steps=(), after="norm1", last="norm2"),
+    _own("no residual around attention", own.NoResidual, keep=0.0),
+    _own("MLP before attention", own.MlpFirst, Step("mlp", "note:mlp"), Step("attention", "end"), base=1),
+    _own("parallel, both with a factor", own.Beside, steps=(), factor=0.6, beside=(("mlp", 0.4),)),
+    _own("a functional norm reads the sum", own.Functional, factor=0.7, may_decline=True),
+    _own("0.5 of nn.MultiheadAttention", own.HalvedHand, factor=0.5, value="attn", output="attn", library="torch"),
 ]
 
 
@@ -732,13 +396,13 @@ _OWN = [
 
 
 def _lit(how: str) -> dict[str, Tensor]:
-    lit = words("left" if how == "left" else "padded")["attention_mask"].bool()
+    lit = text("left" if how == "left" else "padded")["attention_mask"].bool()
     return {"tokens": array()} if how == "plain" else {"tokens": array(), "lit": lit}
 
 
 def _additive(how: str) -> dict[str, Tensor]:
     """What may be seen, as numbers to add to scores, (batch, 1, n, n)."""
-    given = words(how)
+    given = text(how)
     if "attention_mask" in given:
         hidden = ~given["attention_mask"].bool()[:, None, None].expand(-1, -1, TOKENS, -1)
         given["attention_mask"] = torch.zeros(2, 1, TOKENS, TOKENS).masked_fill(hidden, -1e9)
@@ -754,7 +418,7 @@ def _additive_causal(how: str) -> dict[str, Tensor]:
 
 
 def _float_first(how: str) -> dict[str, Tensor]:
-    given = words(how)
+    given = text(how)
     return {name: given[name].float() if "mask" in name else given[name] for name in sorted(given)}
 
 
@@ -766,66 +430,58 @@ def _three(how: str) -> dict[str, Tensor]:
 
 
 def _packed(_how: str) -> dict[str, Tensor]:
-    return {"input_ids": words("plain")["input_ids"][:1], "position_ids": torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2]])}
+    return {"input_ids": text("plain")["input_ids"][:1], "position_ids": torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2]])}
 
 
-def _plain_words(name: str, like: str, given: Callable[[str], Any], **more: Any) -> Case:
+def _told(name: str, given: Callable[[str], Any], **more: Any) -> Family:
     """A family that stands above, given otherwise."""
-    known = {case.name: case for case in (_known(FAMILIES[n]) for n in ("BERT", "Llama"))}[like]
-    return replace(known, name=name, given=given, massive="", on_disk=False, **more)
+    return replace(FAMILIES[name.partition(",")[0]], name=name, given=given, massive="", on_disk=False, **more)
 
 
 def _masked(given: Any) -> Tensor | None:
     """Of a mask with one column a token, whatever its other axes: what some row may see."""
+    return None if "attention_mask" not in given else text()["attention_mask"].bool()
+
+
+def _behind_a_prefix(given: Any) -> Tensor | None:
     mask = given.get("attention_mask")
-    return None if mask is None else words("padded")["attention_mask"].bool()
+    return None if mask is None else torch.cat([torch.ones(2, 3, dtype=torch.bool), mask.bool()], 1)
 
 
 _WHO = [
-    _plain_words("BERT, a mask (batch, 1, n, n) to add", "BERT", _additive, tokens_of=_masked),
-    _plain_words("Llama, a mask (batch, 1, n, n) to add", "Llama", _additive_causal, tokens_of=_masked),
-    _plain_words("BERT, a mask of floats that comes first", "BERT", _float_first),
-    _plain_words("BERT, one input of one token", "BERT", _three),
-    _plain_words("Llama, one input of one token", "Llama", _three),
-    _plain_words(
+    _told("BERT, a mask (batch, 1, n, n) to add", _additive, tokens_of=_masked),
+    _told("Llama, a mask (batch, 1, n, n) to add", _additive_causal, tokens_of=_masked),
+    _told("BERT, a mask of floats that comes first", _float_first),
+    _told("BERT, one input of one token", _three),
+    _told("Llama, one input of one token", _three),
+    _told(
         "Llama, two sequences in a row",
-        "Llama",
         _packed,
         sequences_of=lambda _given: [(0, torch.arange(5)), (0, torch.arange(5, 8))],
     ),
-    Case(
+    described(
         "BERT behind a prefix",
-        lambda: own.Prefixed(hf("BertModel", "BertConfig", **_SIZES, **_WORDS)()),
-        words,
-        "bert.encoder.layer.{}",
-        "bert.encoder.layer.{}.attention.self.value",
-        "bert.encoder.layer.{}.attention.output.dense",
-        _post("bert.encoder.layer.{}.attention.output.LayerNorm", "bert.encoder.layer.{}.output.LayerNorm"),
-        SEPARATE,
+        lambda: own.Prefixed(hf("Bert", **_SIZES, **_WORDS)()),
+        *(text, "bert.encoder.layer.{}", "attention.self.value", "attention.output.dense"),
+        after="attention.output.LayerNorm",
+        last="output.LayerNorm",
         norm="post",
         on_disk=False,
-        tokens_of=lambda given: (
-            torch.cat([torch.ones(2, 3, dtype=torch.bool), given["attention_mask"].bool()], 1)
-            if "attention_mask" in given
-            else None
-        ),
+        tokens_of=_behind_a_prefix,
     ),
-    Case(
+    described(
         "own: a mask under another name",
         own.SeeingStack,
-        _lit,
-        "blocks.{}",
-        "blocks.{}.attn.to_qkv",
-        "blocks.{}.attn.to_out",
-        _then_mlp("blocks.{}.norm2"),
-        STACKED,
+        *(_lit, "blocks.{}", "attn.to_qkv", "attn.to_out"),
+        reader="norm2",
+        packing="stacked",
         library="toy",
         on_disk=False,
         tokens_of=lambda given: given.get("lit"),
     ),
 ]
 
-CASES.update({case.name: case for case in [*(_known(f) for f in FAMILIES.values()), *_DESCRIBED, *_OWN, *_WHO]})
+CASES.update({case.name: case for case in [*_DESCRIBED, *_OWN, *_WHO]})
 WHO = [case.name for case in _WHO]
 """Those about who counts as a token."""
 
@@ -843,49 +499,20 @@ class Refused:
     words: tuple[str, ...]
 
 
+_SWIN = dict(image_size=16, patch_size=2, embed_dim=32, depths=(2, 2), num_heads=(4, 4), window_size=4)
+_GEMMA_3N = dict(
+    **_GQA, **_FULL, head_dim=8, num_kv_shared_layers=0, laurel_rank=4, hidden_size_per_layer_input=8,
+    vocab_size_per_layer_input=64, activation_sparsity_pattern=[0.0, 0.0],
+)  # fmt: skip
+_LONGFORMER = dict(**_SIZES, **_WORDS, attention_window=4, max_position_embeddings=32)
 REFUSED = [
     Refused(
         "Swin",
-        hf(
-            "SwinModel",
-            "SwinConfig",
-            image_size=16,
-            patch_size=2,
-            embed_dim=32,
-            depths=(2, 2),
-            num_heads=(4, 4),
-            window_size=4,
-        ),
+        hf("Swin", **_SWIN),
         lambda: {"pixel_values": torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(7))},
         ("window", "stage", "fewer tokens"),
     ),
-    Refused(
-        "I-BERT",
-        hf("IBertModel", "IBertConfig", **_SIZES, **_WORDS),
-        lambda: words("padded"),
-        ("integer", "quanti"),
-    ),
-    Refused(
-        "Gemma 3n",
-        hf(
-            "Gemma3nTextModel",
-            "Gemma3nTextConfig",
-            **_GQA,
-            head_dim=8,
-            num_kv_shared_layers=0,
-            laurel_rank=4,
-            hidden_size_per_layer_input=8,
-            vocab_size_per_layer_input=64,
-            layer_types=["full_attention"] * 2,
-            activation_sparsity_pattern=[0.0, 0.0],
-        ),
-        lambda: words("padded"),
-        ("stream", "altup", "copies"),
-    ),
-    Refused(
-        "Longformer",
-        hf("LongformerModel", "LongformerConfig", **_SIZES, **_WORDS, attention_window=4, max_position_embeddings=32),
-        lambda: words("padded"),
-        ("window", "chunk", "sliding", "n by n"),
-    ),
+    Refused("I-BERT", hf("IBert", **_SIZES, **_WORDS), text, ("integer", "quanti")),
+    Refused("Gemma 3n", hf("Gemma3nText", **_GEMMA_3N), text, ("stream", "altup", "copies")),
+    Refused("Longformer", hf("Longformer", **_LONGFORMER), text, ("window", "chunk", "sliding", "n by n")),
 ]

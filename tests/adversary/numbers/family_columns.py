@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from adversary.numbers import family_oracle as oracle
 from adversary.numbers.family_cases import CASES, REFUSED
-from adversary.numbers.family_oracle import Case, Passage
-from support.families import HEADS, run
+from adversary.numbers.family_oracle import Passage
+from support.families import HEADS, Family, run
 from support.nightly import some
 from torch import Tensor, nn
 
@@ -40,16 +40,16 @@ def diagnosis(name: str, how: str = "padded", implementation: str = "") -> Diagn
         model.set_attn_implementation(implementation)
     amount = dict(joined=2, ranks=4) if usual else dict(joined=0, ranks=0)
     depth = 2 if usual and case.gated else 0  # more depth must not be told of what has no verdict
-    return diagnose(model, case.inputs(how), name=name, depth=depth, **amount, **case.settings)
+    return diagnose(model, case.inputs(how=how), name=name, depth=depth, **amount, **case.settings)
 
 
-def usual(name: str) -> tuple[Case, Diagnosis, list[Passage], list[oracle.Sequence]]:
+def usual(name: str) -> tuple[Family, Diagnosis, list[Passage], list[oracle.Sequence]]:
     return of(name, "padded")
 
 
-def of(name: str, how: str) -> tuple[Case, Diagnosis, list[Passage], list[oracle.Sequence]]:
+def of(name: str, how: str) -> tuple[Family, Diagnosis, list[Passage], list[oracle.Sequence]]:
     case, passages = CASES[name], oracle.passages(name, how)
-    return case, diagnosis(name, how), passages, case.together(how, passages[0].enter)
+    return case, diagnosis(name, how), passages, case.together(how, passages[0].x)
 
 
 # Comparisons
@@ -110,7 +110,7 @@ def said(found: Diagnosis) -> list[str]:
     return [*reasons, *found.remarks, *(entry.note for entry in found.extrapolation if entry.note)]
 
 
-def no_verdict(case: Case, found: Diagnosis) -> str:
+def no_verdict(case: Family, found: Diagnosis) -> str:
     """That nothing is decided, and the sentence that says why."""
     for layer in found.layers[1:]:
         words = {word for row in layer.dominance.verdict_heads for word in row} if layer.dominance else set()
@@ -128,8 +128,8 @@ def no_verdict(case: Case, found: Diagnosis) -> str:
 
 def check_tokens(name: str, how: str = "padded") -> str:
     _, found, passages, which = of(name, how)
-    same_tokens(found, [passages[0].enter, *(p.end for p in passages)], which)
-    rows, counts = len(passages[0].enter), [len(places) for _, places in which]
+    same_tokens(found, [passages[0].x, *(p.y for p in passages)], which)
+    rows, counts = len(passages[0].x), [len(places) for _, places in which]
     inputs, tokens = found.provenance["inputs"], found.provenance["tokens"]
     assert inputs in (rows, len(which)), f"{inputs} inputs, and {rows} is true"
     if rows == len(which):
@@ -152,7 +152,7 @@ def check_changes(name: str, how: str = "padded") -> str:
 
 
 def _same_parts(
-    case: Case, found: Diagnosis, passages: list[Passage], which: list[oracle.Sequence], tolerance: float = 1e-4
+    case: Family, found: Diagnosis, passages: list[Passage], which: list[oracle.Sequence], tolerance: float = 1e-4
 ) -> None:
     """By the case's course, or by the other one where there are two."""
     try:
@@ -166,7 +166,7 @@ def _same_parts(
             raise AssertionError(f"{first}; or {second}") from second
 
 
-def _same_attention_out(case: Case, found: Diagnosis, passages: list[Passage], which: list[oracle.Sequence]) -> None:
+def _same_attention_out(case: Family, found: Diagnosis, passages: list[Passage], which: list[oracle.Sequence]) -> None:
     if case.other_course:
         return
     place = case.attention_step
@@ -210,7 +210,7 @@ def _same_inverse_sigma(layer: Any, passage: Passage, which: list[oracle.Sequenc
     With what norms add to σ² where tokens are all zeros (Mllama's padding patches): without it the mean is infinite.
     """
     got, ways = layer.spectrum.inverse_sigma, []
-    for x in (passage.enter, passage.enter - passage.enter.mean(-1, keepdim=True)):
+    for x in (passage.x, passage.x - passage.x.mean(-1, keepdim=True)):
         for epsilon in (0.0, 1e-6, 1e-5):
             inverse = (x.square().mean(-1) + epsilon).rsqrt()
             ways.append(float(torch.stack([inverse[i, places].mean() for i, places in which]).mean()))
@@ -218,7 +218,7 @@ def _same_inverse_sigma(layer: Any, passage: Passage, which: list[oracle.Sequenc
     assert off < 1e-3, f"{layer.name}: mean 1/σ: {got:.6g}, and one of {', '.join(f'{w:.6g}' for w in ways)} is true"
 
 
-def _same_heads(case: Case, layer: Any, passage: Passage) -> None:
+def _same_heads(case: Family, layer: Any, passage: Passage) -> None:
     modules = dict(case.make(torch.float64).named_modules())
     ways = case.product(modules, passage.place) if case.product else [passage.heads.W_V]
     errors = []
@@ -261,7 +261,7 @@ def check_joined(name: str) -> str:
 def check_padding(name: str) -> str:
     """Without a mask, and with padding on the left where tokens are words."""
     case = CASES[name]
-    if not case.takes_padding():
+    if case.mask() is None:
         return NO_PADDING
     check_tokens(name)
     for how in case.other_ways():
@@ -281,15 +281,15 @@ def check_bf16(name: str) -> str:
         model, heard = (case.make(torch.bfloat16) for _ in range(2))
         if massive:
             model, heard = _massive(model, case), _massive(heard, case)
-        given = case.inputs("padded", torch.bfloat16)
+        given = case.inputs(torch.bfloat16)
         passages = oracle.listen(case, heard)
         run(heard, given)
         for passage in passages:
             oracle.tell(case, dict(heard.named_modules()), passage)
-        which = case.together("padded", passages[0].enter)
+        which = case.together("padded", passages[0].x)
         found = diagnose(model, given, joined=0, depth=0, ranks=0, **case.settings)
         try:
-            arrays = [passages[0].enter, *(p.end for p in passages)]
+            arrays = [passages[0].x, *(p.y for p in passages)]
             same_tokens(found, arrays, which, 1e-2)
             if massive:
                 _same_without_massive(found, arrays, which)
@@ -317,7 +317,7 @@ def _same_without_massive(found: Diagnosis, arrays: list[Tensor], which: list[or
 
 
 @torch.no_grad()
-def _massive(model: nn.Module, case: Case) -> nn.Module:
+def _massive(model: nn.Module, case: Family) -> nn.Module:
     """The first token of every input a thousand times as large."""
     weight = dict(model.named_parameters())[case.massive]
     given = case.given("padded")
@@ -368,7 +368,7 @@ def check_disk(name: str) -> str:
     return ""
 
 
-def _same_layer(case: Case, layer: Any, passage: Passage) -> None:
+def _same_layer(case: Family, layer: Any, passage: Passage) -> None:
     modules = dict(case.make(torch.float64).named_modules())
     ways = case.product(modules, passage.place) if case.product else [passage.heads.W_V]
     off = min(_off(layer.W_V, W_V) for W_V in ways)
@@ -379,7 +379,7 @@ def _same_layer(case: Case, layer: Any, passage: Passage) -> None:
     same_norm(case, layer, passage)
 
 
-def same_norm(case: Case, layer: Any, passage: Passage) -> None:
+def same_norm(case: Family, layer: Any, passage: Passage) -> None:
     """Where it stands, and that it gives what attention got; a norm that is not known is right as well."""
     if layer.norm is None or not case.norm:
         return
@@ -387,7 +387,7 @@ def same_norm(case: Case, layer: Any, passage: Passage) -> None:
     assert position == case.norm, f"{layer}: the norm is {position}, and {case.norm} is true"
     if position != "pre":
         return
-    z = passage.enter - passage.enter.mean(-1, keepdim=True) if layer.norm.kind == "layer" else passage.enter
+    z = passage.x - passage.x.mean(-1, keepdim=True) if layer.norm.kind == "layer" else passage.x
     z = z / (z.square().mean(-1, keepdim=True) + 1e-6).sqrt() * layer.norm.gamma.double()
     z = z if layer.norm.beta is None else z + layer.norm.beta.double()
     off = _off(z, passage.heard["in:" + case.value])

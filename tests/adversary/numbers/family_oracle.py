@@ -13,27 +13,20 @@ import copy
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from support.families import HEADS, LAYERS, WIDTH, randomise, run
+from support.families import FAMILIES, HEADS, WIDTH, Family, Modules, Sequence, Step, run
 from support.torch_attention import with_weights_of_heads
 from torch import Tensor, nn
 
 PROOF = 1e-9
-
-Modules = dict[str, nn.Module]
-
-
-Sequence = tuple[int, Tensor]
-"""A row of the batch, and the places in it of the tokens that are measured together."""
-
-
-# The nouns
+CASES: dict[str, Family] = dict(FAMILIES)
+"""All that must be right, by name; `family_cases` adds its own."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +50,8 @@ class Passage:
     """One run through one block."""
 
     place: int
-    enter: Tensor
-    end: Tensor = field(default_factory=lambda: torch.empty(0))
+    x: Tensor
+    y: Tensor = field(default_factory=lambda: torch.empty(0))
     heard: dict[str, Tensor] = field(default_factory=dict)
     """By "in:module" and "out:module", the module's name as the case has it."""
     A: Tensor = field(default_factory=lambda: torch.empty(0))
@@ -69,176 +62,25 @@ class Passage:
     heads: Heads | None = None
 
 
-@dataclass(frozen=True)
-class Step:
-    """A part of the block, and where the stream can be read after it.
-
-    read: "in:module" (what a reader gets), "out:module" (what a norm on the stream gives), "end" of the block, "sum"
-    (nobody reads it: what it added to, with the factor), or "note:key" of a module written here.
-    """
-
-    part: str
-    read: str
-
-
-@dataclass(frozen=True)
-class Packing:
-    """Where values lie in the rows of the weight that makes them: (rows, …) -> (kv_heads, k, …)."""
-
-    name: str
-    rows: Callable[[Tensor, int, int, int], Tensor] = field(repr=False)
-    transposed: bool = False
-
-
-@dataclass(frozen=True)
-class Case:
-    """A model and its description. Names of modules have {} for the number of the layer."""
-
-    name: str
-    build: Callable[[], nn.Module] = field(repr=False)
-    given: Callable[[str], Any] = field(repr=False)
-    """How ("padded", "plain", "left") -> what the model gets; None where it cannot be had."""
-    block: str
-    value: str
-    """The module whose input values are made of."""
-    output: str
-    """The module whose output is what W_O and its bias gave."""
-    course: tuple[Step, ...]
-    packing: Packing
-    branch: str = ""
-    """The module whose output is added, if a norm or the like stands between."""
-    factor: Callable[[Modules, int], float | Tensor] = field(default=lambda _modules, _place: 1.0, repr=False)
-    keep: float = 1.0
-    base: int = 0
-    """Which state attention adds to: 0 what enters, 1 what the first part left, and so on."""
-    beside: tuple[tuple[str, float], ...] = ()
-    """Modules whose outputs, so often, are added together with attention's (a Mamba, a parallel MLP)."""
-    other_course: tuple[Step, ...] = ()
-    """Another way to tell the parts apart that is as right."""
-    kv_heads: int = HEADS
-    head_dim: int = WIDTH // HEADS
-    runs: tuple[int, ...] = tuple(range(LAYERS))
-    library: str = "transformers"
-    weights_of: str = ""
-    """The module that returns the weights of eager attention, where the model does not."""
-    mix: Callable[[Case, Modules, Passage], Tensor] | None = field(default=None, repr=False)
-    """Attention's output where it is more than A times values: a gate, a norm on the values."""
-    also: tuple[str, ...] = ()
-    """Modules that `mix` wants to hear."""
-    product: Callable[[Modules, int], list[Tensor]] | None = field(default=None, repr=False)
-    """W_V where it is no single weight: all that may be called so."""
-    gated: str = ""
-    """Why there is no verdict: "token" (a factor by token) or "sink" (rows sum to less than one)."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    """For `diagnose` and `locate`."""
-    on_disk: bool = True
-    """Whether a checkpoint holds all that is needed."""
-    massive: str = ""
-    """The weight whose first row, times 1e3, makes a massive token of the stream."""
-    may_decline: bool = False
-    """Whether a remark and no number is right as well."""
-    batch_first: bool = True
-    norm: str = "pre"
-    """Where attention's norm stands: pre, post or none; "" where none of the words fits."""
-    tokens_of: Callable[[Any], Tensor | None] | None = field(default=None, repr=False)
-    """What counts, (batch, n), where the mask given is not of the stream's tokens."""
-    sequences_of: Callable[[Any], list[Sequence]] | None = field(default=None, repr=False)
-    """What is measured together, where it is not a row of the batch."""
-
-    def make(self, dtype: torch.dtype = torch.float32) -> nn.Module:
-        return copy.deepcopy(_made(self.name)).to(dtype)
-
-    def inputs(self, how: str = "padded", dtype: torch.dtype = torch.float32) -> Any:
-        return _cast(self.given(how), dtype)
-
-    def counted(self, how: str = "padded") -> Tensor | None:
-        """The tokens that count, (batch, n); None: all."""
-        given = self.given(how)
-        if self.tokens_of is not None:
-            return self.tokens_of(given)
-        if isinstance(given, Tensor):
-            return None
-        if "src_key_padding_mask" in given:
-            return ~given["src_key_padding_mask"]
-        return given["attention_mask"].bool() if "attention_mask" in given else None
-
-    def together(self, how: str, like: Tensor) -> list[Sequence]:
-        """What is measured together; whoever is alone is left out. like: an array of the stream."""
-        if self.sequences_of is not None:
-            return self.sequences_of(self.given(how))
-        counted = self.counted(how)
-        keep = torch.ones(like.shape[:2], dtype=torch.bool) if counted is None else counted
-        return [(i, row.nonzero()[:, 0]) for i, row in enumerate(keep) if int(row.sum()) > 1]
-
-    @property
-    def attention_step(self) -> int:
-        return next(i for i, step in enumerate(self.course) if step.part.startswith("attention"))
-
-    def takes_padding(self) -> bool:
-        return self.counted() is not None
-
-    def other_ways(self) -> list[str]:
-        """To give inputs, beside the usual one."""
-        left = self.takes_padding() and self.tokens_of is None and self.sequences_of is None
-        return ["plain", "left"] if left and len(self.runs) < 9 else ["plain"]  # ALBERT's twelve take long
-
-
-CASES: dict[str, Case] = {}
-"""All that must be right, by name; `family_cases` fills it."""
-
-
-def _cast(given: Any, dtype: torch.dtype) -> Any:
-    if isinstance(given, Tensor):
-        return given.to(dtype) if given.is_floating_point() else given.clone()
-    return {name: _cast(value, dtype) for name, value in given.items()}
-
-
-@functools.cache
-def _made(name: str) -> nn.Module:
-    torch.manual_seed(0)
-    model = randomise(CASES[name].build()).eval()
-    if hasattr(getattr(model, "config", None), "use_cache"):
-        model.config.use_cache = False  # with a cache, Llama does not see that sequences are packed
-    with torch.no_grad():
-        for parameter, p in model.named_parameters():
-            if parameter.rpartition(".")[2] in ("gate_attn", "gate_ffn", "sinks", "zeta"):
-                p.copy_(torch.linspace(0.7, -0.5, p.numel()).reshape(p.shape))  # neither shut nor all alike
-    return model
-
-
 # Where values lie
 
 
-def _separate(W: Tensor, _heads: int, kv: int, k: int) -> Tensor:
-    return W.reshape(kv, k, *W.shape[1:])
+def _value_rows(packing: str, W: Tensor, kv: int, k: int) -> Tensor:
+    """(rows, …) of the weight that makes values -> (kv_heads, k, …)."""
+    rest = W.shape[1:]
+    if packing == "separate":
+        return W.reshape(kv, k, *rest)
+    if packing in ("stacked", "conv"):
+        return W[(HEADS + kv) * k :].reshape(kv, k, *rest)
+    if packing == "per head":
+        return W.reshape(HEADS, 3, k, *rest)[:, 2]
+    if packing == "per group":
+        return W.reshape(kv, HEADS // kv + 2, k, *rest)[:, -1]
+    assert packing == "codegen"  # four parts, each with its queries, then its values, then its keys
+    return W.reshape(4, 3, HEADS * k // 4, *rest)[:, 1].reshape(HEADS, k, *rest)
 
 
-def _stacked(W: Tensor, heads: int, kv: int, k: int) -> Tensor:
-    return W[(heads + kv) * k :].reshape(kv, k, *W.shape[1:])
-
-
-def _per_head(W: Tensor, heads: int, _kv: int, k: int) -> Tensor:
-    return W.reshape(heads, 3, k, *W.shape[1:])[:, 2]
-
-
-def _per_group(W: Tensor, heads: int, kv: int, k: int) -> Tensor:
-    return W.reshape(kv, heads // kv + 2, k, *W.shape[1:])[:, -1]
-
-
-def _codegen(W: Tensor, heads: int, _kv: int, k: int) -> Tensor:
-    """Four parts, each with its queries, then its values, then its keys."""
-    return W.reshape(4, 3, heads * k // 4, *W.shape[1:])[:, 1].reshape(heads, k, *W.shape[1:])
-
-
-SEPARATE = Packing("separate", _separate)
-STACKED = Packing("stacked", _stacked)
-CONV = Packing("stacked, (in, out)", _stacked, transposed=True)
-PER_HEAD = Packing("per head", _per_head)
-PER_GROUP = Packing("per group", _per_group)
-CODEGEN = Packing("codegen", _codegen)
-
-
-def value_weight(case: Case, modules: Modules, place: int) -> tuple[Tensor, Tensor | None]:
+def value_weight(case: Family, modules: Modules, place: int) -> tuple[Tensor, Tensor | None]:
     """(W_V, b_V) by query head, (heads, d, k) and (heads, k)."""
     module = modules[case.value.format(place)]
     if isinstance(module, nn.MultiheadAttention):
@@ -253,24 +95,24 @@ def value_weight(case: Case, modules: Modules, place: int) -> tuple[Tensor, Tens
     return _by_query_head(case, W).mT, b_V
 
 
-def _by_query_head(case: Case, W: Tensor, bias: bool = False) -> Tensor:
+def _by_query_head(case: Family, W: Tensor, bias: bool = False) -> Tensor:
     W = W.detach().double()
-    W = W.mT if case.packing.transposed and not bias else W
-    values = case.packing.rows(W, HEADS, case.kv_heads, case.head_dim)
+    W = W.mT if case.packing == "conv" and not bias else W
+    values = _value_rows(case.packing, W, case.kv_heads, case.head_dim)
     return values.repeat_interleave(HEADS // len(values), 0)
 
 
-def _output_weight(case: Case, modules: Modules, place: int) -> tuple[Tensor, Tensor | None]:
+def _output_weight(case: Family, modules: Modules, place: int) -> tuple[Tensor, Tensor | None]:
     module = modules[case.output.format(place)]
     module = getattr(module, "out_proj", module)
     W = module.weight.detach().double()
-    W = W if case.packing.transposed else W.mT
+    W = W if case.packing == "conv" else W.mT
     bias = getattr(module, "bias", None)
     return W.reshape(HEADS, case.head_dim, WIDTH), None if bias is None else bias.detach().double()
 
 
-def heads_of(case: Case, modules: Modules, place: int) -> Heads:
-    W_O = _output_weight(case, modules, place)[0] * case.factor(modules, place)
+def heads_of(case: Family, modules: Modules, place: int) -> Heads:
+    W_O = _output_weight(case, modules, place)[0] * case.scale(modules, place)
     W_V = case.product(modules, place)[0] if case.product else value_weight(case, modules, place)[0]
     return Heads(W_V, W_O, case.keep)
 
@@ -278,30 +120,30 @@ def heads_of(case: Case, modules: Modules, place: int) -> Heads:
 # One run, heard and proven
 
 
-def _stream(value: Any) -> Tensor | None:
+def stream(value: Any) -> Tensor | None:
     """The first array of the stream's width."""
     if isinstance(value, Tensor):
         return value.detach() if value.is_floating_point() and value.shape[-1:] == (WIDTH,) else None
     for part in value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ():
-        if (found := _stream(part)) is not None:
+        if (found := stream(part)) is not None:
             return found
     return None
 
 
-def listen(case: Case, model: nn.Module) -> list[Passage]:
+def listen(case: Family, model: nn.Module) -> list[Passage]:
     """Hooks on everything the description names; what the model then does is added to the list that comes back."""
     modules, found = dict(model.named_modules()), []
 
     def order(x: Tensor) -> Tensor:
         x = x if case.batch_first else x.transpose(0, 1)
-        return x.reshape(len(found[-1].enter), -1, x.shape[-1]) if found else x  # OPT's norms see all texts in a row
+        return x.reshape(len(found[-1].x), -1, x.shape[-1]) if found else x  # OPT's norms see all texts in a row
 
     def enter(place: int, _: nn.Module, args: Any, kwargs: Any) -> None:
-        x = _stream((args, kwargs))
+        x = stream((args, kwargs))
         found.append(Passage(place, (x if case.batch_first else x.transpose(0, 1)).clone()))
 
     def leave(_: nn.Module, _args: Any, out: Any) -> None:
-        found[-1].end = order(_stream(out)).clone()
+        found[-1].y = order(stream(out)).clone()
 
     def hear(name: str, _: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
         given, gave = _any((args, kwargs)), _any(out)
@@ -332,15 +174,15 @@ def _any(value: Any) -> Tensor:
     raise AssertionError("a module got no array")
 
 
-def _states(case: Case, modules: Modules, passage: Passage, course: tuple[Step, ...]) -> list[Tensor]:
+def _states(case: Family, modules: Modules, passage: Passage, course: tuple[Step, ...]) -> list[Tensor]:
     """Entering, and after each part. In the precision the model runs in, widened."""
-    states, block = [passage.enter.double()], modules[case.block.format(passage.place)]
+    states, block = [passage.x.double()], modules[case.block.format(passage.place)]
     for step in course:
         if step.read == "end":
-            states.append(passage.end.double())
+            states.append(passage.y.double())
         elif step.read == "sum":
             added = passage.heard["out:" + (case.branch or case.output)].double()
-            factor = 1.0 if case.branch else case.factor(modules, passage.place)
+            factor = 1.0 if case.branch else case.scale(modules, passage.place)
             states.append(case.keep * states[case.base] + factor * added)
         elif step.read.startswith("note:"):
             states.append(block.notes[step.read[5:]].double())
@@ -349,7 +191,7 @@ def _states(case: Case, modules: Modules, passage: Passage, course: tuple[Step, 
     return states
 
 
-def tell(case: Case, modules: Modules, passage: Passage) -> None:
+def tell(case: Family, modules: Modules, passage: Passage) -> None:
     """The stream after each part, from what was heard."""
     passage.states = _states(case, modules, passage, case.course)
     passage.other_states = _states(case, modules, passage, case.other_course) if case.other_course else []
@@ -368,10 +210,10 @@ def passages(name: str, how: str = "padded") -> list[Passage]:
         model.set_experts_implementation("eager")  # the grouped kernel has no float64
     found = listen(case, model)
     modules = dict(model.named_modules())
-    with _weights_of_attention(case, model, modules, case.counted(how)) as weights:
+    with _weights_of_attention(case, model, modules, case.mask(how)) as weights:
         more = {"output_attentions": True} if case.library == "transformers" and not case.weights_of else {}
         # With gradients: torch's encoders would take a fast path that calls none of their parts.
-        out = run(model, case.inputs(how, dtype), **more)
+        out = run(model, case.inputs(dtype, how), **more)
     if more:
         weights = [A for A in out.attentions if A is not None and A.ndim == 4]
     assert len(found) == len(case.runs), f"{name}: {len(found)} passages"
@@ -380,7 +222,7 @@ def passages(name: str, how: str = "padded") -> list[Passage]:
         passage.A = A.detach().double()
         tell(case, modules, passage)
         passage.heads = heads_of(case, modules, passage.place)
-        _prove(case, modules, passage, case.counted(how))
+        _prove(case, modules, passage, case.mask(how))
     if how == "padded":
         _prove_it_is_what_runs(case, how, found)
     return found
@@ -395,20 +237,20 @@ def _made_eager(model: nn.Module) -> nn.Module:
     return again
 
 
-def _prove_it_is_what_runs(case: Case, how: str, found: list[Passage]) -> None:
+def _prove_it_is_what_runs(case: Family, how: str, found: list[Passage]) -> None:
     """Eager attention in float64 must give what the model gives as people run it."""
-    model, counted = case.make(), case.counted(how)
+    model, counted = case.make(), case.mask(how)
     as_run = listen(case, model)
-    run(model, case.inputs(how))
+    run(model, case.inputs(how=how))
     for a, b in zip(as_run, found, strict=True):
-        keep = torch.ones(a.end.shape[:2], dtype=torch.bool) if counted is None else counted
-        off = float((a.end.double() - b.end.double())[keep].abs().max() / b.end[keep].abs().max())
+        keep = torch.ones(a.y.shape[:2], dtype=torch.bool) if counted is None else counted
+        off = float((a.y.double() - b.y.double())[keep].abs().max() / b.y[keep].abs().max())
         assert off < 1e-4, f"the oracle's {case.name} is not the model that runs: off by {off:.2g} after {a.place}"
 
 
 @contextmanager
 def _weights_of_attention(
-    case: Case, model: nn.Module, modules: Modules, counted: Tensor | None
+    case: Family, model: nn.Module, modules: Modules, counted: Tensor | None
 ) -> Iterator[list[Tensor]]:
     """Attention, where the library does not give it away; the list fills as the model runs."""
     weights: list[Tensor] = []
@@ -449,15 +291,15 @@ def _weights_of_attention(
         F.multi_head_attention_forward = original
 
 
-def _prove(case: Case, modules: Modules, passage: Passage, counted: Tensor | None) -> None:
+def _prove(case: Family, modules: Modules, passage: Passage, counted: Tensor | None) -> None:
     """The description against what the model did, on the tokens that count."""
-    rounding = PROOF if passage.enter.dtype == torch.float64 else 1e-5
+    rounding = PROOF if passage.x.dtype == torch.float64 else 1e-5
 
     def agree(what: str, got: Tensor, expected: Tensor) -> None:
         off = float((got[keep] - expected[keep]).abs().max() / expected[keep].abs().max())
         assert off < rounding, f"the oracle's description of {case.name} is wrong: {what}: off by {off:.2g}"
 
-    keep = torch.ones(passage.enter.shape[:2], dtype=torch.bool) if counted is None else counted
+    keep = torch.ones(passage.x.shape[:2], dtype=torch.bool) if counted is None else counted
     out = passage.heard["out:" + case.output].double()
     if case.mix is not None:
         attended = case.mix(case, modules, passage)
@@ -467,7 +309,7 @@ def _prove(case: Case, modules: Modules, passage: Passage, counted: Tensor | Non
         values = values if b_V is None else values + b_V[:, None]
         attended = project(case, modules, passage.place, passage.A @ values)
     agree("attention is A times values", attended, out)
-    added = case.factor(modules, passage.place) * out
+    added = case.scale(modules, passage.place) * out
     if case.branch:
         if not case.gated:
             agree("the branch is scaled", added, passage.heard["out:" + case.branch].double())
@@ -478,11 +320,11 @@ def _prove(case: Case, modules: Modules, passage: Passage, counted: Tensor | Non
     step = case.course[case.attention_step]
     if case.gated == "token" and step.read.startswith("note:"):
         return  # the module's own notes are the truth
-    after = passage.end.double() if step.read == "sum" else passage.states[case.attention_step + 1]
+    after = passage.y.double() if step.read == "sum" else passage.states[case.attention_step + 1]
     agree(f"the state after attention, {step.read}", total, after)
 
 
-def project(case: Case, modules: Modules, place: int, mixed: Tensor) -> Tensor:
+def project(case: Family, modules: Modules, place: int, mixed: Tensor) -> Tensor:
     W_O, b_O = _output_weight(case, modules, place)
     out = (mixed @ W_O).sum(1)
     return out if b_O is None else out + b_O

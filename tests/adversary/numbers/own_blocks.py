@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from support.families import HEADS, WIDTH, HandBlock, ToyAttention
+from support.families import WIDTH, HandBlock, ToyAttention
 from torch import Tensor, nn
 
 
@@ -110,24 +110,10 @@ class HalvedHand(HandBlock):
         return x + self.mlp(self.norm2(x))
 
 
-class Seeing(nn.Module):
-    """Attention that is told what to see."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.heads = HEADS
-        self.to_qkv, self.to_out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor, seen: Tensor | None) -> Tensor:
-        q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.to_qkv(x).chunk(3, -1))
-        mixed = F.scaled_dot_product_attention(q, k, v, None if seen is None else seen[:, None, None])
-        return self.to_out(mixed.transpose(1, 2).flatten(2))
-
-
 class SeeingBlock(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.norm1, self.norm2, self.attn = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH), Seeing()
+        self.norm1, self.norm2, self.attn = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH), ToyAttention()
         self.mlp = nn.Sequential(nn.Linear(WIDTH, 48), nn.GELU(), nn.Linear(48, WIDTH))
 
     def forward(self, x: Tensor, seen: Tensor | None) -> Tensor:

@@ -55,16 +55,21 @@ def fused(hidden):
     return lambda _module, q, k, v: F.scaled_dot_product_attention(q, k, v, ~hidden(distance(q.shape[-2])))
 
 
+def seeing(seen):
+    """The fused call with the mask that seen(j − i) makes."""
+    return lambda _module, q, k, v: F.scaled_dot_product_attention(q, k, v, seen(distance(q.shape[-2])))
+
+
+def fused_open(_module, q, k, v):
+    return F.scaled_dot_product_attention(q, k, v)
+
+
 def fused_causal(_module, q, k, v):
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-def fused_causal_by_place(_module, q, k, v):
-    return F.scaled_dot_product_attention(q, k, v, None, 0.0, True)
-
-
-def causal_with_dropout(_module, q, k, v):
-    return F.scaled_dot_product_attention(q, k, v, dropout_p=0.3, is_causal=True)
+def hand_open(_module, q, k, v):
+    return scores(q, k).softmax(-1) @ v
 
 
 def buffer(module, q, k, v):
@@ -72,21 +77,11 @@ def buffer(module, q, k, v):
     return scores(q, k).masked_fill(~module.tril[:n, :n], torch.finfo(q.dtype).min).softmax(-1) @ v
 
 
-def blocks_of_four(_module, q, k, v):
-    place = torch.arange(q.shape[-2]) // 4
-    return F.scaled_dot_product_attention(q, k, v, place[:, None] == place)
-
-
-def prefix_of_three(_module, q, k, v):
-    far = distance(q.shape[-2])
-    return F.scaled_dot_product_attention(q, k, v, (far <= 0) | (torch.arange(len(far)) < 3))
-
-
-def all_but_the_first_two(_module, q, k, v):
+def all_but_the_first_two(far):
     """Two special tokens that do not see each other, as a distillation token and CLS might not."""
-    seen = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool)
+    seen = torch.ones_like(far, dtype=torch.bool)
     seen[0, 1] = seen[1, 0] = False
-    return F.scaled_dot_product_attention(q, k, v, seen)
+    return seen
 
 
 def running_sum(_module, q, k, v):
@@ -102,20 +97,13 @@ def a_loop(module, q, k, v):
     return torch.cat([hand_open(module, *part) for part in so_far], -2)
 
 
-def normed_values(module, q, k, v):
-    """A norm with an offset on the values: zero values do not stay zero."""
-    return fused_causal(module, q, k, F.layer_norm(v, v.shape[-1:]) + 0.7)
-
-
-def itself(_module, _q, _k, v):
-    return v.clone()
-
-
 later = lambda far: far > 0  # noqa: E731
 HIDING = {
     "is_causal": fused_causal,
-    "is_causal by place": fused_causal_by_place,
-    "is_causal with dropout in eval mode": causal_with_dropout,
+    "is_causal by place": lambda _, q, k, v: F.scaled_dot_product_attention(q, k, v, None, 0.0, True),
+    "is_causal with dropout in eval mode": lambda _, q, k, v: F.scaled_dot_product_attention(
+        q, k, v, dropout_p=0.3, is_causal=True
+    ),
     "-1e9 by hand": hand(later, -1e9),
     "-1e4 by hand": hand(later, -1e4),
     "-inf by hand": hand(later),
@@ -126,26 +114,15 @@ HIDING = {
     "a causal window": fused(lambda far: (far > 0) | (far < -2)),
     "every other token": hand(lambda far: far % 2 == 1),
     "earlier tokens": fused(lambda far: far < 0),
-    "texts laid end to end": blocks_of_four,
-    "a prefix": prefix_of_three,
-    "two tokens": all_but_the_first_two,
+    "texts laid end to end": seeing(lambda far: torch.arange(len(far))[:, None] // 4 == torch.arange(len(far)) // 4),
+    "a prefix": seeing(lambda far: (far <= 0) | (torch.arange(len(far)) < 3)),
+    "two tokens": seeing(all_but_the_first_two),
     "a running sum": running_sum,
     "a loop": a_loop,
-    "values with a norm": normed_values,
-    "itself alone": itself,
+    # Zero values do not stay zero.
+    "values with a norm": lambda _, q, k, v: fused_causal(_, q, k, F.layer_norm(v, v.shape[-1:]) + 0.7),
+    "itself alone": lambda _, _q, _k, v: v.clone(),
 }
-
-
-def fused_open(_module, q, k, v):
-    return F.scaled_dot_product_attention(q, k, v)
-
-
-def hand_open(_module, q, k, v):
-    return scores(q, k).softmax(-1) @ v
-
-
-def dropout_in_eval_mode(_module, q, k, v):
-    return F.dropout(scores(q, k).softmax(-1), 0.5) @ v
 
 
 def soft_bias(_module, q, k, v):
@@ -159,37 +136,23 @@ def linear(_module, q, k, v):
     return q @ (k.mT @ v) / (q @ k.sum(-2, keepdim=True).mT)
 
 
-def some_heads_causal(_module, q, k, v):
-    """What one head hides another shows: the layer as a whole hides nothing."""
-    far = distance(q.shape[-2])
-    seen = (far <= 0) | (torch.arange(HEADS) >= 2)[:, None, None]
-    return F.scaled_dot_product_attention(q, k, v, seen)
-
-
 def normed(_module, q, k, v):
     q, k, v = (F.layer_norm(x, x.shape[-1:]) for x in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v + 0.7)
 
 
-def sharp(_module, q, k, v):
-    """Scores hundreds apart: most weights are 0 in float32, and nothing is hidden."""
-    return (300 * scores(q, k)).softmax(-1) @ v
-
-
-def gated(_module, q, k, v):
-    return F.scaled_dot_product_attention(q, k, v) * q.sigmoid()
-
-
 OPEN = {
     "fused": fused_open,
     "by hand": hand_open,
-    "with dropout in eval mode": dropout_in_eval_mode,
+    "with dropout in eval mode": lambda _, q, k, v: F.dropout(scores(q, k).softmax(-1), 0.5) @ v,
     "with a soft bias": soft_bias,
     "linear": linear,
-    "some heads causal": some_heads_causal,
+    # What one head hides another shows: the layer as a whole hides nothing.
+    "some heads causal": seeing(lambda far: (far <= 0) | (torch.arange(HEADS) >= 2)[:, None, None]),
     "norms": normed,
-    "sharp": sharp,
-    "gated": gated,
+    # Scores hundreds apart: most weights are 0 in float32, and nothing is hidden.
+    "sharp": lambda _, q, k, v: (300 * scores(q, k)).softmax(-1) @ v,
+    "gated": lambda _, q, k, v: F.scaled_dot_product_attention(q, k, v) * q.sigmoid(),
 }
 
 
@@ -266,6 +229,11 @@ def sees(model, x, i, j, *given, **named):
 def hides_some(look):
     model, x = model_of(look), tokens(batch=1)
     return any(not sees(model, x, i, j) for i in range(N) for j in range(N))
+
+
+def refuses(model, *given, says=SAYS, **named):
+    with pytest.raises(InputError, match=says):
+        model(*given, **named)
 
 
 def check_refused(model, method, x, *given, **named):
@@ -404,6 +372,11 @@ def test_weights_of_any_size(scale, method):
 # Padding
 
 
+def both_ways(hidden):
+    """What is seen where padding sees nothing either."""
+    return ~hidden[:, None, :, None] & ~hidden[:, None, None, :]
+
+
 def with_padding(_module, q, k, v, hidden):
     return F.scaled_dot_product_attention(q, k, v, ~hidden[:, None, None, :])
 
@@ -413,14 +386,12 @@ def with_padding_added(_module, q, k, v, hidden):
 
 
 def with_padding_both_ways(_module, q, k, v, hidden):
-    """Padding sees nothing either."""
-    return F.scaled_dot_product_attention(q, k, v, ~hidden[:, None, :, None] & ~hidden[:, None, None, :])
+    return F.scaled_dot_product_attention(q, k, v, both_ways(hidden))
 
 
 def with_padding_both_ways_added(_module, q, k, v, hidden):
     """Padding, from which all is hidden alike, sees all alike. Untold it is refused: a causal text's end looks so."""
-    seen = ~hidden[:, None, :, None] & ~hidden[:, None, None, :]
-    return scores(q, k).masked_fill(~seen, -1e9).softmax(-1) @ v
+    return scores(q, k).masked_fill(~both_ways(hidden), -1e9).softmax(-1) @ v
 
 
 def causal_with_padding(_module, q, k, v, hidden):
@@ -490,8 +461,7 @@ def test_a_switch_that_is_turned(method):
     model(x)
     model(x, causal=False)
     for _ in range(2):
-        with pytest.raises(InputError, match=SAYS):
-            model(x, causal=True)
+        refuses(model, x, causal=True)
     model(x)
     unsteer(model)
     model(x, causal=True)
@@ -505,8 +475,7 @@ def test_an_attribute_that_is_set(method):
     steer(model, method)
     model(x)
     model.blocks[0].attn.is_causal = True
-    with pytest.raises(InputError, match=SAYS):
-        model(x)
+    refuses(model, x)
 
 
 @by_method
@@ -529,8 +498,7 @@ def test_a_mask_that_changes(added, shape, n, method):
         model(x, mask=mask_of(padded))
     model(x, mask=-distance(n).abs().float().expand(1, 1, n, n))
     for seen in (everything.tril(), everything.triu(), everything.tril()):
-        with pytest.raises(InputError, match=SAYS):
-            model(x, mask=mask_of(seen))
+        refuses(model, x, mask=mask_of(seen))
     model(x, mask=mask_of(everything))
 
 
@@ -542,8 +510,7 @@ def test_masks_for_a_bidirectional_model_of_transformers(method):
     model = steer(make("BERT"), method)
     model(**given)
     seen = torch.ones(2, 1, n, n, dtype=torch.bool).tril()
-    with pytest.raises(InputError, match=SAYS):
-        model(input_ids=given["input_ids"], attention_mask=seen)
+    refuses(model, input_ids=given["input_ids"], attention_mask=seen)
     model(**given)
 
 
@@ -553,8 +520,7 @@ def test_a_decoder_made_of_a_bidirectional_model():
     sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, vocab_size=64)
     for cache in (True, False):
         model = BertModel(BertConfig(**sizes, is_decoder=True, use_cache=cache)).eval()
-        with pytest.raises(InputError, match=SAYS):
-            steer(model, Centred(0.5))(**text())
+        refuses(steer(model, Centred(0.5)), **text())
 
 
 @by_method
@@ -579,8 +545,7 @@ def test_a_window_wider_than_the_first_text(method):
     model = steer(model_of(fused(lambda far: far.abs() > 4)), method)
     for n in (1, 2, 5, 3, 5):
         model(tokens(n))
-    with pytest.raises(InputError, match=SAYS):
-        model(tokens(6))
+    refuses(model, tokens(6))
     model(tokens(5))
 
 
@@ -588,8 +553,7 @@ def test_a_window_wider_than_the_first_text(method):
 def test_one_token_says_nothing(method):
     model = steer(model_of(fused_causal), method)
     model(tokens(1))
-    with pytest.raises(InputError, match=SAYS):
-        model(tokens(2))
+    refuses(model, tokens(2))
 
 
 # Modules as people write them
@@ -616,14 +580,12 @@ class HoldsProjections(nn.Module):
 def test_attention_that_is_no_module(method):
     x = tokens()
     model = Model(HoldsProjections(True), HoldsProjections(True)).eval()
-    with pytest.raises(InputError, match=SAYS):
-        steer(model, method, heads=HEADS)(x)
+    refuses(steer(model, method, heads=HEADS), x)
     unsteer(model)
     assert not sees(model, x, 0, -1)
     model = steer(Model(HoldsProjections(False), HoldsProjections(False)), method, heads=HEADS)
     model(x)
-    with pytest.raises(InputError, match=SAYS):
-        steer(Model(HoldsProjections(False), HoldsProjections(True)), method, heads=HEADS)(x)
+    refuses(steer(Model(HoldsProjections(False), HoldsProjections(True)), method, heads=HEADS), x)
 
 
 class AroundTorch(nn.Module):
@@ -660,8 +622,7 @@ def test_a_mask_of_torchs_encoder_that_changes(method):
     seen = torch.ones(n, n, dtype=torch.bool).tril()
     model(x)
     for mask in (~seen, torch.zeros(n, n).masked_fill(~seen, -torch.inf), torch.zeros(n, n).masked_fill(~seen, -1e9)):
-        with pytest.raises(InputError, match=SAYS):
-            model(x, mask=mask)
+        refuses(model, x, mask=mask)
     model(x, mask=-distance(n).abs().float())  # soft
     model(**FAMILIES[name].inputs())
 
@@ -679,8 +640,7 @@ def test_a_forward_that_was_replaced(method):
         if fits:
             model(tokens())
         else:
-            with pytest.raises(InputError, match=SAYS):
-                model(tokens())
+            refuses(model, tokens())
 
 
 def test_attention_that_cannot_run_twice():
@@ -775,16 +735,14 @@ def test_activation_checkpointing(kind, method):
     for a, b in zip(found[0], found[-1], strict=True):
         torch.testing.assert_close(a, b)
     model = steer(Recomputed(*model_of(fused_open, fused_causal).blocks).train(), method)
-    with pytest.raises(InputError, match=SAYS):
-        model(tokens().requires_grad_())
+    refuses(model, tokens().requires_grad_())
 
 
 @by_method
 def test_inference_mode_and_the_meta_device(method):
     with torch.inference_mode():
         steer(model_of(fused_open), method)(tokens())
-        with pytest.raises(InputError, match=SAYS):
-            steer(model_of(fused_causal), method)(tokens())
+        refuses(steer(model_of(fused_causal), method), tokens())
     model = steer(model_of(fused_causal), method)
     from torch._subclasses import FakeTensorMode
 
@@ -798,8 +756,7 @@ def test_copies_look_for_themselves(method):
     model = steer(model_of(by_switch), method)
     for other in (copy.deepcopy(model), copy.deepcopy(model)):
         other(tokens())
-        with pytest.raises(InputError, match=SAYS):
-            other(tokens(), causal=True)
+        refuses(other, tokens(), causal=True)
     module = steer(make("attention alone (Pre-LN)"), method)
     module(tokens(8))
     again = pickle.loads(pickle.dumps(module))
@@ -826,8 +783,7 @@ def test_together_with_weights_that_are_computed(method):
         if fits:
             model(tokens()).sum().backward()
         else:
-            with pytest.raises(InputError, match=SAYS):
-                model(tokens())
+            refuses(model, tokens())
             unsteer(model)
 
 

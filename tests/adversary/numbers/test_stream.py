@@ -5,25 +5,14 @@ import math
 
 import pytest
 import torch
+from support.families import HEADS, ToyAttention
+from support.families import WIDTH as D
 from torch import nn
-from torch.nn.functional import scaled_dot_product_attention
 
 from oversmooth import InputError, diagnose
 
-D, HEADS, N = 32, 4, 12
+N = 12
 QUICK = dict(depth=0, joined=0, ranks=0)
-
-
-class Attention(nn.Module):
-    num_heads = HEADS
-
-    def __init__(self):
-        super().__init__()
-        self.qkv, self.proj = nn.Linear(D, 3 * D), nn.Linear(D, D)
-
-    def forward(self, x, mask=None):
-        q, k, v = self.qkv(x).unflatten(-1, (3, HEADS, D // HEADS)).permute(2, 0, 3, 1, 4)
-        return self.proj(scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2))
 
 
 class Block(nn.Module):
@@ -31,7 +20,7 @@ class Block(nn.Module):
 
     def __init__(self, rule):
         super().__init__()
-        self.rule, self.attn = rule, Attention()
+        self.rule, self.attn = rule, ToyAttention()
         self.norm1, self.norm2 = nn.LayerNorm(D), nn.LayerNorm(D)
         self.mlp = nn.Sequential(nn.Linear(D, 48), nn.GELU(), nn.Linear(48, D))
         self.gamma = nn.Parameter(torch.randn(D))
@@ -227,7 +216,7 @@ def test_a_second_attention_is_named():
     torch.manual_seed(0)
     net = Net(lambda b, x: b.mlp(b.norm2(y := x + b.attn(b.norm1(x)))) + y + b.temporal_attn(y))
     for block in net.blocks:
-        block.temporal_attn = Attention()
+        block.temporal_attn = ToyAttention()
     found = diagnose(net.eval(), torch.randn(1, 6, D), stack="blocks.*.attn", **QUICK)
     assert [change.part for change in found.layers[1].changes] == ["attention", "temporal_attn and mlp"]
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Container, Iterator
 from typing import Any
 
-from adversary.inputs.attacks import diagnoses, mutations
+from adversary.inputs.attacks import diagnoses
 from adversary.inputs.case import Case
 
 SCALARS: dict[str, Any] = {
@@ -25,7 +24,6 @@ def cases() -> Iterator[Case]:
     yield from _inputs_of_models()
     yield from _settings()
     yield from _paths()
-    yield from _inputs()
     yield from _diagnoses()
 
 
@@ -34,49 +32,29 @@ def _call(label: str, call: Callable[[], Any], expected: Any = "either") -> Case
 
 
 def _each(
-    name: str, call: Callable[[Any], Any], values: dict[str, Any], refused: Container[str] = (), made: bool = False
+    name: str, call: Callable[[Any], Any], values: dict[str, Any], refused: Container[str] = ()
 ) -> Iterator[Case]:
-    """A call with each of these values. refused: which of them must be. made: by calling what stands for them."""
+    """A call with each of these values, in a process of its own. refused: which of them must be."""
     for label, value in values.items():
-        expected = "refused" if label in refused else "either"
-        yield _call(f"{name}: {label})", lambda v=value: call(v() if made else v), expected)
+        yield _call(f"{name}: {label})", lambda v=value: call(v), "refused" if label in refused else "either")
 
 
-def _tensors() -> dict[str, Callable[[], Any]]:
+def _tensors() -> dict[str, Any]:
     """What is given where a tensor belongs."""
     import numpy as np
     import torch
 
     x = torch.randn(2, 3, 4)
     return {
-        "None": lambda: None,
-        "text": lambda: "\x1b[31mred[/b]",
-        "a number": lambda: 3,
-        "an empty list": list,
-        "lists": lambda: [[1.0, 2.0], [3.0, 4.0]],
-        "an array of numpy's": lambda: np.ones((3, 4)),
-        "integers": x.long,
-        "booleans": x.bool,
-        "complex": lambda: x.to(torch.complex64),
-        "NaN": lambda: x * float("nan"),
-        "inf": lambda: x * float("inf"),
-        "1e38": lambda: x * 1e38,
-        "1e-44": lambda: x * 1e-44,
-        "zeros": lambda: x * 0,
-        "one number": lambda: torch.tensor(1.0),
-        "a row": lambda: torch.ones(4),
-        "no tokens": lambda: x[:, :0],
-        "no features": lambda: x[..., :0],
-        "no batch": lambda: x[:0],
-        "nothing": lambda: torch.ones(0),
-        "nine dimensions": lambda: torch.ones(1, 1, 1, 1, 1, 1, 1, 2, 3),
-        "float16": x.half,
-        "float8": lambda: x.to(torch.float8_e4m3fn),
-        "meta": lambda: x.to("meta"),
-        "sparse": lambda: x.to_sparse(),
-        "another shape": lambda: torch.randn(5, 7, 11),
-        "10^12 numbers that are one": lambda: torch.ones(1, 1).expand(10**6, 10**6),
-    }
+        "None": None, "text": "\x1b[31mred[/b]", "a number": 3, "an empty list": [], "lists": [[1.0, 2.0], [3.0, 4.0]],
+        "an array of numpy's": np.ones((3, 4)), "integers": x.long(), "booleans": x.bool(),
+        "complex": x.to(torch.complex64), "NaN": x * float("nan"), "inf": x * float("inf"), "1e38": x * 1e38,
+        "1e-44": x * 1e-44, "zeros": x * 0, "one number": torch.tensor(1.0), "a row": torch.ones(4),
+        "no tokens": x[:, :0], "no features": x[..., :0], "no batch": x[:0], "nothing": torch.ones(0),
+        "nine dimensions": torch.ones(1, 1, 1, 1, 1, 1, 1, 2, 3), "float16": x.half(),
+        "float8": x.to(torch.float8_e4m3fn), "meta": x.to("meta"), "sparse": x.to_sparse(),
+        "another shape": torch.randn(5, 7, 11), "10^12 numbers that are one": torch.ones(1, 1).expand(10**6, 10**6),
+    }  # fmt: skip
 
 
 def _good() -> dict[Any, dict[str, Any]]:
@@ -121,19 +99,18 @@ NUMBERS_TOO = ("gamma", "beta", "bias", "strength", "neutreno")
 
 def _functions() -> Iterator[Case]:
     tensors = _tensors()
-    scalars = {label: (lambda v=value: v) for label, value in FEW.items()}
     for function, good in _good().items():
         name = f"{function.__module__.split('.')[1]}.{function.__name__}"
         yield _call(f"{name}, as it should be", lambda f=function, g=good: f(**g), "fine")
         for place, argument in enumerate(inspect.signature(function).parameters):
             if argument in ("progress", "change"):
                 continue
-            values = {label: make for label, make in tensors.items() if place == 0 or label in LATER}
+            values = {label: value for label, value in tensors.items() if place == 0 or label in LATER}
             values = values if argument in TENSORS else {}
-            values |= scalars if argument not in TENSORS or argument in NUMBERS_TOO else {}
+            values |= FEW if argument not in TENSORS or argument in NUMBERS_TOO else {}
             sure = ("text", "an object", *(["None"] if argument in good else []))
             spoilt = lambda v, f=function, g=good, a=argument: f(**{**g, a: v})  # noqa: E731
-            yield from _each(f"{name}({argument}", spoilt, values, sure, made=True)
+            yield from _each(f"{name}({argument}", spoilt, values, sure)
 
 
 def _methods() -> Iterator[Case]:
@@ -188,30 +165,19 @@ def _models() -> Iterator[Case]:
         def forward(self, x: Any) -> Any:
             return x
 
-    no_module: dict[str, Callable[[], Any]] = {
-        "None": lambda: None,
-        "text": lambda: "\x1b[31mred",
-        "a number": lambda: 3,
-        "a class": lambda: nn.Linear,
-        "a function": lambda: len,
-        "parameters alone": lambda: dict(_model().state_dict()),
-    }
-    no_layers = {"a linear layer": lambda: nn.Linear(8, 8), "no layers": nn.ModuleList}
+    no_module: dict[str, Any] = {
+        "None": None, "text": "\x1b[31mred", "a number": 3, "a class": nn.Linear, "a function": len,
+        "parameters alone": dict(_model().state_dict()),
+    }  # fmt: skip
+    no_layers = {"a linear layer": nn.Linear(8, 8), "no layers": nn.ModuleList()}
     broken = {
-        "a path that lacks": lambda: "/nowhere/at/all",
-        "one that raises": Raises,
-        "one that runs nothing": Nothing,
-        "on meta": lambda: _model().to("meta"),
-        "NaN": lambda: _model(fill=float("nan")),
-    }
+        "a path that lacks": "/nowhere/at/all", "one that raises": Raises(), "one that runs nothing": Nothing(),
+        "on meta": _model().to("meta"), "NaN": _model(fill=float("nan")),
+    }  # fmt: skip
     odd = {
-        "huge": lambda: _model(fill=1e30),
-        "zero": lambda: _model(fill=0.0),
-        "float16": lambda: _model().half(),
-        "float64": lambda: _model().double(),
-        "in training": lambda: _model().train(),
-        "of a width of 1": lambda: _model(width=1),
-    }
+        "huge": _model(fill=1e30), "zero": _model(fill=0.0), "float16": _model().half(), "float64": _model().double(),
+        "in training": _model().train(), "of a width of 1": _model(width=1),
+    }  # fmt: skip
 
     def diagnosed(model: Any) -> Any:
         weight = next(model.parameters(), torch.ones(8)) if isinstance(model, nn.Module) else torch.ones(8)
@@ -220,11 +186,10 @@ def _models() -> Iterator[Case]:
         return oversmooth.diagnose(model, torch.randn(2, 5, width, dtype=dtype), depth=2)
 
     models = {**no_module, **no_layers, **broken, **odd}
-    yield from _each("diagnose(model", diagnosed, models, {**no_module, **no_layers, **broken}, made=True)
-    yield from _each(
-        "steer(model", lambda m: oversmooth.steer(m, Spectral("sharpen")), models, {**no_module, **no_layers}, made=True
-    )
-    yield from _each("anatomy.locate(model", oversmooth.anatomy.locate, models, {**no_module, **no_layers}, made=True)
+    yield from _each("diagnose(model", diagnosed, models, {**no_module, **no_layers, **broken})
+    steered = lambda model: oversmooth.steer(model, Spectral("sharpen"))  # noqa: E731
+    yield from _each("steer(model", steered, models, {**no_module, **no_layers})
+    yield from _each("anatomy.locate(model", oversmooth.anatomy.locate, models, {**no_module, **no_layers})
     others = {
         "unsteer": oversmooth.unsteer,
         "fold": oversmooth.fold,
@@ -234,7 +199,7 @@ def _models() -> Iterator[Case]:
         "save_steered": lambda m: oversmooth.save_steered(m, "out-steered"),
     }
     for name, call in others.items():
-        yield from _each(f"{name}(model", call, models, no_module, made=True)
+        yield from _each(f"{name}(model", call, models, no_module)
 
 
 def _inputs_of_models() -> Iterator[Case]:
@@ -243,42 +208,26 @@ def _inputs_of_models() -> Iterator[Case]:
     import oversmooth
 
     x = torch.randn(2, 5, 8)
-    fine: dict[str, Callable[[], Any]] = {
-        "one token": lambda: x[:, :1],
-        "numpy's": x.numpy,
-        "a mask of nothing": lambda: {"src": x, "src_key_padding_mask": torch.ones(2, 5).bool()},
-        "batches of other kinds": lambda: [x, {"src": x}],
-        "float16": x.half,  # brought to the model's precision
-    }
-    bad: dict[str, Callable[[], Any]] = {
-        "text": lambda: "\x1b[31mred",
-        "a number": lambda: 3,
-        "an empty list": list,
-        "a list of None": lambda: [None],
-        "an empty dict": dict,
-        "a dict of text": lambda: {"src": "x"},
-        "another argument": lambda: {"\x1b[31mred": x},
-        "NaN": lambda: x * float("nan"),
-        "inf": lambda: x * float("inf"),
-        "huge": lambda: torch.full((2, 5, 8), 1e38),
-        "integers": x.long,
-        "another width": lambda: torch.randn(2, 5, 9),
-        "no tokens": lambda: x[:, :0],
-        "no inputs": lambda: x[:0],
-        "one number": lambda: torch.tensor(1.0),
-        "five dimensions": lambda: x[None, None],
-        "on meta": lambda: x.to("meta"),
-        "batches of other widths": lambda: [x, torch.randn(2, 5, 9)],
-        "batches that stop": lambda: iter([]),
-        "a set": lambda: {1, 2},
-        "without end": lambda: iter(lambda: None, 1),
-    }
+    fine: dict[str, Any] = {
+        "one token": x[:, :1], "numpy's": x.numpy(), "batches of other kinds": [x, {"src": x}],
+        "a mask of nothing": {"src": x, "src_key_padding_mask": torch.ones(2, 5).bool()},
+        "float16": x.half(),  # brought to the model's precision
+    }  # fmt: skip
+    bad: dict[str, Any] = {
+        "text": "\x1b[31mred", "a number": 3, "an empty list": [], "a list of None": [None], "an empty dict": {},
+        "a dict of text": {"src": "x"}, "another argument": {"\x1b[31mred": x}, "NaN": x * float("nan"),
+        "inf": x * float("inf"), "huge": torch.full((2, 5, 8), 1e38), "integers": x.long(),
+        "another width": torch.randn(2, 5, 9), "no tokens": x[:, :0], "no inputs": x[:0],
+        "one number": torch.tensor(1.0), "five dimensions": x[None, None], "on meta": x.to("meta"),
+        "batches of other widths": [x, torch.randn(2, 5, 9)], "batches that stop": iter([]), "a set": {1, 2},
+        "without end": iter(lambda: None, 1),
+    }  # fmt: skip
     calls = {
         "diagnose": lambda inputs: oversmooth.diagnose(_model(), inputs, depth=2),
         "suggest": lambda inputs: oversmooth.steering.suggest(_model(), inputs, strengths=[0, 1]),
     }
     for name, call in calls.items():
-        yield from _each(f"{name}(inputs", call, fine | bad, bad, made=True)
+        yield from _each(f"{name}(inputs", call, fine | bad, bad)
 
 
 def _settings() -> Iterator[Case]:
@@ -370,45 +319,10 @@ def _paths() -> Iterator[Case]:
         yield from _each(f"{name}(path", call, paths, EVERY)
 
 
-def _inputs() -> Iterator[Case]:
-    from oversmooth.inputs.images import image_inputs
-    from oversmooth.inputs.pictures import picture
-    from oversmooth.inputs.preprocessing import Preprocessing
-    from oversmooth.inputs.text import text_inputs
-
-    def images(steps: dict[str, Any] | None = None, **given: Any) -> Any:
-        settings = {"size": (8, 8), **(steps or {})}
-        return next(iter(image_inputs(Preprocessing(**settings), None, **{"count": 2, "batch": 2, **given})))
-
-    def texts(tokenizer: Any) -> Any:
-        return next(iter(text_inputs(tokenizer, None, count=1, length=8, batch=1)))
-
-    for argument in ("count", "batch"):
-        yield from _each(f"inputs.image_inputs({argument}", lambda v, a=argument: images(**{a: v}), SCALARS)
-    sizes = SCALARS | {"a pair": (8, -1), "three": (1, 2, 3)}
-    for argument in ("index", "size", "seed"):
-        painted = lambda v, a=argument: picture(**{"index": 0, "size": 8, a: v})  # noqa: E731
-        yield from _each(f"inputs.picture({argument}", painted, sizes)
-    steps = FEW | {"a pair of zeros": (0, 0), "three of NaN": (float("nan"),) * 3, "huge": (10**6, 10**6)}
-    for argument in inspect.signature(Preprocessing).parameters:
-        yield from _each(f"inputs.Preprocessing({argument}", lambda v, a=argument: images({a: v}), steps)
-    answers = SCALARS | {"no ids": {}, "ids of text": {"input_ids": "x"}, "ids of None": {"input_ids": None}}
-    yield from _each("inputs.text_inputs(tokenizer", texts, answers, EVERY)
-    yield from _each("inputs.text_inputs(a tokenizer that gives", lambda v: texts(lambda *_, **__: v), answers)
-
-
 def _diagnoses() -> Iterator[Case]:
     from oversmooth import Diagnosis
 
     found = diagnoses.example()
-    for path in mutations.paths(found):
-        kind = mutations.other_kinds(mutations.at(found, path))[0]
-
-        def loaded(path: Any = path, kind: str = kind) -> None:
-            changed = Diagnosis.from_json(json.dumps(mutations.changed(found, path, mutations.VALUES[kind])))
-            changed.to_json(), changed.to_pandas(), changed.curve("hfc_lfc"), changed.smoothing_share
-
-        yield _call(f"Diagnosis.from_json({'.'.join(map(str, path))}: {kind})", loaded)
     texts = SCALARS | {"bytes": b"{}"}
     yield from _each("Diagnosis.from_dict(", Diagnosis.from_dict, texts, EVERY)
     yield from _each("Diagnosis.from_json(", Diagnosis.from_json, texts, EVERY)

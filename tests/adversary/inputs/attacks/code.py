@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
@@ -10,121 +11,85 @@ import zipfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from adversary.inputs.case import Case, Place
+from adversary.inputs.case import Case, Place, prepared
 from adversary.inputs.kit import CIFAR
 
 YES = b"y\n" * 50
 
 
 class _Bomb:
-    """Unpickled, it writes the marker."""
+    """Unpickled, it writes the marker: by the shell, or by functions that are harmless in other company."""
 
-    def __init__(self, marker: str) -> None:
-        self.marker = marker
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (os.system, (f"touch '{self.marker}'",))
-
-
-class _Opener(_Bomb):
-    """The same by a function that is harmless in other company."""
+    def __init__(self, marker: str, how: str) -> None:
+        self.marker, self.how = marker, how
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (open, (self.marker, "w"))
+        ways = {"system": (os.system, f"touch '{self.marker}'"), "eval": (eval, f"open({self.marker!r}, 'w')")}
+        call, *arguments = ways.get(self.how, (open, self.marker, "w"))
+        return call, tuple(arguments)
 
 
-class _Evaluator(_Bomb):
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (eval, (f"open({self.marker!r}, 'w')",))
+BOMBS = ("system", "open", "eval")
 
 
-BOMBS = {"system": _Bomb, "open": _Opener, "eval": _Evaluator}
-
-
-def _plain(place: Place, bomb: type[_Bomb]) -> bytes:
-    return pickle.dumps({"state_dict": bomb(str(place.marker)), b"data": [], b"fine_labels": []})
-
-
-def _protocol0(place: Place, bomb: type[_Bomb]) -> bytes:
-    return pickle.dumps(bomb(str(place.marker)), protocol=0)
-
-
-def _torch_zip(place: Place, bomb: type[_Bomb]) -> bytes:
+def _torch_zip(bomb: _Bomb) -> bytes:
     held = io.BytesIO()
     with zipfile.ZipFile(held, "w") as archive:
-        archive.writestr("archive/data.pkl", pickle.dumps(bomb(str(place.marker)), protocol=2))
+        archive.writestr("archive/data.pkl", pickle.dumps(bomb, protocol=2))
         archive.writestr("archive/version", "3\n")
         archive.writestr("archive/byteorder", "little")
     return held.getvalue()
 
 
-def _torch_old(place: Place, bomb: type[_Bomb]) -> bytes:
-    magic = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2)
-    return magic + pickle.dumps(1001, protocol=2) + pickle.dumps(bomb(str(place.marker)), protocol=2)
+def _torch_old(bomb: _Bomb) -> bytes:
+    return b"".join(pickle.dumps(each, protocol=2) for each in (0x1950A86A20F9469CFC6C, 1001, bomb))
 
 
-def _npz(place: Place, bomb: type[_Bomb]) -> bytes:
+def _npz(bomb: _Bomb) -> bytes:
     import numpy as np
 
     held = io.BytesIO()
     box = np.empty(1, dtype=object)
-    box[0] = bomb(str(place.marker))
+    box[0] = bomb
     np.savez(held, images=box, input_ids=box, labels=box)
     return held.getvalue()
 
 
-PICKLES = {"plain": _plain, "protocol 0": _protocol0, "torch's zip": _torch_zip, "torch of old": _torch_old}
+PICKLES: dict[str, Callable[[_Bomb], bytes]] = {
+    "plain": lambda bomb: pickle.dumps({"state_dict": bomb, b"data": [], b"fine_labels": []}),
+    "protocol 0": lambda bomb: pickle.dumps(bomb, protocol=0),
+    "torch's zip": _torch_zip,
+    "torch of old": _torch_old,
+}
+Spoil = Callable[[Place, bytes], Any]
 
 
-def _model_file(name: str, others: tuple[str, ...] = ()) -> Callable[[Place, bytes], list[str]]:
+def _weights(name: str, index: str = "") -> tuple[Spoil, tuple[str, ...]]:
     """A pickle as the weights of a folder."""
 
-    def build(place: Place, content: bytes) -> list[str]:
-        place.copy("vit")
+    def spoil(place: Place, content: bytes) -> None:
         (place / "vit/model.safetensors").unlink()
         place.write(f"vit/{name}", content)
-        for other in others:
-            place.write(f"vit/{other}", json.dumps({"weight_map": {"x": name}}))
-        return ["diagnose", "vit", "--inputs", "2"]
+        if index:
+            place.write(f"vit/{index}", json.dumps({"weight_map": {"x": name}}))
 
-    return build
+    return spoil, ("diagnose", "vit", "--inputs", "2")
 
 
-def _named(name: str, *command: str) -> Callable[[Place, bytes], list[str]]:
+def _named(name: str, *line: str) -> tuple[Spoil, tuple[str, ...]]:
     """A pickle given by its own name."""
-
-    def build(place: Place, content: bytes) -> list[str]:
-        place.copy("vit", "stopped")
-        place.write(name, content)
-        return list(command)
-
-    return build
+    return lambda place, content: place.write(name, content), line
 
 
-def _beside(name: str) -> Callable[[Place, bytes], list[str]]:
-    """A pickle beside good weights: nobody should open it."""
-
-    def build(place: Place, content: bytes) -> list[str]:
-        place.copy("vit")
-        place.write(f"vit/{name}", content)
-        return ["diagnose", "vit", "--inputs", "2", "--no-spectra"]
-
-    return build
+def _cifar(*files: str) -> tuple[Spoil, tuple[str, ...]]:
+    line = ("train", "--data", "cifar", "-o", "out", "--device", "cpu", "--minutes", "0")
+    return lambda place, content: [place.write(f"cifar/{file}", content) for file in files], line
 
 
-def _cifar_python(*files: str) -> Callable[[Place, bytes], list[str]]:
-    def build(place: Place, content: bytes) -> list[str]:
-        for file in files:
-            place.write(f"cifar/{file}", content)
-        return ["train", "--data", "cifar", "-o", "out", "--device", "cpu", "--minutes", "0"]
-
-    return build
-
-
-PLACES: dict[str, Callable[[Place, bytes], list[str]]] = {
-    "pytorch_model.bin": _model_file("pytorch_model.bin"),
-    "a sharded bin": _model_file("pytorch_model-00001-of-00001.bin", ("pytorch_model.bin.index.json",)),
-    "model.safetensors": _model_file("model.safetensors"),
+PLACES: dict[str, tuple[Spoil, tuple[str, ...]]] = {
+    "pytorch_model.bin": _weights("pytorch_model.bin"),
+    "a sharded bin": _weights("pytorch_model-00001-of-00001.bin", "pytorch_model.bin.index.json"),
+    "model.safetensors": _weights("model.safetensors"),
     "a bin by name": _named("model.bin", "diagnose", "model.bin"),
     "a bin's spectrum": _named("model.bin", "spectrum", "model.bin", "--heads", "2"),
     "a pt's spectrum": _named("model.pt", "spectrum", "model.pt", "--heads", "2"),
@@ -139,41 +104,55 @@ PLACES: dict[str, Callable[[Place, bytes], list[str]]] = {
     "parquet": _named("x.parquet", "diagnose", "vit", "--data", "x.parquet"),
     "a checkpoint": _named("stopped/checkpoint.safetensors", "train", "--resume", "-o", "stopped", "--data", CIFAR),
     "a trained model": _named("stopped/model.safetensors", "diagnose", "stopped"),
-    "cifar100 in Python": _cifar_python("train", "test", "meta"),
-    "cifar10 in Python": _cifar_python(*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta"),
+    "cifar100 in Python": _cifar("train", "test", "meta"),
+    "cifar10 in Python": _cifar(*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta"),
 }
 BESIDE = ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth", "pytorch_model.bin", "tf_model.h5")
 
 
 def cases() -> Iterator[Case]:
-    for where, make in PLACES.items():
+    for where, (spoil, line) in PLACES.items():
         for how, dump in PICKLES.items():
-            for bomb, kind in BOMBS.items():
-                if bomb != "system" and (how != "plain" or where not in ("pytorch_model.bin", "a bin's spectrum")):
-                    continue
-                yield Case(f"code/pickle as {where}, {how}, {bomb}", _pickled(make, dump, kind), "refused", stdin=YES)
+            every = how == "plain" and where in ("pytorch_model.bin", "a bin's spectrum")
+            for bomb in BOMBS if every else BOMBS[:1]:
+                yield _case(f"pickle as {where}, {how}, {bomb}", ("vit", "stopped"), line, spoil, dump, bomb)
     for name in BESIDE:
-        yield Case(f"code/pickle beside: {name}", _pickled(_beside(name), _plain, _Bomb), "fine", stdin=YES)
+        spoil, line = _named(f"vit/{name}", "diagnose", "vit", "--inputs", "2", "--no-spectra")
+        yield _case(f"pickle beside: {name}", ("vit",), line, spoil, PICKLES["plain"], "system", "fine")
     for model in ("vit", "gpt"):
-        for bomb, kind in BOMBS.items():
-            make = _named("x.npz", "diagnose", model, "--data", "x.npz")
-            yield Case(f"code/npz of objects for {model}, {bomb}", _pickled(_with(model, make), _npz, kind), stdin=YES)
-    yield from _python_files()
+        for bomb in BOMBS:
+            spoil, line = _named("x.npz", "diagnose", model, "--data", "x.npz")
+            yield _case(f"npz of objects for {model}, {bomb}", (model,), line, spoil, _npz, bomb)
+    for label, (model, *_) in MAPS.items():
+        for command, line in LINES.items():
+            build = prepared((model,), [part.format(model) for part in line], functools.partial(_hostile, label=label))
+            refused = label in NEEDS_ITS_CODE and command != "spectrum"
+            yield Case(f"code/{command}, auto_map: {label}", build, "refused" if refused else "either", stdin=YES)
 
 
-def _with(model: str, make: Callable[[Place, bytes], list[str]]) -> Callable[[Place, bytes], list[str]]:
-    def build(place: Place, content: bytes) -> list[str]:
-        if model != "vit":
-            place.copy(model)
-        return make(place, content)
-
-    return build
-
-
-def _pickled(make: Any, dump: Any, bomb: Any) -> Callable[[Place], list[str]]:
-    return lambda place: make(place, dump(place, bomb))
+def _case(
+    label: str, needed: tuple[str, ...], line: tuple[str, ...], spoil: Spoil, dump: Callable[[_Bomb], bytes],
+    bomb: str, expected: Any = "refused",
+) -> Case:  # fmt: skip
+    build = prepared(needed, line, lambda place: spoil(place, dump(_Bomb(str(place.marker), bomb))))
+    return Case(f"code/{label}", build, expected, stdin=YES)
 
 
+def _hostile(place: Place, label: str) -> None:
+    """A configuration that names a Python file, and that file wherever it may be looked for."""
+    model, file, fields = MAPS[label]
+    for where in ("hostile.py", "configuration_hostile.py", "custom_generate/generate.py", "../hostile.py"):
+        place.write(f"{model}/{where}", PYTHON.format(marker=str(place.marker)))
+    place.edit_json(f"{model}/{file}", lambda found: {**found, **fields})
+
+
+LINES = {
+    "diagnose": ("diagnose", "{}", "--inputs", "2", "--no-spectra"),
+    "diagnose a twin": ("diagnose", "{}", "--inputs", "2", "--no-spectra", "--twin"),
+    "spectrum": ("spectrum", "{}"),
+    "steer": ("steer", "{}", "-m", "neutreno", "-o", "out"),
+    "table1": ("reproduce", "table1", "{}", "--inputs", "2"),
+}
 PYTHON = """open({marker!r}, "w").write("ran")
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 class Config(PretrainedConfig):
@@ -238,30 +217,3 @@ MAPS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
 }  # fmt: skip
 NEEDS_ITS_CODE = {"config of an unknown family", "model", "another repository", "a path out"}
-
-
-def _python_files() -> Iterator[Case]:
-    lines = {
-        "diagnose": ("diagnose", "{}", "--inputs", "2", "--no-spectra"),
-        "diagnose a twin": ("diagnose", "{}", "--inputs", "2", "--no-spectra", "--twin"),
-        "spectrum": ("spectrum", "{}"),
-        "steer": ("steer", "{}", "-m", "neutreno", "-o", "out"),
-        "table1": ("reproduce", "table1", "{}", "--inputs", "2"),
-    }
-    for label, (model, file, fields) in MAPS.items():
-        for command, line in lines.items():
-
-            def build(
-                place: Place, model: Any = model, file: Any = file, fields: Any = fields, line: Any = line
-            ) -> Any:
-                place.copy(model)
-                for where in (f"{model}/hostile.py", f"{model}/configuration_hostile.py", "hostile.py"):
-                    place.write(where, PYTHON.format(marker=str(place.marker)))
-                place.write(f"{model}/custom_generate/generate.py", PYTHON.format(marker=str(place.marker)))
-                target = place / f"{model}/{file}"
-                found = json.loads(target.read_text()) if target.exists() else {}
-                target.write_text(json.dumps({**found, **fields}))
-                return [part.format(model) for part in line]
-
-            refused = label in NEEDS_ITS_CODE and command != "spectrum"
-            yield Case(f"code/{command}, auto_map: {label}", build, "refused" if refused else "either", stdin=YES)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from adversary.inputs.attacks.mutations import HARMLESS, RAW, VALUES
-from adversary.inputs.case import Case, Place
+from adversary.inputs.case import Case, Place, prepared
 
 FILES = {
     "vit": ("config.json", "preprocessor_config.json"),
@@ -64,9 +63,8 @@ def cases() -> Iterator[Case]:
     for model, files in FILES.items():
         for file in files:
             for label in RAW:
-                fine = label in HARMLESS or file == "generation_config.json"
-                fine |= file != "config.json" and label in ("an empty object",)
-                yield _raw(model, file, label, RUN[model], fine, model == "gpt" and file != "config.json")
+                fine = label in HARMLESS or (file != "config.json" and (label == "an empty object" or model == "gpt"))
+                yield _raw(model, file, label, RUN[model], fine)
     for label in RAW:
         for command in (("spectrum", "vit"), ("steer", "vit", "-m", "neutreno", "-o", "out")):
             yield _raw("vit", "config.json", label, command, True)
@@ -85,24 +83,17 @@ def cases() -> Iterator[Case]:
     yield from _odd()
 
 
-def _raw(model: str, file: str, label: str, command: tuple[str, ...], fine: bool, missing_fine: bool = False) -> Case:
-    def build(place: Place) -> list[str]:
-        place.copy(model)
+def _raw(model: str, file: str, label: str, command: tuple[str, ...], fine: bool) -> Case:
+    def spoil(place: Place) -> None:
         target = place / f"{model}/{file}"
         target.write_bytes(RAW[label](target.read_bytes() if target.exists() else b"{}"))
-        return list(command)
 
-    expected = "either" if fine or missing_fine else "refused"
-    return Case(f"configs/{command[0]} {model}, {file}: {label}", build, expected)  # type: ignore[arg-type]
+    expected: Any = "either" if fine else "refused"
+    return Case(f"configs/{command[0]} {model}, {file}: {label}", prepared((model,), command, spoil), expected)
 
 
 def _field(model: str, file: str, field: str, label: str, value: Any, command: tuple[str, ...]) -> Case:
-    def build(place: Place) -> list[str]:
-        place.copy(model)
-        target = place / f"{model}/{file}"
-        target.write_text(json.dumps({**json.loads(target.read_text()), field: value}))
-        return list(command)
-
+    build = prepared((model,), command, lambda place: place.edit_json(f"{model}/{file}", lambda f: {**f, field: value}))
     return Case(f"configs/{command[0]} {model}, {file}, {field}: {label}", build, "either")
 
 
@@ -145,11 +136,5 @@ def _odd() -> Iterator[Case]:
     }  # fmt: skip
     for label, (model, fields) in together.items():
         for command in (RUN[model], ("spectrum", model)):
-
-            def build(place: Place, model: str = model, fields: Any = fields, command: Any = command) -> list[str]:
-                place.copy(model)
-                target = place / f"{model}/config.json"
-                target.write_text(json.dumps({**json.loads(target.read_text()), **fields}))
-                return list(command)
-
-            yield Case(f"configs/{command[0]} {label}", build, "either")
+            spoil = lambda place, m=model, fields=fields: place.edit_json(f"{m}/config.json", lambda f: f | fields)  # noqa: E731
+            yield Case(f"configs/{command[0]} {label}", prepared((model,), command, spoil), "either")

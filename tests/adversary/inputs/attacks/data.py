@@ -16,7 +16,8 @@ from adversary.inputs.kit import CIFAR, SMALL_RUN
 
 BOMB = 3 * 1024**3
 """Bytes that a bomb unpacks to: over what a case may take."""
-_CHUNK = 64 * 1024**2
+Line = tuple[str, ...]
+CHUNK = 64 * 1024**2
 
 
 def deflated_zeros(before: bytes, size: int) -> bytes:
@@ -26,7 +27,7 @@ def deflated_zeros(before: bytes, size: int) -> bytes:
         packer = zlib.compressobj(9, zlib.DEFLATED, -15)
         return packer.compress(content) + packer.flush(zlib.Z_FULL_FLUSH)
 
-    return packed(before) + packed(bytes(_CHUNK)) * (size // _CHUNK) + zlib.compressobj(9, zlib.DEFLATED, -15).flush()
+    return packed(before) + packed(bytes(CHUNK)) * (size // CHUNK) + zlib.compressobj(9, zlib.DEFLATED, -15).flush()
 
 
 def zip_with(members: dict[str, tuple[bytes, int, int, int]]) -> bytes:
@@ -171,7 +172,7 @@ def _tokens() -> dict[str, Callable[[], bytes]]:
 TOKENS_FINE = {"too long", "fractions", "a mask of fractions", "a mask of sevens", "one"}
 
 
-def _parquets() -> dict[str, Callable[[Path], Any]]:
+def parquets() -> dict[str, Callable[[Path], Any]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -222,17 +223,6 @@ def _spoiled(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[8:60] = b"\xff" * 52
     path.write_bytes(content)
-
-
-PARQUET_FINE = {
-    "a column twice",
-    "labels twice",
-    "text twice",
-    "half of them noise",
-    "labels of 2^60",
-    "labels below 0",
-}
-PARQUET_FINE |= {"labels of text", "labels that are null", "labels that are fractions", "other columns"}
 
 
 def _png(size: tuple[int, int] = (16, 16)) -> bytes:
@@ -324,130 +314,48 @@ TEXTS_FINE = {"a mark of order", "escape codes", "one line of 5 MB", "carriage r
 TEXTS_FINE |= {"cut within a letter", "10^6 empty lines"}
 
 
-def _idx(magic: int, *sizes: int, data: bytes = b"") -> bytes:
-    return gzip.compress(struct.pack(f">{1 + len(sizes)}I", magic, *sizes) + data, mtime=0)
-
-
-def _gzip_bomb(head: bytes = b"") -> bytes:
-    return gzip.compress(head, mtime=0) + gzip.compress(bytes(_CHUNK), mtime=0) * (BOMB // _CHUNK)
-
-
-IDX: dict[str, Callable[[], bytes]] = {
-    "empty": lambda: b"",
-    "not gzipped": lambda: b"x" * 100,
-    "cut": lambda: _idx(0x803, 100, 28, 28, data=bytes(78_400))[:-20],
-    "a wrong checksum": lambda: _idx(0x803, 100, 28, 28, data=bytes(78_400))[:-8] + bytes(8),
-    "another magic": lambda: _idx(0x999, 100, 28, 28, data=bytes(78_400)),
-    "floats": lambda: _idx(0xD03, 100, 28, 28, data=bytes(4 * 78_400)),
-    "9 dimensions": lambda: _idx(0x809, *[2] * 9, data=bytes(512)),
-    "2^32 images": lambda: _idx(0x803, 2**32 - 1, 28, 28, data=bytes(784)),
-    "sides of 2^32": lambda: _idx(0x803, 100, 2**32 - 1, 2**32 - 1),
-    "no images": lambda: _idx(0x803, 0, 28, 28),
-    "sides of 0": lambda: _idx(0x803, 100, 0, 0),
-    "too few bytes": lambda: _idx(0x803, 100, 28, 28, data=bytes(784)),
-    "too many bytes": lambda: _idx(0x803, 100, 28, 28, data=bytes(80_000)),
-    "fewer images than labels": lambda: _idx(0x803, 50, 28, 28, data=bytes(39_200)),
-    "a bomb": lambda: _gzip_bomb(struct.pack(">IIII", 0x803, 100, 28, 28)),
-    "a bomb that says so": lambda: _gzip_bomb(struct.pack(">IIII", 0x803, BOMB // 784, 28, 28)),
-    "labels in its place": lambda: _idx(0x801, 100, data=bytes(100)),
-}
-BINARY: dict[str, Callable[[bytes], bytes]] = {
-    "empty": lambda _: b"",
-    "one byte": lambda _: b"x",
-    "one byte short": lambda held: held[:-1],
-    "one byte long": lambda held: held + b"x",
-    "labels of 255": lambda held: b"\xff" * len(held),
-    "a web page": lambda _: b"<!doctype html>" * 500,
-    "one image": lambda held: held[:3074],
-}
-
-
 def cases() -> Iterator[Case]:
     vit = ("diagnose", "vit", "--no-spectra", "--inputs", "4", "--data")
     gpt = ("diagnose", "gpt", "--no-spectra", "--inputs", "4", "--data")
     for label, make in _npzs().items():
-        fine = label in NPZ_FINE
-        yield _data(f"npz, {label}", "vit", "x.npz", make, vit, fine, says=("x.npz", "inputs", "label"))
+        yield _data(f"npz, {label}", "vit", "x.npz", make, vit, label in NPZ_FINE)
     for label, make in _tokens().items():
         yield _data(f"token ids, {label}", "gpt", "x.npz", make, gpt, label in TOKENS_FINE)
-    for label, write in _parquets().items():
-        fine = label in PARQUET_FINE
+    for label, write in parquets().items():
         for model, line in (("vit", vit), ("gpt", gpt)):
             yield _written(f"parquet for {model}, {label}", model, "x.parquet", write, line, True)
-        yield _trained(f"parquet to train on, {label}", write, fine)
     for label, make in PICTURES.items():
         yield _data(f"a picture, {label}", "vit", "x.png", make, vit, label in PICTURES_FINE)
         yield _data(f"a picture among others, {label}", "vit", "images/x.png", make, vit, True, "images")
     for label, make in TEXTS.items():
         yield _data(f"text, {label}", "gpt", "x.txt", make, gpt, label in TEXTS_FINE)
         yield _data(f"text beside others, {label}", "gpt", "texts/x.txt", make, gpt, True, "texts")
-    for label, make in IDX.items():
-        for which in ("train-images-idx3", "train-labels-idx1"):
-            if "bomb" in label and which == "train-labels-idx1" and "says" in label:
-                continue
-            yield _spoilt_set("fashion-mnist", f"{which}-ubyte.gz", label, lambda _, make=make: make())
-    for label, change in BINARY.items():
-        for file in ("train.bin", "test.bin", "fine_label_names.txt"):
-            yield _spoilt_set(CIFAR, file, label, change, file.endswith(".txt") or label == "one image")
     yield from _mixtures()
 
 
 def _data(
-    label: str,
-    model: str,
-    name: str,
-    make: Callable[[], bytes],
-    line: tuple[str, ...],
-    fine: bool,
-    given: str | None = None,
-    says: tuple[str, ...] = (),
+    label: str, model: str, name: str, make: Callable[[], bytes], line: Line, fine: bool, given: str = ""
 ) -> Case:
     def write(path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(make())
 
-    return _written(label, model, name, write, line, fine, given, says)
+    return _written(label, model, name, write, line, fine, given)
 
 
 def _written(
-    label: str,
-    model: str,
-    name: str,
-    write: Callable[[Path], Any],
-    line: tuple[str, ...],
-    fine: bool,
-    given: str | None = None,
-    says: tuple[str, ...] = (),
+    label: str, model: str, name: str, write: Callable[[Path], Any], line: Line, fine: bool, given: str = ""
 ) -> Case:
-    def build(place: Place) -> list[str]:
-        place.copy(model)
+    def spoil(place: Place) -> None:
         if given == "images":
             place.copy("images")
         if given == "texts":
             place.copy_as("text.txt", "texts/good.txt")
         write(place / name)
-        return [*line, given or name]
 
+    says = ("x.npz", "inputs", "label") if label.startswith("npz") else ()
+    build = prepared((model,), (*line, given or name), spoil)
     return Case(f"data/{label}", build, "either" if fine else "refused", says)
-
-
-def _trained(label: str, write: Callable[[Path], Any], fine: bool) -> Case:
-    def build(place: Place) -> list[str]:
-        for split in ("train", "test"):
-            (place / "set").mkdir(exist_ok=True)
-            write(place / f"set/{split}-00000.parquet")
-        return ["train", "--data", "set", "-o", "out", *SMALL_RUN, "--minutes", "0"]
-
-    return Case(f"data/{label}", build, "either" if fine else "refused")
-
-
-def _spoilt_set(folder: str, file: str, label: str, change: Callable[[bytes], bytes], fine: bool = False) -> Case:
-    def spoil(place: Place) -> None:
-        target = place / f"{folder}/{file}"
-        target.write_bytes(change(target.read_bytes()))
-
-    build = prepared((folder,), ("train", "--data", folder, "-o", "out", *SMALL_RUN, "--minutes", "0"), spoil)
-    return Case(f"data/{folder}, {file}: {label}", build, "either" if fine else "refused")
 
 
 def _mixtures() -> Iterator[Case]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from adversary.inputs.attacks import mutations
-from adversary.inputs.case import Case, Place
+from adversary.inputs.case import Case, prepared
 
 LINES = (
     ("diagnose", "d.json", "d.json"),
@@ -36,115 +35,69 @@ def example() -> dict[str, Any]:
 
 
 def cases() -> Iterator[Case]:
-    for label in mutations.RAW:
+    for label, spoil in mutations.RAW.items():
         for line in LINES[:2]:
-            fine = label in HARMLESS
-            yield _case(f"{_short(line)}, {label}", line, functools.partial(_raw, label=label), fine)
+            content = lambda spoil=spoil: spoil(json.dumps(example()).encode())  # noqa: E731
+            yield _case(line, label, content, "either" if label in HARMLESS else "refused")
     found = example()
     twice = {path[2:] for path in mutations.paths(found) if path[0] == "layers"}  # the first block says them again
     ways = [p for p in mutations.paths(found, most=2) if not (p[:2] == ("layers", 1) and p[2:] in twice)]
     for number, path in enumerate(ways):
-        where = ".".join(map(str, path))
-        kinds = mutations.other_kinds(mutations.at(found, path))
-        line = LINES[number % 3]
-        chosen = [kinds[number % len(kinds)]]
+        kinds, line = mutations.other_kinds(mutations.at(found, path)), LINES[number % 3]
         if number % 10 == 0:
-            value = mutations.VALUES[kinds[0]]
-            changed = functools.partial(_changed, path=path, value=value)
-            yield _case(f"{_short(DRAWN)}, {where}: {kinds[0]}", DRAWN, changed, True)
-        for kind in chosen:
-            value = mutations.VALUES[kind]
-            changed = functools.partial(_changed, path=path, value=value)
-            yield _case(f"{_short(line)}, {where}: {kind}", line, changed, True)
+            yield _changed(DRAWN, path, kinds[0])
+        yield _changed(line, path, kinds[number % len(kinds)])
         if isinstance(path[-1], str) and number % 2:
-            yield _case(f"{_short(line)}, {where}: gone", line, functools.partial(_gone, path=path), True)
+            gone = lambda path=path: json.dumps(mutations.without(found, path)).encode()  # noqa: E731
+            yield _case(line, f"{mutations.dotted(path)}: gone", gone)
     for where, path in {"all layers": ("layers",), "its name": ("model", "name"), "its version": ("version",)}.items():
-        for kind, value in mutations.VALUES.items():
+        for kind in mutations.VALUES:
             for line in LINES[1:5]:
-                changed = functools.partial(_changed, path=path, value=value)
-                yield _case(f"{_short(line)}, {where}: {kind}", line, changed, True)
-    yield from _shapes()
-
-
-def _short(line: tuple[str, ...]) -> str:
-    """The command and what it writes."""
-    return next(word for word in ("--html", "table1", "fig2", "fig5", "spectrum", "diagnose") if word in line)
-
-
-def _case(label: str, line: tuple[str, ...], spoil: Any, fine: bool) -> Case:
-    def build(place: Place) -> list[str]:
-        (place / "d.json").write_bytes(spoil())
-        return list(line)
-
-    return Case(f"diagnoses/{label}", build, "either" if fine else "refused", ("d.json",), slow=line is DRAWN)
-
-
-def _raw(label: str) -> bytes:
-    return mutations.RAW[label](json.dumps(example()).encode())
-
-
-def _changed(path: tuple[str | int, ...], value: Any) -> bytes:
-    return json.dumps(mutations.changed(example(), path, value)).encode()
-
-
-def _gone(path: tuple[str | int, ...]) -> bytes:
-    return json.dumps(mutations.without(example(), path)).encode()
-
-
-def _shapes() -> Iterator[Case]:
-    """Every field of its kind, and the whole still none."""
-
-    def spoilt(label: str) -> bytes:
-        found = mutations.changed(example(), ("version",), 2)
-        layers = found["layers"]
-        if label == "no layers":
-            found["layers"] = []
-        elif label == "one layer":
-            found["layers"] = layers[:1]
-        elif label == "5000 layers":
-            found["layers"] = layers[:1] + layers[1:2] * 5000
-        elif label == "no heads":
-            layers[1]["spectrum"]["heads"] = {}
-        elif label == "rows of other lengths":
-            layers[1]["dominance"]["rho_rough_heads"] = [[1.0], [1.0, 2.0, 3.0]]
-        elif label == "unknown verdicts":
-            layers[1]["dominance"]["verdict_heads"] = [["so-so"] * 2] * 2
-        elif label == "eigenvalues without their other half":
-            layers[1]["spectrum"]["joined"]["raw"]["imag"] = []
-        elif label == "10^6 eigenvalues":
-            layers[1]["spectrum"]["joined"]["raw"].update(real=[0.5] * 10**6, imag=[0.0] * 10**6)
-        elif label == "a course of other lengths":
-            found["extrapolation"][0]["real"]["depth"] = [1]
-        elif label == "huge numbers":
-            layers[1]["tokens"] = dict.fromkeys(layers[1]["tokens"], 1e308)
-        elif label == "tiny numbers":
-            layers[1]["tokens"] = dict.fromkeys(layers[1]["tokens"], 5e-324)
-        elif label == "negative shares":
-            layers[1]["dominance"]["smoothing_share"] = -3.0
-        elif label == "a million letters":
-            found["verdict"] = ["x" * 10**6]
-        elif label == "10^4 remarks":
-            found["remarks"] = ["x"] * 10**4
-        elif label == "unknown metrics":
-            layers[1]["tokens"]["beauty"] = 1.0
-        elif label == "version 3":
-            found["version"] = 3
-        elif label == "version 1":
-            found["version"] = 1
-        return json.dumps(found).encode()
-
-    labels = (
-        "no layers", "one layer", "5000 layers", "no heads", "rows of other lengths", "unknown verdicts",
-        "eigenvalues without their other half", "10^6 eigenvalues", "a course of other lengths", "huge numbers",
-        "tiny numbers", "negative shares", "a million letters", "10^4 remarks", "unknown metrics", "version 3",
-        "version 1",
-    )  # fmt: skip
-    for label in labels:
+                yield _changed(line, path, kind, where)
+    for label, change in SHAPES.items():
         for line in (*LINES[:3], DRAWN):
-            yield _case(f"{_short(line)}, {label}", line, functools.partial(spoilt, label), label != "version 3")
+            yield _case(
+                line, label, lambda change=change: _shaped(change), "refused" if label == "version 3" else "either"
+            )
+    yield _case(DRAWN, "as it is", lambda: json.dumps(found).encode(), "fine")
 
-    def alone(place: Place) -> list[str]:
-        Path(place / "d.json").write_bytes(json.dumps(example()).encode())
-        return ["diagnose", "d.json", "--html", "out.html"]
 
-    yield Case("diagnoses/as it is", alone, "fine", slow=True)
+def _case(line: tuple[str, ...], label: str, content: Callable[[], bytes], expected: Any = "either") -> Case:
+    command = next(word for word in ("--html", "table1", "fig2", "fig5", "spectrum", "diagnose") if word in line)
+    build = prepared((), line, lambda place: place.write("d.json", content()))
+    return Case(f"diagnoses/{command}, {label}", build, expected, ("d.json",), slow=line is DRAWN)
+
+
+def _changed(line: tuple[str, ...], path: tuple[str | int, ...], kind: str, where: str = "") -> Case:
+    content = lambda: json.dumps(mutations.changed(example(), path, mutations.VALUES[kind])).encode()  # noqa: E731
+    return _case(line, f"{where or mutations.dotted(path)}: {kind}", content)
+
+
+def _shaped(change: Callable[[Any, Any], Any]) -> bytes:
+    found = mutations.changed(example(), ("version",), 2)
+    change(found, found["layers"])
+    return json.dumps(found).encode()
+
+
+SHAPES: dict[str, Callable[[Any, Any], Any]] = {
+    "no layers": lambda found, _: found.update(layers=[]),
+    "one layer": lambda found, layers: found.update(layers=layers[:1]),
+    "5000 layers": lambda found, layers: found.update(layers=layers[:1] + layers[1:2] * 5000),
+    "no heads": lambda _, layers: layers[1]["spectrum"].update(heads={}),
+    "rows of other lengths": lambda _, layers: layers[1]["dominance"].update(rho_rough_heads=[[1.0], [1.0, 2.0, 3.0]]),
+    "unknown verdicts": lambda _, layers: layers[1]["dominance"].update(verdict_heads=[["so-so"] * 2] * 2),
+    "eigenvalues without their other half": lambda _, layers: layers[1]["spectrum"]["joined"]["raw"].update(imag=[]),
+    "10^6 eigenvalues": lambda _, layers: layers[1]["spectrum"]["joined"]["raw"].update(
+        real=[0.5] * 10**6, imag=[0.0] * 10**6
+    ),
+    "a course of other lengths": lambda found, _: found["extrapolation"][0]["real"].update(depth=[1]),
+    "huge numbers": lambda _, layers: layers[1].update(tokens=dict.fromkeys(layers[1]["tokens"], 1e308)),
+    "tiny numbers": lambda _, layers: layers[1].update(tokens=dict.fromkeys(layers[1]["tokens"], 5e-324)),
+    "negative shares": lambda _, layers: layers[1]["dominance"].update(smoothing_share=-3.0),
+    "a million letters": lambda found, _: found.update(verdict=["x" * 10**6]),
+    "10^4 remarks": lambda found, _: found.update(remarks=["x"] * 10**4),
+    "unknown metrics": lambda _, layers: layers[1]["tokens"].update(beauty=1.0),
+    "version 3": lambda found, _: found.update(version=3),
+    "version 1": lambda found, _: found.update(version=1),
+}
+"""Every field of its kind, and the whole still none."""

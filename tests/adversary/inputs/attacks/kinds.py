@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from adversary.inputs.attacks.shards import SECRET, _no_secret
-from adversary.inputs.case import Case, Outcome, Place
+from adversary.inputs.attacks.shards import SECRET, no_secret
+from adversary.inputs.case import Case, Outcome, Place, prepared
 from adversary.inputs.kit import CIFAR, SMALL_RUN
 
 
@@ -88,7 +90,7 @@ TAKES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     ),
     "gzipped images": (
         "fashion-mnist/train-images-idx3-ubyte.gz", ("fashion-mnist",),
-        ("train", "--data", "fashion-mnist", "-o", "out", *SMALL_RUN),
+        ("train", "--data", "./fashion-mnist", "-o", "out", *SMALL_RUN),
     ),
     "a checkpoint to go on from": (
         "out/checkpoint.safetensors", ("stopped", CIFAR),
@@ -105,7 +107,8 @@ TAKES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 }  # fmt: skip
 FINE = {"a readme beside", "names of classes", "results", "results to show", "a cell", "models", "official corruptions"}
 """What may as well be done without."""
-FINE |= {"one of the pictures", "a processor", "a folder of text"}
+FINE |= {"one of the pictures", "a processor", "a folder of text", "a tokenizer", "a checkpoint to go on from"}
+FINE |= {"a configuration for spectra"}
 ALWAYS = ("a pipe", "a link to /dev/zero", "a link to itself", "a locked file", "4 TB of zeros")
 
 
@@ -113,119 +116,74 @@ def cases() -> Iterator[Case]:
     for number, (what, (name, needed, line)) in enumerate(TAKES.items()):
         for turn, (kind, make) in enumerate(KINDS.items()):
             if kind in ALWAYS or (turn + number) % 2:
-                yield _case(what, kind, name, needed, line, make)
-    yield from _devices()
+                spoil = functools.partial(_put, name=name, make=make)
+                expected: Any = "either" if what in FINE else "refused"
+                yield Case(f"kinds/{what}: {kind}", prepared(needed, line, spoil), expected, without=("permission",))
+    for device, (what, line) in itertools.product(DEVICES, TO_DEVICES.items()):
+        build = prepared(("vit", "gpt"), [part.format(device) for part in line])
+        yield Case(f"kinds/{device} as {what}", build, "either" if what == "results" else "refused")
     yield from _links()
 
 
-def _case(what: str, kind: str, name: str, needed: tuple[str, ...], line: tuple[str, ...], make: Any) -> Case:
-    def build(place: Place) -> list[str]:
-        place.copy(*needed)
-        if "stopped" in needed:
-            (place / "stopped").rename(place / "out")  # a run may change what is its own
-        target = place / name
-        target.unlink(missing_ok=True)
-        target.parent.mkdir(exist_ok=True)
-        make(target)
-        return list(line)
-
-    fine = what in FINE or (kind == "nothing" and what in ("a configuration for spectra",))
-    fine |= what in ("a tokenizer", "a checkpoint to go on from")
-    fine |= what == "a configuration for spectra"
-    return Case(f"kinds/{what}: {kind}", build, "either" if fine else "refused", without=("permission",))
+def _put(place: Place, name: str, make: Callable[[Path], Any]) -> None:
+    if (place / "stopped").exists():
+        (place / "stopped").rename(place / "out")  # a run may change what is its own
+    target = place / name
+    target.unlink(missing_ok=True)
+    target.parent.mkdir(exist_ok=True)
+    make(target)
 
 
-def _devices() -> Iterator[Case]:
-    """By their own names."""
-    commands = {
-        "model": ("diagnose", "{}"),
-        "weights": ("spectrum", "{}"),
-        "text": ("diagnose", "gpt", "--data", "{}"),
-        "pictures": ("diagnose", "vit", "--data", "{}"),
-        "recipe": ("train", "--recipe", "{}", "-o", "out"),
-        "data": ("train", "--data", "{}", "-o", "out"),
-        "fold": ("fold", "{}", "-o", "out"),
-        "results": ("reproduce", "status", "--results", "{}"),
-    }
-    for device in (
-        "/dev/zero",
-        "/dev/null",
-        "/dev/full",
-        "/dev/random",
-        "/dev/stdin",
-        "/proc/self/mem",
-        "/proc",
-        "/dev",
-    ):
-        for what, line in commands.items():
-
-            def build(place: Place, device: str = device, line: tuple[str, ...] = line) -> list[str]:
-                place.copy("vit", "gpt")
-                return [part.format(device) for part in line]
-
-            yield Case(f"kinds/{device} as {what}", build, "either" if what == "results" else "refused")
+DEVICES = (
+    "/dev/zero", "/dev/null", "/dev/full", "/dev/random", "/dev/stdin", "/proc/self/mem", "/proc", "/dev",
+)  # fmt: skip
+TO_DEVICES = {
+    "model": ("diagnose", "{}"),
+    "weights": ("spectrum", "{}"),
+    "text": ("diagnose", "gpt", "--data", "{}"),
+    "pictures": ("diagnose", "vit", "--data", "{}"),
+    "recipe": ("train", "--recipe", "{}", "-o", "out"),
+    "data": ("train", "--data", "{}", "-o", "out"),
+    "fold": ("fold", "{}", "-o", "out"),
+    "results": ("reproduce", "status", "--results", "{}"),
+}
+STEER = ("steer", "{}", "-m", "neutreno", "-o", "out")
+RUN = {"diagnose": ("diagnose", "{}", "--inputs", "2", "--no-spectra"), "spectrum": ("spectrum", "{}"), "steer": STEER}
 
 
 def _links() -> Iterator[Case]:
-    """What steer and fold copy along, and what they must not."""
-
-    def secret(kind: str) -> Callable[[Place], list[str]]:
-        def build(place: Place) -> list[str]:
-            place.copy("vit", "steered")
-            place.write("private/key", SECRET)
-            for model in ("vit", "steered"):
-                link = place / f"{model}/README.md"
-                target = {"relative": "../private/key", "absolute": place / "private/key", "chain": "NOTES.md"}[kind]
-                link.symlink_to(target)
-                if kind == "chain":
-                    (place / f"{model}/NOTES.md").symlink_to("../private/key")
-            return ["steer", "vit", "-m", "neutreno", "-o", "out"]
-
-        return build
-
+    """What steer and fold copy along, and what they must not; and models behind links."""
+    fold = ("fold", "steered", "-o", "out")
     for kind in ("relative", "absolute", "chain"):
-        make = secret(kind)
-        yield Case(f"kinds/steer, a readme that is a link out, {kind}", make, "either", holds=_no_secret)
-
-        def fold(place: Place, make: Any = make) -> list[str]:
-            make(place)
-            return ["fold", "steered", "-o", "out"]
-
-        yield Case(f"kinds/fold, a readme that is a link out, {kind}", fold, "either", holds=_no_secret)
-
-    def python_beside(place: Place) -> list[str]:
-        place.copy("vit")
-        place.write("vit/modeling.py", "import os")
-        return ["steer", "vit", "-m", "neutreno", "-o", "out"]
-
-    yield Case("kinds/steer, Python beside the weights", python_beside, "fine", holds=_no_python)
-
-    def hub(place: Place) -> None:
-        """As the hub's cache lays a model: links into blobs beside."""
-        place.copy_as("vit", "models--a--b/snapshots/0123")
-        (place / "models--a--b/blobs").mkdir()
-        for number, file in enumerate(sorted((place / "models--a--b/snapshots/0123").iterdir())):
-            file.rename(place / f"models--a--b/blobs/{number}")
-            file.symlink_to(f"../../blobs/{number}")
-
-    lines = {
-        "diagnose": ("diagnose", "{}", "--inputs", "2", "--no-spectra"),
-        "spectrum": ("spectrum", "{}"),
-        "steer": ("steer", "{}", "-m", "neutreno", "-o", "out"),
+        for model, line in (("vit", [part.format("vit") for part in STEER]), ("steered", fold)):
+            build = prepared((model,), line, functools.partial(_secret, model=model, kind=kind))
+            yield Case(f"kinds/{line[0]}, a readme that is a link out, {kind}", build, "either", holds=no_secret)
+    steer = [part.format("vit") for part in STEER]
+    beside = prepared(("vit",), steer, lambda place: place.write("vit/modeling.py", "import os"))
+    yield Case("kinds/steer, Python beside the weights", beside, "fine", holds=_no_python)
+    behind: dict[str, tuple[str, Callable[[Place], Any]]] = {
+        "the hub's cache": ("models--a--b/snapshots/0123", _as_the_hub_lays_it),
+        "a link to a model": ("link", lambda place: (place.copy("vit"), (place / "link").symlink_to("vit"))),
     }
-    for command, line in lines.items():
+    for (command, line), (label, (name, make)) in itertools.product(RUN.items(), behind.items()):
+        yield Case(f"kinds/{command}, {label}", prepared((), [part.format(name) for part in line], make), "fine")
 
-        def cached(place: Place, line: Any = line) -> list[str]:
-            hub(place)
-            return [part.format("models--a--b/snapshots/0123") for part in line]
 
-        def linked(place: Place, line: Any = line) -> list[str]:
-            place.copy("vit")
-            (place / "link").symlink_to("vit")
-            return [part.format("link") for part in line]
+def _secret(place: Place, model: str, kind: str) -> None:
+    place.write("private/key", SECRET)
+    target = {"relative": "../private/key", "absolute": place / "private/key", "chain": "NOTES.md"}[kind]
+    (place / f"{model}/README.md").symlink_to(target)
+    if kind == "chain":
+        (place / f"{model}/NOTES.md").symlink_to("../private/key")
 
-        yield Case(f"kinds/{command}, the hub's cache", cached, "fine")
-        yield Case(f"kinds/{command}, a link to a model", linked, "fine")
+
+def _as_the_hub_lays_it(place: Place) -> None:
+    """Links into blobs beside."""
+    place.copy_as("vit", "models--a--b/snapshots/0123")
+    (place / "models--a--b/blobs").mkdir()
+    for number, file in enumerate(sorted((place / "models--a--b/snapshots/0123").iterdir())):
+        file.rename(place / f"models--a--b/blobs/{number}")
+        file.symlink_to(f"../../blobs/{number}")
 
 
 def _no_python(place: Place, _outcome: Outcome) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -110,5 +109,5 @@ def other_kinds(value: Any) -> list[str]:
     return ["text", "0", "a list", "an object"]
 
 
-def dumped(found: Any) -> str:
-    return json.dumps(found)
+def dotted(path: tuple[str | int, ...]) -> str:
+    return ".".join(map(str, path))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from adversary.inputs.attacks.runs import recipe as small_recipe
 from adversary.inputs.case import Case, Outcome, Place
-from adversary.inputs.kit import CIFAR, PAYLOADS, SMALL_RUN
+from adversary.inputs.kit import PAYLOADS
+
+Build = Callable[[Place, str], list[str]]
+Change = Callable[[Any, str], Any]
 
 
-def _line(
+def line_with(
     *line: str,
     copy: tuple[str, ...] = (),
     also: dict[str, str] | None = None,
@@ -30,37 +31,25 @@ def _line(
     return build
 
 
-def _saved(change: Callable[[dict[str, Any], str], Any], *more: str) -> Callable[[Place, str], list[str]]:
-    """A diagnosis with a foreign text in it."""
+def in_json(name: str, line: tuple[str, ...], change: Change, *needed: str) -> Build:
+    """A command on a JSON file with a foreign text in it; name: a pattern."""
 
     def build(place: Place, text: str) -> list[str]:
-        found = json.loads((place.copy_as("d.json", "d.json")).read_text())
-        change(found, text)
-        (place / "d.json").write_text(json.dumps(found))
-        return ["diagnose", "d.json", *more]
+        place.copy(*(needed or (name.partition("/")[0],)))
+        for file in place.folder.glob(name):
+            place.edit_json(str(file.relative_to(place.folder)), lambda found: change(found, text))
+        return list(line)
 
     return build
 
 
-def _cell(change: Callable[[dict[str, Any], str], Any], *line: str) -> Callable[[Place, str], list[str]]:
-    def build(place: Place, text: str) -> list[str]:
-        place.copy("results")
-        for file in place.folder.glob("results/*/*.json"):
-            found = json.loads(file.read_text())
-            change(found, text)
-            file.write_text(json.dumps(found))
-        return list(line or ("reproduce", "status", "--results", "results"))
-
-    return build
+def _saved(change: Change, *more: str) -> Build:
+    return in_json("d.json", ("diagnose", "d.json", *more), change)
 
 
-def _recipe(field: str) -> Callable[[Place, str], list[str]]:
-    def build(place: Place, text: str) -> list[str]:
-        place.copy(CIFAR)
-        place.write("r.json", json.dumps({**small_recipe(), field: text}))
-        return ["train", "--recipe", "r.json", "--data", CIFAR, "-o", "out", "--device", "cpu", "--minutes", "0"]
-
-    return build
+def _config_field(field: str, value: Callable[[str], Any]) -> Build:
+    line = ("diagnose", "vit", "--inputs", "2", "--no-spectra")
+    return in_json("vit/config.json", line, lambda found, text: {**found, field: value(text)})
 
 
 def _column(place: Place, text: str) -> list[str]:
@@ -82,48 +71,22 @@ def _array(place: Place, text: str) -> list[str]:
 
 def _metadata(place: Place, text: str) -> list[str]:
     """What our own files say of themselves."""
-    from safetensors import safe_open
-    from safetensors.torch import load_file, save_file
-
     place.copy("run")
-    file = place / "run/model.safetensors"
-    with safe_open(file, "pt") as opened:
-        metadata = dict.fromkeys(opened.metadata(), text)
-    save_file(load_file(file), file, metadata)
+    place.edit_arrays("run/model.safetensors", lambda _, array: array, lambda found: dict.fromkeys(found, text))
     return ["diagnose", "run", "--inputs", "2"]
 
 
-def _config_field(field: str, value: Callable[[str], Any]) -> Callable[[Place, str], list[str]]:
-    def build(place: Place, text: str) -> list[str]:
-        place.copy("vit")
-        file = place / "vit/config.json"
-        file.write_text(json.dumps({**json.loads(file.read_text()), field: value(text)}))
-        return ["diagnose", "vit", "--inputs", "2", "--no-spectra"]
-
-    return build
-
-
-def _tensor(place: Place, text: str) -> list[str]:
+def _tensor(place: Place, text: str, times: float = 1.0) -> list[str]:
     from safetensors.torch import load_file, save_file
 
     place.copy("vit")
     file = place / "vit/model.safetensors"
-    arrays = load_file(file)
-    named = {f"{text}.{name.replace('vit.', '')}": array for name, array in arrays.items()}
-    save_file(named, file, {"format": "pt"})
+    arrays = load_file(file).items()
+    save_file({f"{text}.{name.replace('vit.', '')}": times * a for name, a in arrays}, file, {"format": "pt"})
     return ["spectrum", "vit"]
 
 
-def _tensor_damaged(place: Place, text: str) -> list[str]:
-    from safetensors.torch import load_file, save_file
-
-    _tensor(place, text)
-    file = place / "vit/model.safetensors"
-    save_file({name: array * float("nan") for name, array in load_file(file).items()}, file, {"format": "pt"})
-    return ["spectrum", "vit"]
-
-
-def _set(*path: Any) -> Callable[[dict[str, Any], str], Any]:
+def at(*path: Any) -> Change:
     def change(found: Any, text: str) -> None:
         for key in path[:-1]:
             found = found[key]
@@ -132,62 +95,48 @@ def _set(*path: Any) -> Callable[[dict[str, Any], str], Any]:
     return change
 
 
-TRAINED = ("-o", "out", *SMALL_RUN, "--minutes", "0")
 PLACES: dict[str, Callable[[Place, str], list[str]]] = {
-    "a model's folder": _line("spectrum", "{}", also={"vit": "{}"}),
-    "a model's folder, diagnosed": _line("diagnose", "{}", "--inputs", "1", "--no-spectra", also={"vit": "{}"}),
-    "two models": _line("diagnose", "{}", "{}", "--inputs", "1", "--no-spectra", also={"vit": "{}"}),
-    "a folder to steer": _line("steer", "{}", "-m", "neutreno", "-o", "out{}", also={"vit": "{}"}),
-    "an output": _line("reproduce", "table1", "d.json", "-o", "out{}.md", copy=("d.json",)),
-    "an ending": _line("diagnose", "d.json", "--html", "out.{}", copy=("d.json",)),
-    "a folder that lacks": _line("diagnose", "./{}/model.safetensors"),
-    "a diagnosis that lacks": _line("diagnose", "{}.json"),
-    "a damaged diagnosis": _line("diagnose", "{}.json", files={"{}.json": "{"}),
-    "a diagnosis's name": _saved(_set("model", "name")),
-    "a diagnosis's layer": _saved(_set("layers", 1, "name")),
-    "a diagnosis's verdict": _saved(_set("verdict", 0)),
+    "a model's folder": line_with("spectrum", "{}", also={"vit": "{}"}),
+    "a model's folder, diagnosed": line_with("diagnose", "{}", "--inputs", "1", "--no-spectra", also={"vit": "{}"}),
+    "two models": line_with("diagnose", "{}", "{}", "--inputs", "1", "--no-spectra", also={"vit": "{}"}),
+    "a folder to steer": line_with("steer", "{}", "-m", "neutreno", "-o", "out{}", also={"vit": "{}"}),
+    "an output": line_with("reproduce", "table1", "d.json", "-o", "out{}.md", copy=("d.json",)),
+    "an ending": line_with("diagnose", "d.json", "--html", "out.{}", copy=("d.json",)),
+    "a folder that lacks": line_with("diagnose", "./{}/model.safetensors"),
+    "a diagnosis that lacks": line_with("diagnose", "{}.json"),
+    "a damaged diagnosis": line_with("diagnose", "{}.json", files={"{}.json": "{"}),
+    "a diagnosis's name": _saved(at("model", "name")),
+    "a diagnosis's layer": _saved(at("layers", 1, "name")),
+    "a diagnosis's verdict": _saved(at("verdict", 0)),
     "a diagnosis's remark": _saved(lambda found, text: found["remarks"].append(text)),
-    "a diagnosis's data": _saved(_set("provenance", "data")),
-    "a diagnosis's rule": _saved(_set("provenance", "counting_rule")),
-    "a diagnosis's part": _saved(_set("layers", 1, "changes", 0, "part")),
-    "a diagnosis's schema": _saved(_set("schema")),
-    "a diagnosis's variant": _saved(_set("provenance", "variant")),
-    "a diagnosis's class": _saved(_set("model", "class")),
+    "a diagnosis's data": _saved(at("provenance", "data")),
+    "a diagnosis's rule": _saved(at("provenance", "counting_rule")),
+    "a diagnosis's part": _saved(at("layers", 1, "changes", 0, "part")),
+    "a diagnosis's schema": _saved(at("schema")),
+    "a diagnosis's variant": _saved(at("provenance", "variant")),
+    "a diagnosis's class": _saved(at("model", "class")),
     "a diagnosis's key": _saved(lambda found, text: found.update({text: 1})),
-    "a cell's title": _cell(_set("title")),
-    "a cell's hardware": _cell(_set("hardware")),
-    "a cell's day": _cell(_set("day")),
-    "a cell's table": _cell(_set("table")),
-    "a cell's recipe": _cell(_set("recipe", "variant")),
-    "a cell's data": _cell(_set("recipe", "data"), "reproduce", "table2", "--show", "--results", "results"),
-    "a recipe's data": _recipe("data"),
-    "a recipe's variant": _recipe("variant"),
-    "a recipe's wiring": _recipe("wiring"),
     "a column": _column,
     "an array": _array,
-    "a picture": _line(
+    "a picture": line_with(
         *("diagnose", "vit", "--no-spectra", "--data", "images"),
         copy=("vit", "images"),
         files={"images/{}.png": "not a picture"},
     ),
-    "a data file": _line("diagnose", "vit", "--data", "{}.npz", copy=("vit",), files={"{}.npz": "not an archive"}),
-    "a text": _line(
+    "a data file": line_with("diagnose", "vit", "--data", "{}.npz", copy=("vit",), files={"{}.npz": "not an archive"}),
+    "a text": line_with(
         *("diagnose", "gpt", "--no-spectra", "--inputs", "2", "--data", "{}.txt"),
         copy=("gpt",),
         also={"text.txt": "{}.txt"},
     ),
-    "a class": _line(
-        "train", "--data", CIFAR, *TRAINED, copy=(CIFAR,), files={f"{CIFAR}/fine_label_names.txt": "{}\n" * 100}
-    ),
-    "a data set": _line("train", "--data", "{}", *TRAINED, also={CIFAR: "{}"}),
     "metadata": _metadata,
     "an architecture": _config_field("architectures", lambda text: [text]),
     "a family": _config_field("model_type", lambda text: text),
     "an activation": _config_field("hidden_act", lambda text: text),
     "a label": _config_field("id2label", lambda text: {"0": text, "1": text}),
     "a tensor": _tensor,
-    "a damaged tensor": _tensor_damaged,
-    "a stack": _line("diagnose", "vit", "--inputs", "2", "--stack", "{}", copy=("vit",)),
+    "a damaged tensor": lambda place, text: _tensor(place, text, float("nan")),
+    "a stack": line_with("diagnose", "vit", "--inputs", "2", "--stack", "{}", copy=("vit",)),
 }
 
 
@@ -202,45 +151,40 @@ ALWAYS = ("colour", "bold", "closing", "newline")
 
 
 def cases() -> Iterator[Case]:
-    texts = {**PAYLOADS, "long": "red" + "x" * 200}
-    for number, (where, build) in enumerate(PLACES.items()):
-        for turn, (label, text) in enumerate(texts.items()):
-            if label not in ALWAYS and (turn + number) % 3:
-                continue
-            yield Case(
-                f"names/{where}: {label}",
-                lambda place, build=build, text=text: build(place, text),
-                "either",
-                holds=_page_is_safe,
-            )
+    yield from every_text(PLACES)
     for where in ("a diagnosis's name", "a diagnosis's layer", "a diagnosis's verdict"):
         for label, text in {
             "script": "<script>red</script>",
             "colour": PAYLOADS["colour"],
             "attribute": "'\"red>",
         }.items():
-
-            def page(place: Place, build: Any = PLACES[where], text: str = text) -> list[str]:
-                return [*build(place, text), "--html", "out.html"]
-
+            page = lambda place, build=PLACES[where], text=text: [*build(place, text), "--html", "out.html"]  # noqa: E731
             yield Case(f"names/{where}, on a page: {label}", page, "either", slow=True, holds=_page_is_safe)
     for where in _IN_A_NAME:
-        yield Case(
-            f"names/{where}: bytes", lambda place, build=PLACES[where]: build(place, "red\udcff\udcfe"), "either"
-        )
-    for where in ("a model's folder", "a diagnosis's name", "a cell's title", "a damaged diagnosis", "an output"):
-        for label in ("title", "colour", "bold"):
-            yield Case(
-                f"names/{where}, on a terminal: {label}",
-                lambda place, build=PLACES[where], text=PAYLOADS[label]: build(place, text),
-                "either",
-                process="terminal",
-                environment={"TERM": "xterm-256color"},
-            )
+        yield _case(f"{where}: bytes", PLACES[where], "red\udcff\udcfe")
+    for where in ("a model's folder", "a diagnosis's name", "a damaged diagnosis", "an output"):
+        yield from on_a_terminal(where, PLACES[where])
+
+
+def _case(label: str, build: Build, text: str, **more: Any) -> Case:
+    return Case(f"names/{label}", lambda place: build(place, text), "either", **more)
+
+
+def every_text(places: dict[str, Build]) -> Iterator[Case]:
+    """Some texts everywhere, the others in turn."""
+    for number, (where, build) in enumerate(places.items()):
+        for turn, (label, text) in enumerate({**PAYLOADS, "long": "red" + "x" * 200}.items()):
+            if label in ALWAYS or (turn + number) % 3 == 0:
+                yield _case(f"{where}: {label}", build, text, holds=_page_is_safe)
+
+
+def on_a_terminal(where: str, build: Build) -> Iterator[Case]:
+    for label in ("title", "colour", "bold"):
+        terminal: Any = dict(process="terminal", environment={"TERM": "xterm-256color"})
+        yield _case(f"{where}, on a terminal: {label}", build, PAYLOADS[label], **terminal)
 
 
 _IN_A_NAME = (
     "a model's folder", "a model's folder, diagnosed", "a folder to steer", "an output", "a folder that lacks",
-    "a damaged diagnosis", "a picture", "a data file", "a text", "a data set", "two models",
-    "a diagnosis that lacks", "an ending",
+    "a damaged diagnosis", "a picture", "a data file", "a text", "two models", "a diagnosis that lacks", "an ending",
 )  # fmt: skip

@@ -42,7 +42,7 @@ LONG = {"demo", "reproduce fig3", "reproduce steering"}
 ON_SAVED = ("json", "html", "figures", "format", "output")
 """Options of outputs, for which a saved diagnosis will do as the model."""
 NEEDED = ("vit", "steered", "run", CIFAR, "results", "d.json", "images.npz")
-AGAIN = ("-1", "10^9", "empty", "colour", "long")
+AGAIN = ("-1", "empty", "colour")
 """For an option that another command has too: what is asked of it is asked in one place."""
 ANY = {
     "empty": "",
@@ -125,7 +125,10 @@ def case(name: str, command: Any, option: str, parameter: Any, label: str, value
     quoted = tuple(word for word in (shown[:12], "red", "zebra", "евил") if word and word in shown)
     quoted += (f"{int(shown):,}",) if shown.isascii() and shown.isdigit() else ()
     quoted += ("xff", "udcff") if isinstance(value, bytes) else ()
-    return Case(f"options/{name} {option} {label}", build, "either", (*says, *quoted))
+    # What else a command may miss first: data or another model; and the models that table3 tests.
+    lacks = () if name in BASES else ("OVERSMOOTH_DATA", "vit")
+    lacks = ("no model", "models are missing") if name == "reproduce table3" else lacks
+    return Case(f"options/{name} {option} {label}", build, "either", (*says, *quoted, *lacks))
 
 
 def cases() -> Iterator[Case]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from adversary.inputs.case import Case, Place
+from adversary.inputs.case import Case, Place, prepared
 from adversary.inputs.kit import CIFAR, SMALL_RUN
 
 SIMULATE = ("simulate", "--preset", "smoothing", "--layers", "5", "--width", "4", "--heads", "1")
@@ -38,94 +38,75 @@ FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-def _locked(place: Place) -> None:
-    (place / "locked").mkdir(mode=0o500)
+Make = Callable[[Place, str], Any]
+"""The place, and the ending that is asked for."""
+
+
+def _locked(place: Place, _ending: str) -> None:
+    (place / "locked").mkdir()
     (place / "locked").chmod(0o500)
 
 
-def _file(place: Place) -> None:
-    place.write("file", "mine")
+def _nothing(_place: Place, _ending: str) -> None: ...
 
 
-def _full(place: Place) -> None:
-    (place / "full").mkdir()
-    place.write("full/mine.txt", "mine")
-
-
-def _loops(place: Place) -> None:
-    for ending in _ENDINGS:
-        (place / f"loop{ending}").symlink_to(f"loop{ending}")
-
-
-PLACES: dict[str, tuple[str, Callable[[Place], Any]]] = {
+PLACES: dict[str, tuple[str, Make]] = {
     "a locked folder": ("locked/x{}", _locked),
     "below a locked folder": ("locked/a/b/x{}", _locked),
-    "below a file": ("file/x{}", _file),
-    "/proc": ("/proc/x{}", lambda _place: None),
-    "/dev/full's folder": ("/dev/full/x{}", lambda _place: None),
-    "a name too long": ("x" * 300 + "{}", lambda _place: None),
-    "a path too long": ("x/" * 3000 + "x{}", lambda _place: None),
-    "nothing": ("", lambda _place: None),
-    "a blank": (" ", lambda _place: None),
-    "the folder itself": (".", lambda _place: None),
-    "the folder above": ("..", lambda _place: None),
-    "a link to itself": ("loop{}", lambda place: _loops(place)),
-}  # fmt: skip
-_ENDINGS = ("", ".json", ".html", ".svg", ".png", ".md", ".pdf")
-ONLY_FILES: dict[str, tuple[str, Callable[[Place, str], Any]]] = {
+    "below a file": ("file/x{}", lambda place, _: place.write("file", "mine")),
+    "/proc": ("/proc/x{}", _nothing),
+    "/dev/full's folder": ("/dev/full/x{}", _nothing),
+    "a name too long": ("x" * 300 + "{}", _nothing),
+    "a path too long": ("x/" * 3000 + "x{}", _nothing),
+    "nothing": ("", _nothing),
+    "a blank": (" ", _nothing),
+    "the folder itself": (".", _nothing),
+    "the folder above": ("..", _nothing),
+    "a link to itself": ("loop{}", lambda place, ending: (place / f"loop{ending}").symlink_to(f"loop{ending}")),
+}
+ONLY_FILES: dict[str, tuple[str, Make]] = {
     "a folder of that name": ("made{}", lambda place, ending: (place / f"made{ending}").mkdir()),
-    "another ending": ("x.exe", lambda _place, _ending: None),
-    "no ending": ("x", lambda _place, _ending: None),
-    "only an ending": ("{}", lambda _place, _ending: None),
-    "/dev/full": ("/dev/full", lambda _place, _ending: None),
-    "/dev/stdout": ("/dev/stdout", lambda _place, _ending: None),
+    "another ending": ("x.exe", _nothing),
+    "no ending": ("x", _nothing),
+    "only an ending": ("{}", _nothing),
+    "/dev/full": ("/dev/full", _nothing),
+    "/dev/stdout": ("/dev/stdout", _nothing),
     "a link to /dev/full": ("link{}", lambda place, ending: (place / f"link{ending}").symlink_to("/dev/full")),
     "a pipe": ("pipe{}", lambda place, ending: os.mkfifo(place / f"pipe{ending}")),
 }
+ONLY_FOLDERS: dict[str, tuple[str, Make]] = {
+    "a file of that name": ("file", lambda place, _: place.write("file", "mine")),
+    "a folder with files": ("full", lambda place, _: place.write("full/mine.txt", "mine")),
+}
 MAY_WORK = {"a link to itself", "only an ending", "a link to /dev/full", "a pipe", "a blank"}
+MAY_LIE_ANYWHERE = ("the folder itself", "the folder above", "a folder with files")
+"""Of figures and runs."""
 
 
 def cases() -> Iterator[Case]:
     for what, (needed, line, ending) in FILES.items():
-        for where, (name, make) in PLACES.items():
-            yield _case(
-                what, needed, line, where, name.replace("{}", f".{ending}"), lambda place, make=make: make(place)
-            )
-        for where, (name, make) in ONLY_FILES.items():
-            made = lambda place, make=make, ending=ending: make(place, f".{ending}")  # noqa: E731
-            yield _case(what, needed, line, where, name.replace("{}", f".{ending}"), made)
+        for where, (name, make) in {**PLACES, **ONLY_FILES}.items():
+            yield _case(what, needed, line, where, name, make, f".{ending}")
         if what != "demo -o":
-            yield _full_disk(what, needed, line, f"out.{ending}")
+            # A short table fits on what is left.
+            fits = ending == "md" or "simulate" in what or "spectrum" in what
+            yield _case(what, needed, line, "a full disk", f"out.{ending}", _nothing, "", fits, without=("disk",))
     for what, (needed, line) in FOLDERS.items():
-        for where, (name, make) in PLACES.items():
-            if name in (".", "..") and what not in ("steer -o", "fold -o"):
-                continue  # figures and runs may lie in any folder
-            yield _case(what, needed, line, where, name.replace("{}", ""), lambda place, make=make: make(place))
-        yield _case(what, needed, line, "a file of that name", "file", _file)
-        yield _full_disk(what, needed, line, "out")
-        if what in ("steer -o", "fold -o"):
-            yield _case(what, needed, line, "a folder with files", "full", _full)
+        for where, (name, make) in {**PLACES, **ONLY_FOLDERS}.items():
+            if what in ("steer -o", "fold -o") or where not in MAY_LIE_ANYWHERE:
+                yield _case(what, needed, line, where, name, make, "")
+        yield _case(what, needed, line, "a full disk", "out", _nothing, "", without=("disk",))
     yield from _over_the_input()
 
 
-def _case(what: str, needed: Any, line: Any, where: str, name: str, make: Callable[[Place], Any]) -> Case:
-    def build(place: Place) -> list[str]:
-        place.copy(*needed)
-        make(place)
-        return [part.replace("{}", name) for part in line]
-
-    expected = "either" if where in MAY_WORK and what != "demo -o" else "refused"
-    return Case(f"outputs/{what}: {where}", build, expected, without=("permission",))  # type: ignore[arg-type]
-
-
-def _full_disk(what: str, needed: Any, line: Any, name: str) -> Case:
-    def build(place: Place) -> list[str]:
-        place.copy(*needed)
-        return [part.replace("{}", name) for part in line]
-
-    # A short table fits on what is left.
-    expected = "either" if name.endswith(".md") or "simulate" in what or "spectrum" in what else "refused"
-    return Case(f"outputs/{what}: a full disk", build, expected, without=("disk",))  # type: ignore[arg-type]
+def _case(
+    what: str, needed: Any, line: Any, where: str, name: str, make: Make, ending: str, fine: bool = False,
+    without: Any = ("permission",),
+) -> Case:  # fmt: skip
+    words = [part.replace("{}", name.replace("{}", ending)) for part in line]
+    expected: Any = "either" if fine or (where in MAY_WORK and what != "demo -o") else "refused"
+    build = prepared(needed, words, lambda place: make(place, ending))
+    return Case(f"outputs/{what}: {where}", build, expected, without=without)
 
 
 def _over_the_input() -> Iterator[Case]:
@@ -146,11 +127,7 @@ def _over_the_input() -> Iterator[Case]:
         "results in a model": ("reproduce", "status", "--results", "vit"),
     }  # fmt: skip
     fine = {"two outputs of one name", "results in a model", "steer below itself"}
+    needed = ("vit", "steered", "d.json", "results", "run", CIFAR)
     for label, line in lines.items():
-
-        def build(place: Place, line: tuple[str, ...] = line) -> list[str]:
-            place.copy("vit", "steered", "d.json", "results", "run", CIFAR)
-            (place / "link").symlink_to("vit")
-            return list(line)
-
+        build = prepared(needed, line, lambda place: (place / "link").symlink_to("vit"))
         yield Case(f"outputs/{label}", build, "either" if label in fine else "refused")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from adversary.inputs.attacks.mutations import VALUES
-from adversary.inputs.case import Case, Outcome, Place
+from adversary.inputs.case import Case, Outcome, Place, prepared
 from adversary.inputs.kit import PAYLOADS
 
 SECRET = "THE-SECRET-OF-ANOTHER-FOLDER"
@@ -32,15 +32,11 @@ def _pointing(name: str) -> Callable[[Place, dict[str, Any]], None]:
     return done
 
 
-def _shard(place: Place) -> Path:
-    return min((place / "sharded").glob("*.safetensors"))
-
-
-def _replaced(make: Callable[[Place, Path], None]) -> Callable[[Place, dict[str, Any]], None]:
+def _replaced(make: Callable[[Place, Path], Any]) -> Callable[[Place, dict[str, Any]], None]:
     """The first shard is something else."""
 
     def done(place: Place, _index: dict[str, Any]) -> None:
-        shard = _shard(place)
+        shard = min((place / "sharded").glob("*.safetensors"))
         shard.rename(place / "elsewhere.safetensors")
         make(place, shard)
 
@@ -95,24 +91,15 @@ INDICES: dict[str, Callable[[Place, dict[str, Any]], None]] = {
     "a pipe": _replaced(lambda _place, shard: os.mkfifo(shard)),
     "a folder": _replaced(lambda _place, shard: shard.mkdir()),
     "an empty file": _replaced(lambda _place, shard: shard.touch()),
-    "a large empty file": _replaced(lambda _place, shard: _sparse(shard, 2**40)),
-    "another's shard": _replaced(lambda place, shard: _copied(place, shard)),
+    "a large empty file": _replaced(lambda _place, shard: (shard.touch(), os.truncate(shard, 2**40))),
+    "another's shard": _replaced(lambda place, shard: place.copy_as("vit/model.safetensors", f"sharded/{shard.name}")),
 }
 FINE = {"10^5 more arrays", "metadata of another kind", "a link out of the folder", "layer 10^9", "a good file outside"}
 FINE |= {"10^4 shards that lack", "arrays in the wrong shard", "another's shard"}
 """Where the shards themselves say what they hold, or what is wrong is not needed."""
 
 
-def _sparse(path: Path, size: int) -> None:
-    with open(path, "wb") as file:
-        file.truncate(size)
-
-
-def _copied(place: Place, shard: Path) -> None:
-    place.copy_as("vit/model.safetensors", f"sharded/{shard.name}")
-
-
-def _no_secret(place: Place, outcome: Outcome) -> str | None:
+def no_secret(place: Place, outcome: Outcome) -> str | None:
     """Whether anything of a file outside reached the terminal or the output."""
     shown = outcome.out + outcome.err
     written = [p.read_bytes() for p in place.folder.glob("out*/**/*") if p.is_file()]
@@ -126,16 +113,12 @@ def cases() -> Iterator[Case]:
         for command, line in COMMANDS.items():
             if (label in payloads or label in values) and command in ("steer", "spectrum of the index"):
                 continue
+            build = prepared(("sharded",), line, functools.partial(_spoil, spoil=spoil))
+            yield Case(f"shards/{command}: {label}", build, "either" if label in FINE else "refused", holds=no_secret)
 
-            def build(place: Place, spoil: Any = spoil, line: Any = line) -> list[str]:
-                place.copy("sharded")
-                place.copy_as("vit", "outside")
-                place.write("secret.safetensors", SECRET * 100)
-                place.write("x", SECRET)
-                index = json.loads((place / INDEX).read_text())
-                spoil(place, index)
-                (place / INDEX).write_text(json.dumps(index))
-                return list(line)
 
-            fine = label in FINE or label == "metadata of another kind"
-            yield Case(f"shards/{command}: {label}", build, "either" if fine else "refused", holds=_no_secret)
+def _spoil(place: Place, spoil: Callable[[Place, dict[str, Any]], None]) -> None:
+    place.copy_as("vit", "outside")
+    place.write("secret.safetensors", SECRET * 100)
+    place.write("x", SECRET)
+    place.edit_json(INDEX, lambda index: spoil(place, index))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import struct
 from collections.abc import Callable, Iterator
@@ -13,36 +14,24 @@ from adversary.inputs.case import Case, Place, prepared
 Header = dict[str, Any]
 
 
-def parts(file: Path) -> tuple[Header, bytes]:
-    """The header and the data of a safetensors file."""
-    content = file.read_bytes()
-    (size,) = struct.unpack("<Q", content[:8])
-    return json.loads(content[8 : 8 + size]), content[8 + size :]
-
-
-def joined(header: bytes | str | Header, data: bytes, size: int | None = None) -> bytes:
-    """A file of any header, well-formed or not, that may lie about its size."""
-    text = json.dumps(header) if isinstance(header, dict) else header
-    held = text.encode() if isinstance(text, str) else text
-    return struct.pack("<Q", len(held) if size is None else size) + held + data
-
-
 def _of_header(change: Callable[[Header], Any]) -> Callable[[Path], None]:
     """Damage that is done to the header as JSON."""
 
     def done(file: Path) -> None:
-        header, data = parts(file)
+        content = file.read_bytes()
+        size = 8 + struct.unpack("<Q", content[:8])[0]
+        header = json.loads(content[8:size])
         changed = change(header)
-        file.write_bytes(joined(header if changed is None else changed, data))
+        changed = header if changed is None else changed
+        text = json.dumps(changed) if isinstance(changed, dict) else changed
+        held = text.encode() if isinstance(text, str) else text
+        file.write_bytes(struct.pack("<Q", len(held)) + held + content[size:])
 
     return done
 
 
-def _of_bytes(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
-    def done(file: Path) -> None:
-        file.write_bytes(change(file.read_bytes()))
-
-    return done
+def _of_bytes(change: Callable[[bytes], bytes]) -> Callable[[Path], Any]:
+    return lambda file: file.write_bytes(change(file.read_bytes()))
 
 
 def _first(header: Header) -> Header:
@@ -239,43 +228,34 @@ COMMANDS = {
 
 
 def cases() -> Iterator[Case]:
-    for label, damage in HEADERS.items():
-        for command in COMMANDS:
-            yield _case(command, f"header: {label}", damage, label in FINE_HEADERS)
-    for label, damage in _numbers().items():
-        for command in COMMANDS:
-            named = label.startswith(("names", "no value", "no output", "layer", "one value"))
+    numbers = _numbers()
+    for command, line in COMMANDS.items():
+        for label, damage in HEADERS.items():
+            yield _case(f"{command} header: {label}", "vit/model.safetensors", line, damage, label in FINE_HEADERS)
+        for label, damage in numbers.items():
             # transformers draws what lacks; spectrum looks at names alone.
+            named = label.startswith(("names", "no value", "no output", "layer", "one value"))
             fine = label in FINE_NUMBERS or (named and command != "spectrum") or label.startswith("names")
-            yield _case(command, f"numbers: {label}", damage, fine)
+            yield _case(f"{command} numbers: {label}", "vit/model.safetensors", line, damage, fine)
     for label in ("all NaN", "product overflows", "empty", "a row", "nothing", "width 1"):
-        yield _file_alone(label, _numbers()[label])
-    yield from _wrong_heads()
+        build = functools.partial(_alone, heads="2", damage=numbers[label])
+        yield Case(f"weights/spectrum of a file alone: {label}", build, "either")
+    for heads in ("3", "5", "16", "17", "1000000000", "9" * 19):
+        build = functools.partial(_alone, heads=heads)
+        yield Case(
+            f"weights/spectrum with {heads[:10]} heads", build, "fine" if heads == "16" else "refused", ("head",)
+        )
     yield from _steered()
 
 
-def _case(command: str, label: str, damage: Callable[[Path], None], fine: bool) -> Case:
-    build = prepared(("vit",), COMMANDS[command], lambda place: damage(place / "vit/model.safetensors"))
-    return Case(f"weights/{command} {label}", build, "either" if fine else "refused")
+def _case(label: str, file: str, line: Any, damage: Callable[[Path], None], fine: bool) -> Case:
+    build = prepared((file.partition("/")[0],), line, lambda place: damage(place / file))
+    return Case(f"weights/{label}", build, "either" if fine else "refused")
 
 
-def _file_alone(label: str, damage: Callable[[Path], None]) -> Case:
-    def build(place: Place) -> list[str]:
-        damage(place.copy_as("vit/model.safetensors", "alone.safetensors"))
-        return ["spectrum", "alone.safetensors", "--heads", "2"]
-
-    return Case(f"weights/spectrum of a file alone: {label}", build, "either")
-
-
-def _wrong_heads() -> Iterator[Case]:
-    for heads in ("3", "5", "16", "17", "1000000000", "9" * 19):
-
-        def build(place: Place, heads: str = heads) -> list[str]:
-            place.copy_as("vit/model.safetensors", "alone.safetensors")
-            return ["spectrum", "alone.safetensors", "--heads", heads]
-
-        fine = heads == "16"
-        yield Case(f"weights/spectrum with {heads[:10]} heads", build, "fine" if fine else "refused", ("head",))
+def _alone(place: Place, heads: str, damage: Callable[[Path], Any] = lambda _: None) -> list[str]:
+    damage(place.copy_as("vit/model.safetensors", "alone.safetensors"))
+    return ["spectrum", "alone.safetensors", "--heads", heads]
 
 
 def _steered() -> Iterator[Case]:
@@ -284,29 +264,17 @@ def _steered() -> Iterator[Case]:
     files["run"] = "run/model.safetensors"
     chosen = ("empty", "half", "one byte short", "header is no JSON", "header nested deeply", "metadata is a number")
     damages = {f"header: {label}": HEADERS[label] for label in (*chosen, "shape huge", "a web page")}
-    every = _change(lambda arrays: {name: a * float("nan") for name, a in arrays.items()})
     damages["numbers: NaN everywhere"] = _keeping_metadata(lambda a: a * float("nan"))
     damages["numbers: huge"] = _keeping_metadata(lambda a: a * 1e30)
     damages["numbers: rows lack"] = _keeping_metadata(lambda a: a[:-1] if a.ndim else a)
-    damages["without its metadata"] = every
+    damages["without its metadata"] = _each(lambda _: True, lambda a: a * float("nan"))
     for name, file in files.items():
         for label, damage in damages.items():
-            for command in (["diagnose", name, "--inputs", "2"], ["fold", name, "-o", "out"], ["spectrum", name]):
-                if command[0] == "fold" and name == "neutreno":
-                    continue
-
-                build = prepared((name,), command, lambda place, file=file, damage=damage: damage(place / file))
-                yield Case(f"weights/{command[0]} {name}, {label}", build, "either" if "huge" in label else "refused")
+            for line in (["diagnose", name, "--inputs", "2"], ["fold", name, "-o", "out"], ["spectrum", name]):
+                if line[0] != "fold" or name != "neutreno":
+                    yield _case(f"{line[0]} {name}, {label}", file, line, damage, "huge" in label)
 
 
 def _keeping_metadata(change: Callable[[Any], Any]) -> Callable[[Path], None]:
-    def done(file: Path) -> None:
-        from safetensors import safe_open
-        from safetensors.torch import load_file, save_file
-
-        with safe_open(file, "pt") as opened:
-            metadata = opened.metadata()
-        arrays = {name: change(a).contiguous() if a.is_floating_point() else a for name, a in load_file(file).items()}
-        save_file(arrays, file, metadata)
-
-    return done
+    floats = lambda _, array: change(array) if array.is_floating_point() else array  # noqa: E731
+    return lambda file: Place(file.parent, file.parent).edit_arrays(file.name, floats)
