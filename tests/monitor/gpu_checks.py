@@ -22,9 +22,8 @@ from support.watched import same
 import oversmooth
 from oversmooth.monitor import MonitorWarning
 from oversmooth_papers.engine import loop
-from oversmooth_papers.engine.monitored import MonitorWatcher
 from oversmooth_papers.engine.result import WatchSettings
-from oversmooth_papers.engine.smoothing import SmoothingProbe
+from oversmooth_papers.engine.smoothing import MonitorWatcher, SmoothingProbe
 from oversmooth_papers.tasks.images.task import ImagesTask
 
 STEPS, EVERY = 13, 4

@@ -17,10 +17,9 @@ import oversmooth
 from oversmooth.monitor import MonitorWarning, looks
 from oversmooth.monitor.names import LABELS, TOKENS
 from oversmooth.safety.errors import InputError
-from oversmooth_papers.engine import logs, loop, monitored
+from oversmooth_papers.engine import logs, loop, smoothing
 from oversmooth_papers.engine.loop import Reuse, WatchSettings
-from oversmooth_papers.engine.monitored import MonitorWatcher
-from oversmooth_papers.engine.smoothing import SmoothingProbe
+from oversmooth_papers.engine.smoothing import MonitorWatcher, SmoothingProbe
 from oversmooth_papers.engine.step import Step
 from oversmooth_papers.tasks.images.task import ImagesTask
 from oversmooth_papers.tasks.segmentation.task import SegmentationTask
@@ -55,7 +54,7 @@ TASKS = {
 @pytest.fixture
 def often(monkeypatch):
     """Looks that see everything, a few steps apart."""
-    monkeypatch.setattr(monitored, "RARELY", 3)
+    monkeypatch.setattr(smoothing, "RARELY", 3)
 
 
 def outcome(result):
@@ -185,7 +184,7 @@ def test_a_look_that_fails_warns_once_and_the_training_goes_on(monkeypatch, what
         raise RuntimeError("no sight")
 
     monkeypatch.setattr(looks, what, fails)
-    monkeypatch.setattr(monitored, "RARELY", 1)
+    monkeypatch.setattr(smoothing, "RARELY", 1)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         result = loop.train(images(), device="cpu", watch=ALWAYS)

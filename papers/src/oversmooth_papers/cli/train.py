@@ -203,8 +203,7 @@ def on_nan_named(name: str) -> OnNan:
 
 def watcher_named(look: str) -> MakesWatcher:
     """What records smoothing while a run trains."""
-    from oversmooth_papers.engine.monitored import MonitorWatcher
-    from oversmooth_papers.engine.smoothing import SmoothingProbe
+    from oversmooth_papers.engine.smoothing import MonitorWatcher, SmoothingProbe
 
     watchers: dict[str, MakesWatcher] = {"tokens": SmoothingProbe, "all": MonitorWatcher}
     if look not in watchers:

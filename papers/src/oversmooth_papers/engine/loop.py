@@ -249,11 +249,13 @@ class Run:
         """The last checkpoint, or the beginning, to go back to."""
 
     def _take_up(self, saved: checkpoint.Checkpoint) -> None:
-        """Put the step where a checkpoint is; raises `InputError` for one of other data or of another kind of device."""
-        arrays, own = saved.arrays, self.step.state()
-        differs = [
-            n for n in own if n not in arrays or (arrays[n].dtype, arrays[n].shape) != (own[n].dtype, own[n].shape)
-        ]
+        """Put the step where the checkpoint is; raises `InputError` for one of other data or another kind of device."""
+        arrays = saved.arrays
+
+        def fits(name: str, own: Tensor) -> bool:
+            return name in arrays and (arrays[name].dtype, arrays[name].shape) == (own.dtype, own.shape)
+
+        differs = [name for name, own in self.step.state().items() if not fits(name, own)]
         if differs == ["losses"] and "losses" in arrays and arrays["losses"].dim() == 1:
             raise InputError(
                 f"{self.folder} was trained with {len(arrays['losses'])} steps per epoch and these data give "

@@ -25,7 +25,7 @@ class WatchSettings:
     monitor: int = 50
     """Take a snapshot of smoothing every so many steps; 0 for never."""
     watcher: MakesWatcher = SmoothingProbe
-    """What takes it: by default of tokens alone; `oversmooth_papers.engine.monitored` has the one that sees more."""
+    """What takes it: by default of tokens alone; `smoothing.MonitorWatcher` sees more."""
     save: float = 60.0
     """Seconds between checkpoints; one is also written after the first step, and when a run stops."""
     tensorboard: bool = False

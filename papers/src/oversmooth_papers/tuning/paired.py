@@ -11,9 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from oversmooth.safety import arguments
-from oversmooth.safety.errors import InputError
-
 ASSUMED_DISCORDANCE = 0.05
 """Share of images whose answer changes from right to wrong or back, where nothing is known of it yet."""
 POWER = 0.8
@@ -63,22 +60,11 @@ class Comparison:
 
 
 def compare_right(before: Sequence[bool], after: Sequence[bool]) -> Comparison:
-    """Count the gained and the lost.
-
-    Args:
-        before: for each image, whether the first classifier is right.
-        after: the same of the second, in the same order.
-
-    Raises:
-        InputError: there are none, or not as many of the one as of the other.
+    """Count the gained and the lost: for each image, whether the first classifier is right, and the second.
 
     >>> compare_right([True, False, False], [True, True, False]).gained
     1
     """
-    if len(before) != len(after) or not before:
-        raise InputError(
-            f"{len(before):,} answers before and {len(after):,} after cannot be compared; give as many of each, some"
-        )
     pairs = [(bool(b), bool(a)) for b, a in zip(before, after, strict=True)]
     return Comparison(
         images=len(pairs),
@@ -100,20 +86,8 @@ class MeanDifference:
 
 
 def mean_difference(before: Sequence[float], after: Sequence[float]) -> MeanDifference:
-    """The mean of ``after − before`` and its interval.
-
-    Args:
-        before: a number for each image.
-        after: the same of the second classifier, in the same order.
-
-    Raises:
-        InputError: there are fewer than two, or not as many of the one as of the other.
-    """
+    """The mean of ``after − before`` over two images or more, and its interval."""
     n = len(before)
-    if n != len(after) or n < 2:
-        raise InputError(
-            f"{n:,} numbers before and {len(after):,} after cannot be compared; give as many of each, 2 or more"
-        )
     differences = [a - b for b, a in zip(before, after, strict=True)]
     mean = math.fsum(differences) / n
     variance = math.fsum((d - mean) ** 2 for d in differences) / (n - 1)
@@ -125,20 +99,13 @@ def smallest_detectable(images: int, discordance: float = ASSUMED_DISCORDANCE) -
     """The difference of accuracies that n images show, at the 5 % level, in 80 % of cases: ``2.80 √(d/n)``.
 
     d is the share of images whose answer changes; 2.80 is 1.96 + 0.84, quantiles of the normal distribution. A
-    difference is never larger than d, so what exceeds d cannot be seen with so few images.
-
-    Args:
-        images: how many, n.
-        discordance: d. Where it is 0 no answer changed, and what would show is not known: None.
+    difference is never larger than d, so what exceeds d cannot be seen with so few images. Where d is 0 no answer
+    changed, and what would show is not known: None.
 
     >>> round(smallest_detectable(1000), 4)
     0.0198
     """
-    arguments.whole(images, "images", least=1)
-    arguments.number(discordance, "discordance", "give a share, 0 to 1", least=0.0, most=1.0)
-    if discordance == 0:
-        return None
-    return (_Z + NormalDist().inv_cdf(POWER)) * math.sqrt(discordance / images)
+    return (_Z + NormalDist().inv_cdf(POWER)) * math.sqrt(discordance / images) if discordance else None
 
 
 def student_quantile(share: float, freedom: int) -> float:
