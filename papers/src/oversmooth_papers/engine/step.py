@@ -22,7 +22,7 @@ from oversmooth.steering.ramps import fill_strengths, held_strengths, hold_stren
 from oversmooth_papers import compiling, cuda_graphs
 from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.recipe import BaseRecipe
-from oversmooth_papers.engine.task import Batch, Forward, SeekableFeed, Task
+from oversmooth_papers.engine.task import Batch, Forward, Task
 
 _MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq", "step"), "sgd": ("momentum_buffer",)}
 _A_STEP = 64  # bytes of its learning rate, in all the forms it is kept in
@@ -153,9 +153,9 @@ class Step:
         self.feed.reorder(self.order_generator)
 
     def seek(self, inside: int) -> None:
-        """The next batch is this one of the epoch; says nothing to a feed that has all of them at hand."""
-        if isinstance(self.feed, SeekableFeed):
-            self.feed.seek(inside)
+        """The next batch is this one of the epoch; nothing to do for a feed that has all of them at hand."""
+        if (seek := getattr(self.feed, "seek", None)) is not None:
+            seek(inside)
 
     def run(self) -> None:
         """The next step of the epoch."""
