@@ -6,7 +6,6 @@ strengths are tested and none is chosen; the comparison with the untouched model
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 import statistics
@@ -23,13 +22,7 @@ from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.steering import Method
 from oversmooth_papers.tuning.labelled import Labelled
 from oversmooth_papers.tuning.learning import Settings, frozen, learn, scores, steered
-from oversmooth_papers.tuning.paired import (
-    Comparison,
-    MeanDifference,
-    compare_right,
-    mean_difference,
-    smallest_detectable,
-)
+from oversmooth_papers.tuning.paired import compare_right, mean_difference
 
 OnProgress = Callable[[int, int, str], None]
 """Told how many images have gone through the model, of how many, and what is being done."""
@@ -53,36 +46,15 @@ class Outcome:
     strengths: dict[str, list[float]]
     """By name: the mean strength of each fold."""
 
-    @property
-    def accuracy(self) -> Comparison:
-        return compare_right(self.before.right, self.after.right)
-
-    @property
-    def cross_entropy(self) -> MeanDifference:
-        return mean_difference(self.before.losses, self.after.losses)
-
     def to_dict(self) -> dict[str, Any]:
         """As JSON stores it; ``right`` has a 1 for every image that is right, in the order of the data."""
-        accuracy, entropy = self.accuracy, self.cross_entropy
+        both = {"before": self.before, "after": self.after}
         return {
             "method": self.method.settings(),
-            "images": accuracy.images,
-            "accuracy": {
-                "before": accuracy.right_before / accuracy.images,
-                "after": accuracy.right_after / accuracy.images,
-                "difference": accuracy.difference,
-                "standard_error": accuracy.standard_error,
-                "interval": list(accuracy.interval),
-                "gained": accuracy.gained,
-                "lost": accuracy.lost,
-                "p_value": accuracy.p_value,
-                "smallest_detectable": smallest_detectable(accuracy.images, accuracy.discordance),
-            },
-            "cross_entropy": {**dataclasses.asdict(entropy), "interval": list(entropy.interval)},
-            "right": {
-                when: "".join(str(int(one)) for one in answers.right)
-                for when, answers in (("before", self.before), ("after", self.after))
-            },
+            "images": len(self.before.right),
+            "accuracy": compare_right(self.before.right, self.after.right),
+            "cross_entropy": mean_difference(self.before.losses, self.after.losses),
+            "right": {when: "".join(str(int(one)) for one in answers.right) for when, answers in both.items()},
             "strengths": self.strengths,
         }
 

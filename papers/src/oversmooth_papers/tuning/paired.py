@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Any
 
 ASSUMED_DISCORDANCE = 0.05
 """Share of images whose answer changes from right to wrong or back, where nothing is known of it yet."""
@@ -18,81 +18,48 @@ _TAIL = 0.975  # of an interval of 95 %
 _Z = NormalDist().inv_cdf(_TAIL)
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Right and wrong before and after, image by image."""
+def compare_right(before: Sequence[bool], after: Sequence[bool]) -> dict[str, Any]:
+    """For each image, whether the first classifier is right and whether the second is: accuracies and what changed.
 
-    images: int
-    right_before: int
-    right_after: int
-    gained: int
-    """b: wrong before and right after."""
-    lost: int
-    """c: right before and wrong after."""
+    The standard error ``√(b + c − (b − c)²/n)/n`` is that of the mean of n numbers, each 1, 0 or −1; the interval, of
+    95 %, is by the normal distribution.
 
-    @property
-    def difference(self) -> float:
-        """Of the accuracies, after less before: ``(b − c)/n``."""
-        return (self.gained - self.lost) / self.images
-
-    @property
-    def standard_error(self) -> float:
-        """``√(b + c − (b − c)²/n)/n``: that of the mean of n numbers, each 1, 0 or −1."""
-        spread = self.gained + self.lost - (self.gained - self.lost) ** 2 / self.images
-        return math.sqrt(max(spread, 0.0)) / self.images
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Of 95 %, by the normal distribution."""
-        return self.difference - _Z * self.standard_error, self.difference + _Z * self.standard_error
-
-    @property
-    def discordance(self) -> float:
-        """Share of images whose answer changed between right and wrong."""
-        return (self.gained + self.lost) / self.images
-
-    @property
-    def p_value(self) -> float:
-        """Of McNemar's exact test, two-sided: gains and losses are equally likely."""
-        changed, fewer = self.gained + self.lost, min(self.gained, self.lost)
-        total = sum(math.comb(changed, k) for k in range(fewer + 1))  # whole numbers: no rounding until the end
-        return min(1.0, 2 * total / 2**changed)
-
-
-def compare_right(before: Sequence[bool], after: Sequence[bool]) -> Comparison:
-    """Count the gained and the lost: for each image, whether the first classifier is right, and the second.
-
-    >>> compare_right([True, False, False], [True, True, False]).gained
+    >>> compare_right([True, False, False], [True, True, False])["gained"]
     1
     """
-    pairs = [(bool(b), bool(a)) for b, a in zip(before, after, strict=True)]
-    return Comparison(
-        images=len(pairs),
-        right_before=sum(b for b, _ in pairs),
-        right_after=sum(a for _, a in pairs),
-        gained=sum(a and not b for b, a in pairs),
-        lost=sum(b and not a for b, a in pairs),
-    )
+    n = len(before)
+    gained = sum(bool(a and not b) for b, a in zip(before, after, strict=True))
+    lost = sum(bool(b and not a) for b, a in zip(before, after, strict=True))
+    difference = (gained - lost) / n
+    error = math.sqrt(max(gained + lost - (gained - lost) ** 2 / n, 0.0)) / n
+    return {
+        "before": sum(map(bool, before)) / n,
+        "after": sum(map(bool, after)) / n,
+        "difference": difference,
+        "standard_error": error,
+        "interval": [difference - _Z * error, difference + _Z * error],
+        "gained": gained,
+        "lost": lost,
+        "p_value": mcnemar(gained, lost),
+        "smallest_detectable": smallest_detectable(n, (gained + lost) / n),
+    }
 
 
-@dataclass(frozen=True)
-class MeanDifference:
-    """Of paired numbers: means before and after, and the difference with its 95 % interval by Student's t."""
-
-    before: float
-    after: float
-    difference: float
-    interval: tuple[float, float]
+def mcnemar(gained: int, lost: int) -> float:
+    """Of McNemar's exact test, two-sided: gains and losses are equally likely."""
+    total = sum(math.comb(gained + lost, k) for k in range(min(gained, lost) + 1))  # whole numbers, not yet rounded
+    return min(1.0, 2 * total / 2 ** (gained + lost))
 
 
-def mean_difference(before: Sequence[float], after: Sequence[float]) -> MeanDifference:
-    """The mean of ``after − before`` over two images or more, and its interval."""
+def mean_difference(before: Sequence[float], after: Sequence[float]) -> dict[str, Any]:
+    """Means of numbers for two images or more, and of ``after − before`` with its 95 % interval by Student's t."""
     n = len(before)
     differences = [a - b for b, a in zip(before, after, strict=True)]
     mean = math.fsum(differences) / n
     variance = math.fsum((d - mean) ** 2 for d in differences) / (n - 1)
     half = student_quantile(_TAIL, n - 1) * math.sqrt(variance / n)
-    return MeanDifference(math.fsum(before) / n, math.fsum(after) / n, mean, (mean - half, mean + half))
+    means = {"before": math.fsum(before) / n, "after": math.fsum(after) / n, "difference": mean}
+    return {**means, "interval": [mean - half, mean + half]}
 
 
 def smallest_detectable(images: int, discordance: float = ASSUMED_DISCORDANCE) -> float | None:
