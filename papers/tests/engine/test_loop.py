@@ -34,10 +34,18 @@ def lines(path):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def told():
+    """What `whole` says of its progress."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, told):
     """A run that was never stopped."""
-    folder = tmp_path_factory.mktemp("whole")
-    return train(RECIPE, splits(), device="cpu", folder=folder, watch=EVERY_EPOCH)
+    folder, tell = tmp_path_factory.mktemp("whole"), loop.Run._tell
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop.Run, "_tell", lambda self, loss=None, **_: tell(self, loss, True))
+        return train(RECIPE, splits(), device="cpu", folder=folder, watch=EVERY_EPOCH, progress=told.append)
 
 
 def test_a_run_leaves_a_log_a_model_and_no_checkpoint(whole):
@@ -250,16 +258,9 @@ def test_tensorboard_is_written_or_asked_for(tmp_path):
         assert list((tmp_path / "tensorboard").glob("events*"))
 
 
-def test_scores_are_told_with_the_epoch_that_they_are_of(tmp_path, monkeypatch):
-    told, tell = [], loop.Run._tell
-    monkeypatch.setattr(loop.Run, "_tell", lambda self, loss=None, **_: tell(self, loss, True))
-    folder = tmp_path / "run"
-    train(RECIPE, splits(), device="cpu", folder=folder, progress=told.append, watch=EVERY_EPOCH)
-    rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    assert told[-1].epoch == RECIPE.total_epochs == rows[-1]["epoch"]
+def test_scores_are_told_with_the_epoch_that_they_are_of(whole, told):
+    assert told[-1].epoch == RECIPE.total_epochs == whole.epochs[-1]["epoch"]
     steps = told[-1].steps // RECIPE.total_epochs
-    ends = [one for one in told if one.step and one.step % steps == 0]
-    assert {one.epoch for one in ends} == {row["epoch"] for row in rows}
-    for row in rows:
-        (*_, last) = [one for one in ends if one.step == steps * row["epoch"]]
+    for row in whole.epochs:
+        (*_, last) = [one for one in told if one.step == steps * row["epoch"]]
         assert (last.epoch, last.scores) == (row["epoch"], RECIPE.describe(row))

@@ -23,7 +23,6 @@ from torch import Tensor
 
 from oversmooth.safety import errors, precision
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.files import check_folder
 from oversmooth.safety.machine import hardware_name
 from oversmooth.steering.reparametrized import SingularError
 from oversmooth_papers.engine import checkpoint, lock, logs
@@ -84,14 +83,13 @@ def train(
     if watch.tensorboard:
         logs.check_board()
     where = None if folder is None else Path(folder)
-    if where is not None:
-        check_folder(where)
     with joined(device) as ranks, float32_products(device), ExitStack() as stack:
-        # The first process alone writes. If it cannot have the folder, it ends, and torchrun ends the others.
-        holds = where is not None and ranks.first
-        mine = stack.enter_context(lock.held(where, force=force, on_message=on_message)) if holds else None
-        if where is not None and (finished := _finished(task, where, resume)) is not None:
-            return finished
+        mine = None
+        if where is not None:
+            if ranks.first:  # which alone writes; if it cannot have the folder, it ends, and torchrun ends the others
+                mine = stack.enter_context(lock.held(where, force=force, on_message=on_message))
+            if (finished := _finished(task, where, resume)) is not None:
+                return finished
         try:
             return Run(
                 task, device, where, ranks, watch, progress, compiled, on_nan, on_message, mine, reuse or Reuse()
