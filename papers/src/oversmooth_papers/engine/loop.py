@@ -88,6 +88,7 @@ def train(
         if where is not None:
             if ranks.first:  # which alone writes; if it cannot have the folder, it ends, and torchrun ends the others
                 mine = stack.enter_context(lock.held(where, force=force, on_message=on_message))
+            ranks.wait()  # until the first has the folder, and has written what a run before this one left there
             if (finished := _finished(task, where, resume)) is not None:
                 return finished
         try:
