@@ -26,9 +26,8 @@ from oversmooth.safety.errors import InputError
 from oversmooth.steering.ramps import hold_strengths
 from oversmooth_papers import compiling, cuda_graphs
 from oversmooth_papers.engine import loop
-from oversmooth_papers.engine.monitored import MonitorWatcher
 from oversmooth_papers.engine.result import WatchSettings
-from oversmooth_papers.engine.smoothing import SmoothingProbe
+from oversmooth_papers.engine.smoothing import MonitorWatcher, SmoothingProbe
 from oversmooth_papers.tables.neutreno.methods import METHODS
 from oversmooth_papers.tasks.images import data, task
 from oversmooth_papers.tasks.images.build import model_of
@@ -67,25 +66,27 @@ def by_hand(recipe, steps, over=0):
     return train_example.by_hand(recipe, blobs(40, 0).to(gpu()), steps, over)[0]
 
 
+def stepped(step, count):
+    """After so many steps of the first epoch."""
+    step.begin_epoch()
+    for _ in range(count):
+        step.run()
+    return step
+
+
 def check_the_graph_is_a_plain_loop():
-    for variant in ("plain", "sharpen"):
+    """Compiled too, and in half precision."""
+    for variant, precision, compiled, tolerance in (
+        ("plain", "float32", False, 1e-4),
+        ("sharpen", "float32", False, 1e-4),
+        ("plain", "float32", True, 1e-3),
+        ("smooth", "float32", True, 1e-3),
+        ("sharpen", "bf16", False, 0.02),
+    ):
         recipe = replace(EXACT, variant=variant)
-        step = made(recipe)
-        step.begin_epoch()
-        for _ in range(4):
-            step.run()
-        close(step.model.state_dict(), by_hand(recipe, 4).state_dict())
+        step = stepped(made(replace(recipe, precision=precision), compiled), 4)
+        close(step.model.state_dict(), by_hand(recipe, 4).state_dict(), tolerance)
         assert int(step.position) == step.done == 4
-
-
-def check_the_compiled_graph_is_a_plain_loop():
-    for variant in ("plain", "smooth"):
-        recipe = replace(EXACT, variant=variant)
-        step = made(recipe, compiled=True)
-        step.begin_epoch()
-        for _ in range(4):
-            step.run()
-        close(step.model.state_dict(), by_hand(recipe, 4).state_dict(), 1e-3)
 
 
 def check_every_method_compiled_is_what_it_is():
@@ -168,18 +169,8 @@ def strengths(model):
     return [float(value) for name, value in model.named_buffers() if name.endswith(".strength")]
 
 
-def check_bf16_is_near():
-    step = made(replace(RECIPE, variant="sharpen"))
-    step.begin_epoch()
-    for _ in range(4):
-        step.run()
-    close(step.model.state_dict(), by_hand(replace(EXACT, variant="sharpen"), 4).state_dict(), 0.02)
-
-
 def check_a_failed_step_changes_nothing():
-    step = made(replace(plain(warmup=0), precision="float32"))
-    step.begin_epoch()
-    step.run()
+    step = stepped(made(replace(plain(warmup=0), precision="float32")), 1)
     with torch.no_grad():
         step.model.head.bias[0] = torch.nan
     before = step.state()
@@ -193,10 +184,7 @@ def check_a_failed_step_changes_nothing():
 
 
 def check_a_state_goes_on():
-    one = made(EXACT)
-    one.begin_epoch()
-    for _ in range(3):
-        one.run()
+    one = stepped(made(EXACT), 3)
     other = made(replace(EXACT, seed=0))
     other.load(one.state())
     for step in (one, other):
@@ -207,25 +195,15 @@ def check_a_state_goes_on():
     close(one.state(), other.state(), 1e-6)
 
 
-def language_steps(recipe, steps, **settings):
-    step = language.step_of(recipe, gpu(), **settings)
-    step.begin_epoch()
-    for _ in range(steps):
-        step.run()
-    return step
-
-
 def check_the_graph_of_a_language_model_is_its_plain_loop():
     for base in (language.RECIPE, language.masked_recipe()):
         for variant in ("plain", "neutreno:strength=0.4", "sharpen"):
             shape = replace(base.shape, dropout=0.0)
             recipe = replace(base, variant=variant, precision="float32", shape=shape)
-            graph = language_steps(recipe, 4, compiled=False)
+            graph = stepped(language.step_of(recipe, gpu(), compiled=False), 4)
             eager = language.step_of(recipe, gpu(), compiled=False)
             eager._replay = None
-            eager.begin_epoch()
-            for _ in range(4):
-                eager.run()
+            stepped(eager, 4)
             close(graph.model.state_dict(), eager.model.state_dict())
 
 
@@ -236,11 +214,8 @@ def check_dropout_in_a_graph_is_decided_by_the_step():
     before = torch.rand(2, device="cuda").tolist()
     torch.cuda.manual_seed(5)
     for compiled in (False, True):
-        one = language_steps(recipe, 4, compiled=compiled)
-        other = language.step_of(recipe, gpu(), compiled=compiled)
-        other.begin_epoch()
-        other.run()
-        other.run()
+        one = stepped(language.step_of(recipe, gpu(), compiled=compiled), 4)
+        other = stepped(language.step_of(recipe, gpu(), compiled=compiled), 2)
         third = language.step_of(recipe, gpu(), compiled=compiled)
         third.load(other.state())
         third.run()
@@ -281,25 +256,11 @@ def check_evaluation_and_monitoring_are_those_of_a_cpu():
 
 def check_a_run_is_cut_and_goes_on():
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "run"
-        pieces = 0
-        while True:
-            watch = loop.WatchSettings(evaluate=1, monitor=3, save=0)
-            minutes = 0 if pieces < 2 else None
-            result = train(
-                RECIPE,
-                splits(),
-                device="cuda",
-                folder=folder,
-                resume=True,
-                minutes=minutes,
-                watch=watch,
-                compiled=False,
-            )
-            pieces += 1
-            if result.finished:
-                break
-        assert pieces == 3
+        watch = loop.WatchSettings(evaluate=1, monitor=3, save=0)
+        given = dict(device="cuda", folder=Path(name) / "run", resume=True, watch=watch, compiled=False)
+        for minutes in (0, 0, None):
+            result = train(RECIPE, splits(), minutes=minutes, **given)
+            assert result.finished == (minutes is None)
         assert len(result.epochs) == 4
         assert result.accuracy is not None
 
@@ -372,7 +333,7 @@ def check_a_loss_that_is_not_finite_names_its_layer():
     assert "blocks.1.mlp.fc1" in said, said
 
 
-def check_a_full_gpu_says_what_would_fit():
+def check_a_batch_that_does_not_fit_is_said():
     recipe = replace(PAPER, batch=4096, data="noise")
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(256, (4096, 3, 32, 32), generator=generator, dtype=torch.uint8)

@@ -11,17 +11,8 @@ from support.tuning_example import classifier, labelled
 
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import steer, steering_of, unsteer
-from oversmooth_papers.tuning import (
-    Settings,
-    answers_of,
-    check_classifier,
-    cross_validate,
-    cross_validation,
-    folds_of,
-    tuning_method,
-    untouched,
-    work,
-)
+from oversmooth_papers.tuning import Settings, cross_validate, cross_validation, folds_of, tuning_method, untouched
+from oversmooth_papers.tuning.cross_validation import answers_of, check_classifier, work
 
 SETTINGS = Settings(folds=3, steps=2, lr=0.05, batch=8)
 

@@ -8,8 +8,8 @@ from support.tuning_example import classifier, labelled
 
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import NeuTRENO, Spectral, steer, steering_of
-from oversmooth_papers.tuning import DEFAULT_METHODS, Settings, frozen, learn, strengths_of, tune, tuning_method
-from oversmooth_papers.tuning.learning import steered
+from oversmooth_papers.tuning import DEFAULT_METHODS, Settings, tune, tuning_method
+from oversmooth_papers.tuning.learning import frozen, learn, steered, strengths_of
 
 SETTINGS = dict(steps=3, lr=0.01, batch=8, seed=0)
 

@@ -131,9 +131,8 @@ def train(
 
         end_with_parent()  # before torch, which takes a while to import
         from oversmooth_papers.engine import loop
-        from oversmooth_papers.engine.monitored import MonitorWatcher
         from oversmooth_papers.engine.ranks import asked_for
-        from oversmooth_papers.engine.smoothing import SmoothingProbe
+        from oversmooth_papers.engine.smoothing import MonitorWatcher, SmoothingProbe
         from oversmooth_papers.tasks.registry import fitted, task_of
 
         changed = _changed(begun(task, quick, recipe, data), settings, augment)

@@ -66,7 +66,7 @@ def save(folder: Path, recipe: BaseRecipe, arrays: dict[str, Tensor], facts: Fac
     arrays = {**arrays, "generator.torch": torch.get_rng_state()}
     words = {"recipe": json.dumps(recipe.to_dict()), "facts": json.dumps(facts)}
     with whole_file(folder / NAME) as temporary:
-        _write(temporary, arrays, {**words, "sha256": _sum(arrays, words)})
+        save_file(arrays, temporary, {**words, "sha256": checksum(arrays, words)})
 
 
 def load(folder: Path, recipe: BaseRecipe) -> Checkpoint | None:
@@ -75,10 +75,9 @@ def load(folder: Path, recipe: BaseRecipe) -> Checkpoint | None:
         return None
     check_fits(path.stat().st_size, f"reading {path}", "free some")
     with _opened(path) as file:
-        words = file.metadata() or {}
+        words, own = file.metadata() or {}, _recipe(file)
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        own = _recipe(words)
-        if words.pop("sha256", "") != _sum(arrays, words):
+        if words.pop("sha256", "") != checksum(arrays, words):
             raise ValueError("its checksum differs")
         facts = typed(Facts, parse_json(words["facts"], "its facts", "write it again"))
     if (differs := own.difference(recipe)) is not None:
@@ -90,8 +89,6 @@ def load(folder: Path, recipe: BaseRecipe) -> Checkpoint | None:
 
 def newest(folder: Path) -> Path | None:
     """The checkpoint in this folder, if a run there is on its way."""
-    if any(folder.glob("checkpoint/[0-9]*/manifest.json")):
-        raise InputError(f"{folder / 'checkpoint'} is of an earlier version; remove {folder} and start the run again")
     path = folder / NAME
     return path if path.exists() else None
 
@@ -101,7 +98,7 @@ def recipe_of(folder: Path) -> BaseRecipe | None:
     if (path := newest(folder)) is None:
         return None
     with _opened(path) as file:
-        return _recipe(file.metadata() or {})
+        return _recipe(file)
 
 
 def how_far(folder: Path) -> str:
@@ -110,7 +107,7 @@ def how_far(folder: Path) -> str:
         return ""
     with _opened(path) as file:
         epoch = int(file.get_tensor("position")) // max(1, len(file.get_tensor("losses")))
-        return f"epoch {epoch} of {_recipe(file.metadata() or {}).total_epochs}"
+        return f"epoch {epoch} of {_recipe(file).total_epochs}"
 
 
 def remove(folder: Path) -> None:
@@ -131,15 +128,12 @@ def _opened(path: Path) -> Iterator[Any]:
         raise InputError(f"{path} is damaged or no checkpoint ({reason(error, 80)}); {_REMEDY}") from error
 
 
-def _recipe(words: dict[str, str]) -> BaseRecipe:
-    return read_recipe(parse_json(words["recipe"], "its recipe", "write it again"), "its recipe")
+def _recipe(file: Any) -> BaseRecipe:
+    return read_recipe(parse_json((file.metadata() or {})["recipe"], "its recipe", "write it again"), "its recipe")
 
 
-def _write(path: Path, arrays: dict[str, Tensor], words: dict[str, str]) -> None:
-    save_file(arrays, path, words)
-
-
-def _sum(arrays: dict[str, Tensor], words: dict[str, str]) -> str:
+def checksum(arrays: dict[str, Tensor], words: dict[str, str]) -> str:
+    """Of every name, type, shape and bit."""
     digest = hashlib.sha256(json.dumps(words, sort_keys=True).encode())
     for name in sorted(arrays):
         digest.update(f"{name} {arrays[name].dtype} {tuple(arrays[name].shape)}".encode())

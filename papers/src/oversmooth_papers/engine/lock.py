@@ -1,8 +1,8 @@
 """One writer for a directory: a file in it names the process that writes there, and is taken over once that has ended.
 
-The file is created exclusively (O_EXCL), which network file systems honour where their advisory locks may not. An owner
-on this machine is looked for among its processes. One elsewhere is judged by the file's time, which every owner renews
-every few seconds.
+The file is created exclusively (O_EXCL), which network file systems honour where their advisory locks may not. Its
+owner renews its time every few seconds. An owner counts as gone if it has not done so for two minutes, or at once if it
+was on this machine and there is no such process any more.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from oversmooth.safety.signals import held_back
 
 NAME = ".oversmooth-lock"
 BEAT, QUIET = 10.0, 120.0
-"""Seconds between signs of life, and without one until an owner on another machine counts as gone."""
+"""Seconds between signs of life, and without one until an owner counts as gone."""
 OnMessage = Callable[[str], None]
 
 
@@ -34,35 +34,31 @@ class Lock:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / NAME
-        pid, host, since = os.getpid(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S")
-        own = dict(pid=pid, started=_started(pid), host=host, space=process_space(), since=since)
-        self.text = json.dumps(own | {"token": secrets.token_hex(8)})
+        own = dict(pid=os.getpid(), host=socket.gethostname(), space=process_space())
+        self.text = json.dumps(own | {"since": time.strftime("%Y-%m-%d %H:%M:%S"), "token": secrets.token_hex(8)})
         self.over = threading.Event()
         self.beating = threading.Thread(target=self._beat, daemon=True)
 
     def take(self, force: bool, on_message: OnMessage) -> None:
         """Create the file, once whoever has it is gone; raises `InputError` if that process lives."""
-        first: tuple[str, float] | None = None
+        first = ("", 0.0)
         while not self._created():
             text, touched = seen = self._seen()
             if not touched:
                 continue  # released in between
-            who, lives = _owner(text)
-            if lives is None and first is not None and text == first[0] and touched != first[1]:
-                lives = True
-            elif lives is None:
-                with tempfile.TemporaryFile(dir=self.folder) as fresh:  # by the clock of the file system
-                    lives = False if os.fstat(fresh.fileno()).st_mtime - touched > QUIET else None
-            if force or lives is False:
-                how = "now gone" if lives is False else "by force; if it still runs, it stops at its next checkpoint"
+            who, ended = _owner(text)
+            with tempfile.TemporaryFile(dir=self.folder) as fresh:  # by the clock of the file system
+                gone = ended or os.fstat(fresh.fileno()).st_mtime - touched > QUIET
+            if force or gone:
+                how = "now gone" if gone else "by force; if it still runs, it stops at its next checkpoint"
                 on_message(f"{self.folder} is taken over from {who}, {how}")
                 if self._seen() == seen:
                     self.path.unlink(missing_ok=True)
-            elif lives:
+            elif ended is False or (text == first[0] and touched != first[1]):
                 remedy = "wait for it, stop it, or take over with --force"
                 raise InputError(f"{self.folder} is being written by {who}; {remedy}")
             else:
-                if first is None or text != first[0]:
+                if text != first[0]:
                     wait = f"waiting up to {QUIET:.0f} s to see whether it lives"
                     on_message(f"{self.folder} is locked by {who}; {wait}")
                     first = seen
@@ -72,8 +68,9 @@ class Lock:
     def check(self) -> None:
         """Before something is written that must have one writer: raises `InputError` if another process took over."""
         if (text := self._seen()[0]) != self.text and not self._created():  # created again if somebody removed it
-            by, _ = _owner(text)
-            raise InputError(f"{self.folder} was taken over by {by}; this one stops, and what it had saved is there")
+            raise InputError(
+                f"{self.folder} was taken over by {_owner(text)[0]}; this one stops, and what it had saved is there"
+            )
 
     @held_back()  # a second signal, while the first is being obeyed, must not leave it behind
     def release(self) -> None:
@@ -132,21 +129,10 @@ def held(folder: Path, *, force: bool = False, on_message: OnMessage | None = No
 
 
 def _owner(text: str) -> tuple[str, bool | None]:
-    """Who a lock file names, and whether that process lives; None if its time must tell."""
+    """Who a lock file names, and whether that process has ended; None if it cannot be asked for here."""
     try:
         said = json.loads(text)
-        pid, who = int(said["pid"]), f"process {said['pid']} on {said['host']:.60} (since {said['since']:.40})"
-        if said["space"] != process_space():
-            return who, None
-        return who, not has_ended(pid) and _started(pid) in ("", said["started"])
+        who = f"process {said['pid']} on {said['host']:.60} (since {said['since']:.40})"
+        return who, has_ended(int(said["pid"])) if said["space"] == process_space() else None
     except (ValueError, TypeError, LookupError, RecursionError):
         return "a process", None
-
-
-def _started(pid: int) -> str:
-    """When Linux started a process, or "ended" if it only waits to be collected; "" where that is not known."""
-    try:
-        state, *after = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "ended" if state in "ZX" else after[18]

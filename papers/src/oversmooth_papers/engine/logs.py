@@ -21,26 +21,29 @@ _OURS = re.compile(rb'\{"(epoch|retry|step|from_step)"|\Z')
 
 
 class Log:
-    """A file of JSON objects, one per line, each written whole."""
+    """A file of JSON objects, one per line, each written whole; without a folder, the objects alone."""
 
-    def __init__(self, path: Path, length: int = 0) -> None:
+    def __init__(self, folder: Path | None, name: str, length: int = 0) -> None:
         """length: in bytes, of what belongs to the run that goes on; what comes after it is run again."""
-        self.path = path
-        if path.exists() and not (path.is_file() and (length or _OURS.match(path.read_bytes()))):
-            raise InputError(f"{path} is not the log of a run, and the run's log goes there; move it away")
-        self.lost = self.length < length
-        """Whether lines that belong to the run are not there."""
-        self.cut(length)
+        self.name, self.path = name, None if folder is None else folder / name
+        self.rows: list[dict[str, Any]] = []
+        if self.path is not None and self.path.exists():
+            if not (self.path.is_file() and (length or _OURS.match(self.path.read_bytes()))):
+                raise InputError(f"{self.path} is not the log of a run, and the run's log goes there; move it away")
+            self.cut(length)
 
     def cut(self, length: int) -> None:
-        """Drop what comes after so many bytes, and half a line: the next one would be glued to it."""
-        if self.path.is_file():
+        """Drop what comes after so many bytes, and half a line: the next one would be glued to it. Rows if no file."""
+        if self.path is None:
+            del self.rows[length:]
+        elif self.path.is_file():
             os.truncate(self.path, self.path.read_bytes()[: max(0, length)].rfind(b"\n") + 1)
-        self.rows = read(self.path)
+            self.rows = read(self.path)
 
     def write(self, row: dict[str, Any]) -> None:
         try:
-            append_line(self.path, json_text(row))
+            if self.path is not None:
+                append_line(self.path, json_text(row))
         except OSError as error:
             why = error.strerror or error
             raise InputError(f"{self.path} cannot be written ({why}); make room, and go on with --resume") from error
@@ -48,12 +51,15 @@ class Log:
 
     def sync(self) -> None:
         """To the disk, before a checkpoint says how long it is."""
-        if self.path.is_file():
+        if self.path is not None and self.path.is_file():
             with self.path.open("rb") as file:
                 os.fsync(file.fileno())
 
     @property
     def length(self) -> int:
+        """As `cut` takes it."""
+        if self.path is None:
+            return len(self.rows)
         return self.path.stat().st_size if self.path.is_file() else 0
 
 
@@ -84,11 +90,10 @@ class Board:
 
     def write(self, step: int, row: dict[str, Any]) -> None:
         for name, value in row.items():
-            if isinstance(value, list):
-                for depth, one in enumerate(value):
-                    if one is not None:
-                        self.writer.add_scalar(f"{name}/{depth:02d}", one, step)
-            elif isinstance(value, (int, float)) and name not in ("step", "epoch"):
+            for depth, one in enumerate(value if isinstance(value, list) else []):
+                if one is not None:
+                    self.writer.add_scalar(f"{name}/{depth:02d}", one, step)
+            if isinstance(value, (int, float)) and name not in ("step", "epoch"):
                 self.writer.add_scalar(name, value, step)
 
     def close(self) -> None:

@@ -3,14 +3,18 @@
 One process on a CPU or a GPU, or many under torchrun. The result is that of the last epoch, never of the best one.
 Checkpoints belong to the clock, not to epochs: the first after the first step, the next a few seconds later, and then
 one per minute, within epochs too.
+
+Read `train`, then `Run.go`, `Run._epoch` and `Run._one`; what a step does is in `step`, what a file holds in
+`checkpoint`.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +23,11 @@ from torch import Tensor
 
 from oversmooth.safety import errors, precision
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.files import check_folder
 from oversmooth.safety.machine import hardware_name
-from oversmooth.steering.ramps import hold_strengths
 from oversmooth.steering.reparametrized import SingularError
-from oversmooth_papers.engine import checkpoint, failure, lock, logs
+from oversmooth_papers.engine import checkpoint, lock, logs
+from oversmooth_papers.engine.failure import Diverged, not_finite
 from oversmooth_papers.engine.ranks import Ranks, joined, number
-from oversmooth_papers.engine.recipe import Scores
 from oversmooth_papers.engine.result import ON_NAN, OnNan, Progress, Result, WatchSettings
 from oversmooth_papers.engine.saved_model import load_model, notes_of, recipe_of, save_model, stored_as
 from oversmooth_papers.engine.smoothing import Watcher
@@ -81,30 +83,23 @@ def train(
     if watch.tensorboard:
         logs.check_board()
     where = None if folder is None else Path(folder)
-    if where is not None:
-        check_folder(where)
-    with joined(device) as ranks, float32_products(device), _held(where, ranks, force, on_message) as mine:
-        if where is not None and (finished := _finished(task, where, resume)) is not None:
-            return finished
-        run = Run(task, device, where, ranks, watch, progress, compiled, on_nan, on_message, mine, reuse)
-        return run.go(end)
-
-
-@contextmanager
-def _held(
-    folder: Path | None, ranks: Ranks, force: bool, on_message: Callable[[str], None] | None
-) -> Iterator[lock.Lock | None]:
-    """The folder, for the first process, which alone writes; if it cannot have it, all of them stop."""
-    with ExitStack() as stack:
-        mine, refused = None, None
-        if folder is not None and ranks.first:
-            try:
-                mine = stack.enter_context(lock.held(folder, force=force, on_message=on_message))
-            except InputError as error:
-                refused = error
-        if ranks.agree(refused is not None):
-            raise refused or InputError(f"{folder} is not free, as the first process says; see there")
-        yield mine
+    with joined(device) as ranks, float32_products(device), ExitStack() as stack:
+        mine = None
+        if where is not None:
+            if ranks.first:  # which alone writes; if it cannot have the folder, it ends, and torchrun ends the others
+                mine = stack.enter_context(lock.held(where, force=force, on_message=on_message))
+            ranks.wait()  # until the first has the folder, and has written what a run before this one left there
+            if (finished := _finished(task, where, resume)) is not None:
+                return finished
+        try:
+            return Run(
+                task, device, where, ranks, watch, progress, compiled, on_nan, on_message, mine, reuse or Reuse()
+            ).go(end)
+        except torch.OutOfMemoryError as error:
+            name = torch.cuda.get_device_name(device) if device.type == "cuda" else device
+            raise InputError(
+                f"a batch of {task.recipe.batch} does not fit into the memory of {name}; give a smaller batch"
+            ) from error
 
 
 def _finished(task: Task, folder: Path, resume: bool) -> Result | None:
@@ -124,22 +119,20 @@ def _finished(task: Task, folder: Path, resume: bool) -> Result | None:
         raise InputError(f"{folder} holds a finished run of {recorded.title}; name another directory")
     if (differs := recorded.difference(task.recipe)) is not None:
         raise InputError(f"{folder} holds a finished run of another recipe: {differs}; name another directory")
-    model, _ = load_model(path, lambda _recipe: task.plain_model())
     notes, lines = notes_of(path), logs.read(folder / logs.EPOCHS)
-    rows = [line for line in lines if "epoch" in line]
-    steps = rows[-1].get("step", 0) if rows else 0
+    epochs = [line for line in lines if "epoch" in line]
+    steps = epochs[-1].get("step", 0) if epochs else 0
     return Result(
         recipe=task.recipe,
-        finished=True,
         why="finished",
         step=steps,
         steps=steps,
         scores={name: value for name, value in notes.items() if name != "seconds" and value is not None},
-        epochs=rows,
+        epochs=epochs,
         smoothing=logs.read(folder / logs.SMOOTHING),
         seconds=float(notes.get("seconds") or 0),
         folder=folder,
-        model=model,
+        model=load_model(path, lambda _recipe: task.plain_model())[0],
         retries=[line for line in lines if "retry" in line],
         machines=logs.read(folder / logs.MACHINES),
     )
@@ -170,22 +163,7 @@ def float32_products(device: torch.device) -> Any:
 
 
 Parts = tuple[Step, Evaluation, Watcher | None]
-"""What a run is built of."""
-
-
-def _build(task: Task, device: torch.device, ranks: Ranks, watch: WatchSettings, compiled: bool | None) -> Parts:
-    """On the device, with the weights that the task's seed gives; raises `InputError` if its memory is too small."""
-    task.check_memory(device)
-    model = task.model().to(device)
-    hold_strengths(model)  # always, so that a run is the same whether or not it takes another's parts over
-    try:
-        step = Step(task, model, device, ranks, compiled=compiled)
-        evaluation = task.evaluation(model, device)
-        return step, evaluation, watch.watcher(task, model, device, watch.monitor) if watch.monitor else None
-    except torch.OutOfMemoryError:
-        step = evaluation = model = None  # type: ignore[assignment]
-    # Not inside the handler, where the error still holds all that was allocated.
-    raise failure.too_large(task, device)
+"""What a run is built of, on the device, with the weights that the task's seed gives."""
 
 
 class Reuse:
@@ -195,7 +173,7 @@ class Reuse:
     """
 
     def __init__(self) -> None:
-        self.last: tuple[Parts, tuple[Any, ...]] | None = None
+        self._last: tuple[Parts, tuple[Any, ...]] | None = None
         self.reused = 0
         """How often something was taken over."""
 
@@ -204,66 +182,60 @@ class Reuse:
     ) -> Parts:
         """The last run's, put to the beginning of this one, or new ones."""
         asked = (device, watch.monitor, watch.watcher, compiled)
-        last, self.last = self.last, None
-        if last and last[1] == asked and ranks.world == 1 and last[0][0].begin_again(task):
+        if self._last and self._last[1] == asked and ranks.world == 1 and self._last[0][0].begin_again(task):
             self.reused += 1
-        else:
-            del last  # before others are built: two may not fit
-            last = _build(task, device, ranks, watch, compiled), asked
-        self.last = last
-        return last[0]
+            return self._last[0]
+        self._last = None  # before others are built: two may not fit
+        task.check_memory(device)
+        model = task.model().to(device)
+        step, evaluation = Step(task, model, device, ranks, compiled=compiled), task.evaluation(model, device)
+        parts = step, evaluation, watch.watcher(task, model, device, watch.monitor) if watch.monitor else None
+        self._last = parts, asked
+        return parts
 
 
+@dataclass
 class Run:
     """One run in this process: its epochs, what is logged and saved on the way, and how it stops and goes on."""
 
-    def __init__(
-        self,
-        task: Task,
-        device: torch.device,
-        folder: Path | None,
-        ranks: Ranks,
-        watch: WatchSettings,
-        progress: Callable[[Progress], None] | None,
-        compiled: bool | None,
-        on_nan: OnNan = "stop",
-        on_message: Callable[[str], None] | None = None,
-        lock: lock.Lock | None = None,
-        reuse: Reuse | None = None,
-    ) -> None:
-        """on_message: sentences that a user should see. lock: of the folder, where this process writes."""
-        self.task, self.recipe = task, task.recipe
-        self.device, self.folder, self.ranks, self.watch = device, folder, ranks, watch
-        self.progress = progress if ranks.first else None
-        self.on_message = on_message if on_message is not None and ranks.first else lambda _line: None
-        self.lock = lock
+    task: Task
+    device: torch.device
+    folder: Path | None
+    ranks: Ranks
+    watch: WatchSettings
+    progress: Callable[[Progress], None] | None
+    compiled: bool | None
+    on_nan: OnNan = "stop"
+    on_message: Callable[[str], None] | None = None
+    """Receives sentences that a user should see."""
+    lock: lock.Lock | None = None
+    """Of the folder, where this process writes."""
+    reuse: Reuse = field(default_factory=lambda: Reuse())
+
+    def __post_init__(self) -> None:
+        self.recipe = self.task.recipe
+        self.writes = self.folder if self.ranks.first else None
         self.received: list[int] = []
         """Signals to stop."""
-        saved = None if folder is None else checkpoint.load(folder, self.recipe)
-        self.reuse = Reuse() if reuse is None else reuse
-        self.step, self.evaluation, self.watcher = self.reuse.parts(task, device, ranks, watch, compiled)
-        for remark in self.step.remarks:
-            self.on_message(remark)
-        facts: checkpoint.Facts = {} if saved is None else self._resume(saved)
-        self.seconds, self.epoch_seconds = facts.get("seconds", 0.0), facts.get("epoch_seconds", 0.0)
-        self.scores: Scores = facts.get("scores", {})
-        self.retries: list[checkpoint.Retry] = list(facts.get("retries", []))
-        self.step.attempt = len(self.retries)
-        writes, lengths = folder if ranks.first else None, facts.get("logs", {})
-        self.log, self.smoothing, self.machines = (
-            None if writes is None else logs.Log(writes / name, lengths.get(name, 0))
+        self.facts: checkpoint.Facts = {"seconds": 0.0, "epoch_seconds": 0.0, "scores": {}, "logs": {}, "retries": []}
+        """What a checkpoint holds beside arrays."""
+        saved = None if self.folder is None else checkpoint.load(self.folder, self.recipe)
+        parts = self.reuse.parts(self.task, self.device, self.ranks, self.watch, self.compiled)
+        self.step, self.evaluation, self.watcher = parts
+        if saved is not None:
+            self._take_up(saved)
+        if self.on_message is not None and self.ranks.first:
+            for remark in self.step.remarks:
+                self.on_message(remark)
+        self.step.attempt = len(self.facts["retries"])
+        self.logs = [
+            logs.Log(self.writes, name, self.facts["logs"].get(name, 0))
             for name in (logs.EPOCHS, logs.SMOOTHING, logs.MACHINES)
-        )
-        self.all_logs = [log for log in (self.log, self.smoothing, self.machines) if log is not None]
-        for log in self.all_logs:
-            if log.lost:
-                self.on_message(
-                    f"{log.path} is shorter than its checkpoint says: what it lacks is lost, the run is not"
-                )
-        self.rows: list[dict[str, Any]] = [] if self.log is None else [r for r in self.log.rows if "epoch" in r]
-        self.looks: list[dict[str, Any]] = [] if self.smoothing is None else list(self.smoothing.rows)
-        self.board = logs.Board(writes, self.step.done) if watch.tensorboard and writes is not None else None
+        ]
+        self.log, self.smoothing, self.machines = self.logs
+        self.board = logs.Board(self.writes, self.step.done) if self.watch.tensorboard and self.writes else None
         self.speed = 0.0
+        """Units per second in the epoch before."""
         self.since = self.saved_at = time.monotonic()
         self.saves = 0 if saved is None else len(_EARLY)
         self.from_step: int | None = self.step.done
@@ -272,66 +244,64 @@ class Run:
         """The step at which processes ask each other next."""
         self.told_at = 0.0
         self.mark: tuple[int, Tensor] = (self.step.done, self.step.generator.get_state())
-        self.kept = (self.step.state(), self._facts()) if on_nan == "retry" else None
+        self.kept = (self.step.state(), self._facts()) if self.on_nan == "retry" else None
         """The last checkpoint, or the beginning, to go back to."""
 
-    def _resume(self, saved: checkpoint.Checkpoint) -> checkpoint.Facts:
-        arrays, own = saved.arrays, self.step.state()
-        problem = next((n for n in own if n not in arrays or arrays[n].dtype != own[n].dtype), "")
-        problem = problem or next((n for n in own if arrays[n].shape != own[n].shape), "")
-        if problem == "losses" and arrays[problem].dim() == 1:
+    def _take_up(self, saved: checkpoint.Checkpoint) -> None:
+        """Put the step where the checkpoint is; raises `InputError` for one of other data or another kind of device."""
+        arrays = saved.arrays
+
+        def fits(name: str, own: Tensor) -> bool:
+            return name in arrays and (arrays[name].dtype, arrays[name].shape) == (own.dtype, own.shape)
+
+        differs = [name for name, own in self.step.state().items() if not fits(name, own)]
+        if differs == ["losses"] and "losses" in arrays and arrays["losses"].dim() == 1:
             raise InputError(
                 f"{self.folder} was trained with {len(arrays['losses'])} steps per epoch and these data give "
                 f"{self.step.steps}; give the data it began with"
             )
-        if problem in ("generator.order", "generator.augment") and problem in arrays:
+        if differs == ["generator.order", "generator.augment"] and set(differs) <= arrays.keys():
             here, there = ("a GPU", "a CPU") if self.device.type == "cuda" else ("a CPU", "a GPU")
             raise InputError(
                 f"{self.folder} was trained on {there}, whose random numbers {here} cannot go on with; "
                 f"resume it on {there}, or name another directory"
             )
         try:
-            if problem or not 0 <= int(arrays["position"]) <= self.step.total:
-                raise ValueError(f"{problem or 'position'} does not fit the recipe")
+            if differs or not 0 <= int(arrays["position"]) <= self.step.total:
+                raise ValueError(f"{differs[0] if differs else 'position'} does not fit the recipe")
             torch.set_rng_state(arrays["generator.torch"])
             self.step.load(arrays)
         except (RuntimeError, TypeError, ValueError, KeyError) as error:  # torch looks into generators' states
             raise InputError(f"{saved.path} is damaged ({errors.reason(error)}); remove it to start over") from error
-        return saved.facts
+        self.facts |= saved.facts
 
     def go(self, end: float | None) -> Result:
         """To the end, or until the time is up."""
-        step, why = self.step, "finished"
+        step, why = self.step, ""
         self.since = self.saved_at = time.monotonic()
         with interruptible() as self.received:
-            try:
-                while step.done < step.total and why == "finished":
-                    try:
-                        why = self._epoch(end) or why
-                    except failure.Diverged as error:
-                        self._go_back(error)
-                if why == "finished":
-                    self._finish()
-            except RuntimeError as error:
-                if (lost := failure.lost_device(error, self.device, step.done, self._saved())) is None:
-                    raise
-                raise lost from error
+            while step.done < step.total and not why:
+                try:
+                    why = self._epoch(end)
+                except Diverged as error:
+                    self._go_back(error)
+            if not why:
+                self._finish()
         if self.board is not None:
             self.board.close()
         return Result(
             recipe=self.recipe,
-            finished=why == "finished",
-            why=why,
+            why=why or "finished",
             step=step.done,
             steps=step.total,
-            scores=self.scores if why == "finished" else {},
-            epochs=self.rows,
-            smoothing=self.looks,
-            seconds=self.seconds,
+            scores={} if why else self.facts["scores"],
+            epochs=self._epochs(),
+            smoothing=self.smoothing.rows,
+            seconds=self.facts["seconds"],
             folder=self.folder,
-            model=self.step.model,
-            retries=[dict(retry) for retry in self.retries],
-            machines=[] if self.machines is None else self.machines.rows,
+            model=step.model,
+            retries=[dict(retry) for retry in self.facts["retries"]],
+            machines=self.machines.rows,
         )
 
     def _epoch(self, end: float | None) -> str:
@@ -350,17 +320,11 @@ class Run:
         return ""
 
     def _one(self) -> None:
-        """One step, and what is looked at after it."""
-        full = False
+        """One step, and the snapshot of smoothing that is due after it."""
         try:
             self.step.run()
-        except torch.OutOfMemoryError:
-            full = True
         except SingularError as error:  # a graph cannot say so, and gives NaN
-            raise failure.Diverged(f"step {self.step.done + 1:,}: {error}") from None
-        if full:
-            self.step = self.evaluation = self.watcher = self.reuse.last = None  # type: ignore[assignment]
-            raise failure.too_large(self.task, self.device)
+            raise Diverged(f"step {self.step.done + 1:,}: {error}") from None
         self._note_machine()
         done = self.step.done
         if self.device.type == "cpu":
@@ -368,41 +332,43 @@ class Run:
             self._tell()
         due = self.watch.monitor and (done % self.watch.monitor == 0 or done in (1, self.step.total))
         if self.watcher is not None and self.ranks.first and due and (seen := self.watcher.look(done)) is not None:
-            self._record(self.smoothing, self.looks, {"step": done, **seen})
-
-    def _record(self, log: logs.Log | None, rows: list[dict[str, Any]], row: dict[str, Any]) -> None:
-        if log is not None:
-            log.write(row)
-        rows.append(row)
-        if self.board is not None:
-            self.board.write(row["step"], row)
+            self._record(self.smoothing, {"step": done, **seen})
 
     def _note_machine(self) -> None:
         """After the first step: a process that does not get so far leaves nothing."""
-        if self.machines is not None and self.from_step is not None:
-            here: dict[str, Any] = {"hardware": hardware_name(self.device), "torch": torch.__version__}
-            if self.ranks.world > 1:
-                here["processes"] = self.ranks.world
-            if self.step.asked_to_compile and not self.step.compiled:
-                here["compiled"] = False
-            self.machines.write({"from_step": self.from_step, **here})
+        if self.from_step is None:
+            return
+        row = {"from_step": self.from_step, "hardware": hardware_name(self.device), "torch": torch.__version__}
+        if self.ranks.world > 1:
+            row["processes"] = self.ranks.world
+        if self.step.asked_to_compile and not self.step.compiled:
+            row["compiled"] = False
+        self.machines.write(row)
         self.from_step = None
 
-    def _check(self) -> None:
-        if int(self.step.failed) >= 0:
-            raise failure.not_finite(self.step, self.mark, self._saved())
+    def _record(self, log: logs.Log, row: dict[str, Any]) -> None:
+        log.write(row)
+        if self.board is not None:
+            self.board.write(row["step"], row)
 
-    def _saved(self) -> str:
-        """Where one can go on from, in words."""
-        path = None if self.folder is None else checkpoint.newest(self.folder)
-        return "the beginning" if path is None else f"{path} with --resume"
+    def _epochs(self) -> list[dict[str, Any]]:
+        """Lines of the log, but for those that say that the run went back."""
+        return [row for row in self.log.rows if "epoch" in row]
+
+    def _check(self) -> None:
+        """Raise `Diverged` for a step that was not finite."""
+        if int(self.step.failed) >= 0:
+            path = None if self.folder is None else checkpoint.newest(self.folder)
+            raise not_finite(self.step, self.mark, "the beginning" if path is None else f"{path} with --resume")
 
     def _end_epoch(self) -> None:
+        """Its loss, the test if one is due, and a line of the log."""
         step, recipe = self.step, self.recipe
         self._check()
         losses = self.ranks.mean(step.losses).tolist()  # waits for the epoch's end
-        epoch, spent = step.done // step.steps, self._clock()
-        self.speed = step.steps * step.feed.units_per_step / max(self.epoch_seconds, 1e-9)
+        epoch = step.done // step.steps
+        self._clock()
+        self.speed = step.steps * step.feed.units_per_step / max(self.facts["epoch_seconds"], 1e-9)
         row: dict[str, Any] = {
             "epoch": epoch,
             "step": step.done,
@@ -410,16 +376,17 @@ class Run:
             "lr": step.rates[step.done - 1],
             **({} if step.rising is None else {"strength_share": step.rising.share(step.done)}),
             f"{recipe.unit}_per_s": round(self.speed, 1),
-            "seconds": round(spent, 3),
+            "seconds": round(self.facts["seconds"], 3),
         }
-        self.epoch_seconds = 0.0
+        self.facts["epoch_seconds"] = 0.0
         every = max(1, recipe.total_epochs // 20) if self.watch.evaluate is None else self.watch.evaluate
         is_last = epoch == recipe.total_epochs
         if self.ranks.first and (is_last or (every > 0 and epoch % every == 0)):
-            self.scores = dict(self.evaluation.scores(final=is_last))
-            row |= self.scores
+            scores = dict(self.evaluation.scores(final=is_last))
+            row |= scores
+            self.facts["scores"] = scores
             self._clock(training=False)
-        self._record(self.log, self.rows, row)
+        self._record(self.log, row)
         self._tell(row["loss"], force=True)
 
     def _stop_or_save(self, end: float | None) -> str:
@@ -444,104 +411,100 @@ class Run:
         self._check()
         self._clock()
         losses = self.ranks.mean(self.step.losses).cpu()  # of all processes: each goes on from what the first writes
-        writes = self.folder if self.ranks.first else None
-        if writes is not None or self.kept is not None:
+        if self.writes is not None or self.kept is not None:
             state, facts = {**self.step.state(), "losses": losses}, self._facts()
             if self.kept is not None:
                 self.kept = (state, facts)
-            if writes is not None:
-                self._check_lock()
-                for log in self.all_logs:
+            if self.writes is not None:
+                if self.lock is not None:
+                    self.lock.check()
+                for log in self.logs:
                     log.sync()
-                checkpoint.save(writes, self.recipe, state, facts)
+                checkpoint.save(self.writes, self.recipe, state, facts)
         self._clock(training=False)  # what saving took is no part of an epoch's speed
         self.saves += 1
         self.saved_at = time.monotonic()
 
-    def _check_lock(self) -> None:
-        if self.lock is not None:
-            self.lock.check()
-
     def _facts(self) -> checkpoint.Facts:
-        """What a checkpoint holds beside arrays."""
-        return {
-            "seconds": self.seconds,
-            "epoch_seconds": self.epoch_seconds,
-            "scores": dict(self.scores),
-            "logs": {log.path.name: log.length for log in self.all_logs},
-            "retries": list(self.retries),
-        }
+        """As they are now, to be kept."""
+        lengths, retries = {log.name: log.length for log in self.logs}, list(self.facts["retries"])
+        return {**self.facts, "logs": lengths, "retries": retries}
 
-    def _go_back(self, error: failure.Diverged) -> None:
+    def _go_back(self, error: Diverged) -> None:
         """To the last checkpoint, to go on with other random numbers; raises the error where that is not wanted, or has
         been done often enough.
         """
         if self.kept is None:
             raise error
-        if len(self.retries) == _RETRIES:
-            raise failure.Diverged(f"{error}; {_RETRIES} times it went back to a checkpoint, with other draws, in vain")
+        retries = self.facts["retries"]
+        if len(retries) == _RETRIES:
+            raise Diverged(f"{error}; {_RETRIES} times it went back to a checkpoint, with other draws, in vain")
         arrays, facts = self.kept
         failed, back = int(self.step.failed), int(arrays["position"])
         retry = checkpoint.Retry(
-            retry=len(self.retries) + 1,
+            retry=len(retries) + 1,
             failed_at_step=1 + (self.step.done if failed < 0 else failed),
             back_to_step=back,
             said=str(error),
         )
-        self.retries.append(retry)
+        retries.append(retry)
         self.step.load(arrays)
-        self.step.draw_anew(len(self.retries))
+        self.step.draw_anew(len(retries))
         self._clock(training=False)  # what was in vain took time, and is no part of an epoch's speed
-        self.scores, self.epoch_seconds = facts["scores"], facts["epoch_seconds"]
+        self.facts["scores"], self.facts["epoch_seconds"] = facts["scores"], facts["epoch_seconds"]
         for log in (self.log, self.smoothing):
-            if log is not None:
-                log.cut(facts["logs"][log.path.name])
-        self.rows = [row for row in self.rows if row["step"] <= back]
-        self.looks = [row for row in self.looks if row["step"] <= back]
+            log.cut(facts["logs"][log.name])
         if self.board is not None and self.folder is not None:
             self.board.close()
             self.board = logs.Board(self.folder, back)
-        if self.log is not None:
-            self.log.write(dict(retry))
+        self.log.write(dict(retry))
         self.save()  # who resumes it goes on from here, and knows
 
-    def _clock(self, training: bool = True) -> float:
+    def _clock(self, training: bool = True) -> None:
         """Adds the time since it was last asked to the run's, and to the epoch's if it was spent on steps."""
         now = time.monotonic()
         spent, self.since = now - self.since, now
-        self.seconds += spent
+        self.facts["seconds"] += spent
         if training:
-            self.epoch_seconds += spent
-        return self.seconds
+            self.facts["epoch_seconds"] += spent
 
     def _units_a_second(self) -> float:
         """In the epoch before, or so far in the first."""
         if self.speed:
             return self.speed
         inside = (self.step.done - 1) % self.step.steps + 1
-        return inside * self.step.feed.units_per_step / max(1e-9, self.epoch_seconds + time.monotonic() - self.since)
+        seconds = self.facts["epoch_seconds"] + time.monotonic() - self.since
+        return inside * self.step.feed.units_per_step / max(1e-9, seconds)
 
     def _tell(self, loss: float | None = None, force: bool = False) -> None:
+        """Where the run is, a few times a second at most."""
         now = time.monotonic()
-        if self.progress is None or (not force and now - self.told_at < 0.2):
+        if self.progress is None or not self.ranks.first or (not force and now - self.told_at < 0.2):
             return
         self.told_at = now
-        step, speed = self.step, self._units_a_second()
-        left = (step.total - step.done) * step.feed.units_per_step / max(1e-9, speed)
-        loss = self.rows[-1]["loss"] if loss is None and self.rows else loss
-        epoch = max(1, math.ceil(step.done / step.steps))  # after its last step it is that one still
-        recipe, scores = self.recipe, self.recipe.describe(self.scores) if self.scores else ""
+        step, speed, recipe, rows = self.step, self._units_a_second(), self.recipe, self._epochs()
         self.progress(
-            Progress(step.done, step.total, epoch, recipe.total_epochs, speed, recipe.unit, left, loss, scores)
+            Progress(
+                step=step.done,
+                steps=step.total,
+                epoch=max(1, math.ceil(step.done / step.steps)),  # after its last step it is that one still
+                epochs=recipe.total_epochs,
+                speed=speed,
+                unit=recipe.unit,
+                seconds_left=(step.total - step.done) * step.feed.units_per_step / max(1e-9, speed),
+                loss=rows[-1]["loss"] if loss is None and rows else loss,
+                scores=recipe.describe(scores) if (scores := self.facts["scores"]) else "",
+            )
         )
 
     def _finish(self) -> None:
         """The model, and then no checkpoint: there is nothing to go on with."""
-        if self.folder is not None and self.ranks.first:
-            self._check_lock()
-            model, notes = self.step.model, {**self.scores, "seconds": round(self.seconds, 1)}
-            self.task.save_beside(model, self.folder)
+        if self.writes is not None:
+            if self.lock is not None:
+                self.lock.check()
+            model, notes = self.step.model, {**self.facts["scores"], "seconds": round(self.facts["seconds"], 1)}
+            self.task.save_beside(model, self.writes)
             dtype, more = stored_as(model), self.task.metadata()
-            save_model(model, self.recipe, self.folder / MODEL, dtype=dtype, notes=notes, more=more)
-            checkpoint.remove(self.folder)
+            save_model(model, self.recipe, self.writes / MODEL, dtype=dtype, notes=notes, more=more)
+            checkpoint.remove(self.writes)
         self.ranks.wait()

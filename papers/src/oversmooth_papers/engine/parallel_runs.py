@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from oversmooth.safety.files import whole_file
 from oversmooth_papers.engine import checkpoint
@@ -138,21 +139,15 @@ def _start(
     command += [] if device is None else ["--device", device]
     command += ["--force"] if force else []
     with (job.folder / OUTPUT).open("ab") as output:
-        return subprocess.Popen(
-            command,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            env=environment_of_child(),
-            process_group=0,  # Ctrl-C in a terminal is received once, here
-        )
+        streams: dict[str, Any] = dict(stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        # In a group of its own: Ctrl-C in a terminal is received once, here.
+        return subprocess.Popen(command, env=environment_of_child(), process_group=0, **streams)
 
 
 def _said(job: Job, code: int) -> str:
-    if code == 0:
-        return "finished" if job.finished else "out of time, at a checkpoint"
-    for why, own in EXIT_CODES.items():
-        if code == own:
-            return f"{why}, at a checkpoint"
+    if code == 0 and job.finished:
+        return "finished"
+    if (why := {0: "out of time", **{code: why for why, code in EXIT_CODES.items()}}.get(code)) is not None:
+        return f"{why}, at a checkpoint"
     lines = (job.folder / OUTPUT).read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return f"stopped with code {code}: {lines[-1] if lines else 'it said nothing'}"

@@ -48,10 +48,6 @@ class Ranks:
         front = torch.arange(self.rank * half, (self.rank + 1) * half)
         return torch.cat([front, (batch - 1 - front).flip(0)])
 
-    def agree(self, stop: bool) -> bool:
-        """Whether any process wants to stop; all ask at the same place."""
-        return bool(self.highest(float(stop))[0])
-
     def highest(self, *values: float) -> list[float]:
         """Of all processes, which all ask at the same place."""
         if self.world == 1:

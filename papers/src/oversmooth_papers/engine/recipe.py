@@ -187,19 +187,20 @@ class BaseRecipe(ABC):
     ) -> None:
         """Raise `InputError` for counts and rates that no run can have; lr, clip and seeds are checked always."""
 
-        def check(names: tuple[str, ...], good: Callable[[Any], bool], remedy: str) -> None:
+        rules: list[tuple[tuple[str, ...], Callable[[Any], bool], str]] = [
+            (at_least_1, lambda value: value >= 1, "at least 1"),
+            (at_least_0, lambda value: value >= 0, "0 or more"),
+            (bounded, lambda value: not value > _HIGHEST, f"at most {_HIGHEST:g}"),
+            (("seed", "share_seed"), lambda value: value < _SEEDS, f"less than {_SEEDS:,}"),
+            (("lr",), lambda value: value > 0, "a number above 0"),
+            (("clip",), lambda value: value > 0, "a gradient norm above 0, or none"),
+        ]
+        for names, good, remedy in rules:
             for name in names:
                 value = getattr(self, name, None)
                 if value is not None and not good(value):
                     shown = f"{value:g}" if isinstance(value, float) else f"{value:,}" if value >= _SEEDS else value
                     raise InputError(f"{name} is {shown}; give {remedy}")
-
-        check(at_least_1, lambda value: value >= 1, "at least 1")
-        check(at_least_0, lambda value: value >= 0, "0 or more")
-        check(bounded, lambda value: not value > _HIGHEST, f"at most {_HIGHEST:g}")
-        check(("seed", "share_seed"), lambda value: value < _SEEDS, f"less than {_SEEDS:,}")
-        check(("lr",), lambda value: value > 0, "a number above 0")
-        check(("clip",), lambda value: value > 0, "a gradient norm above 0, or none")
 
     def check_variant(self) -> None:
         """Raise `InputError` for words that name no method, and for a ramp that is no share or has nothing to raise."""
@@ -256,12 +257,9 @@ def methods_of(variant: str, **spectral: Any) -> list[Method]:
     for word in words:
         if word.partition(":")[0].lower() not in known:
             raise InputError(f"variant is {variant!r}; give plain, smooth, sharpen or one of {', '.join(known)}")
+    seed = {"seed": spectral["seed"]} if "seed" in spectral and "seed=" not in variant else {}
     methods = [method_named(word) for word in words]
-    seeded = "seed" in spectral and "seed=" not in variant
-    return [
-        dataclasses.replace(method, seed=spectral["seed"]) if seeded and isinstance(method, Spectral) else method
-        for method in methods
-    ]
+    return [dataclasses.replace(one, **seed) if isinstance(one, Spectral) else one for one in methods]
 
 
 def check_layers(layers: str, depth: int) -> None:

@@ -25,7 +25,7 @@ class WatchSettings:
     monitor: int = 50
     """Take a snapshot of smoothing every so many steps; 0 for never."""
     watcher: MakesWatcher = SmoothingProbe
-    """What takes it: by default of tokens alone; `oversmooth_papers.engine.monitored` has the one that sees more."""
+    """What takes it: by default of tokens alone; `smoothing.MonitorWatcher` sees more."""
     save: float = 60.0
     """Seconds between checkpoints; one is also written after the first step, and when a run stops."""
     tensorboard: bool = False
@@ -53,7 +53,6 @@ class Result:
     """What a run came to."""
 
     recipe: BaseRecipe
-    finished: bool
     why: str
     """finished, interrupted, preempted, or out of time."""
     step: int
@@ -71,6 +70,10 @@ class Result:
     """Each time it went back to a checkpoint: from which step, to which, and why."""
     machines: list[dict[str, Any]] = field(default_factory=list, repr=False)
     """What it ran on, from which step, by the log in its folder; several where it was stopped and went on."""
+
+    @property
+    def finished(self) -> bool:
+        return self.why == "finished"
 
     @property
     def accuracy(self) -> float | None:

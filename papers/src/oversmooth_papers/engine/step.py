@@ -17,13 +17,12 @@ from torch import Tensor, nn
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.machine import check_fits
-from oversmooth.safety.randomness import seeded
 from oversmooth.steering.attach import never_run
 from oversmooth.steering.ramps import fill_strengths, held_strengths, hold_strengths
 from oversmooth_papers import compiling, cuda_graphs
 from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.recipe import BaseRecipe
-from oversmooth_papers.engine.task import Batch, Forward, SeekableFeed, Task
+from oversmooth_papers.engine.task import Batch, Forward, Task
 
 _MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq", "step"), "sgd": ("momentum_buffer",)}
 _A_STEP = 64  # bytes of its learning rate, in all the forms it is kept in
@@ -42,29 +41,27 @@ class Step:
         compiled: bool | None = None,
     ) -> None:
         """model is on the device; compiled: by default on a GPU."""
-        recipe = task.recipe
-        on_gpu = device.type == "cuda"
-        self.asked_to_compile = on_gpu and task.compiles if compiled is None else compiled
-        self.compiled = self.asked_to_compile
+        recipe, on_gpu = task.recipe, device.type == "cuda"
         self.task, self.recipe, self.model, self.device = task, recipe, model, device
         self.ranks = ranks or Ranks()
+        self.asked_to_compile = on_gpu and task.compiles if compiled is None else compiled
+        self.compiled = self.asked_to_compile
         self.steps = task.examples // recipe.batch
         if not self.steps:  # before a feed makes room for a batch
             raise InputError(
                 f"{task.examples:,} {task.examples_are} are less than one batch of {recipe.batch}; "
                 f"give a smaller batch or more {task.examples_are}"
             )
-        steps = recipe.total_epochs * self.steps
-        schedule = f"the schedule of {recipe.total_epochs:,} epochs, {steps:,} steps,"
-        check_fits(_A_STEP * steps, schedule, "give fewer epochs")
+        self.total = recipe.total_epochs * self.steps
+        schedule = f"the schedule of {recipe.total_epochs:,} epochs, {self.total:,} steps,"
+        check_fits(_A_STEP * self.total, schedule, "give fewer epochs")
+        rates = recipe.learning_rates(self.steps)
+        self.rates, self._rates = rates.tolist(), rates.float().to(device)
         self.feed = task.feed(device, self.ranks, compiled=self.compiled)
         self.attempt = 0
         self.order_generator, self.generator = (torch.Generator(device).manual_seed(seed) for seed in _seeds(recipe))
         self.order_state = self.order_generator.get_state()
         """Of the order's generator before this epoch's order was drawn."""
-        rates = recipe.learning_rates(self.steps)
-        self.total = len(rates)
-        self.rates, self._rates = rates.tolist(), rates.float().to(device)
         self.done = 0
         """Steps so far; `position` says the same to the graph."""
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
@@ -73,6 +70,7 @@ class Step:
         self.failed = torch.full((1,), -1, dtype=torch.int64, device=device)
         """The first step whose loss or gradient was not finite, or −1. It, and what follows it, changes no weight."""
 
+        hold_strengths(model)  # also without a ramp: a run is the same whether or not it takes another's step over
         self.rising = RisingStrengths(model, max(1, round(recipe.ramp * self.total))) if recipe.ramp else None
         self.set_strengths()
         self.named = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -92,6 +90,7 @@ class Step:
             torch.cuda.set_rng_state(drawn, device)
 
     def _compile(self, run: nn.Module) -> Forward:
+        """The compiled model; the model itself, and a remark, where compiled code computes something else."""
         with torch.no_grad(), self._seeded():  # eagerly once: steering checks attention's mask on real numbers
             self.loss(self.task.blank(min(2, self.recipe.batch), self.device), self.model)
         if self.ranks.world > 1:  # whose gradients all processes would have to ask for
@@ -102,30 +101,32 @@ class Step:
         if self.rising is not None:
             self.rising.set(torch.full_like(self.position, self.total))  # a method that acts not yet shows nothing
         batch = self.batch()
+
+        def numbers(forward: Forward, half: bool) -> compiling.Numbers:
+            outputs: list[Tensor] = []
+
+            def recorded(*given: Any, **named: Any) -> Any:
+                out = forward(*given, **named)
+                if isinstance(out, Tensor):
+                    outputs.append(out.detach().float().reshape(out.shape[0] if out.ndim else 1, -1))
+                return out
+
+            with self._seeded():
+                loss = self.loss(batch, recorded, half=half)
+                found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+            # Where a weight is not used, compiled code may give zeros.
+            gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, found, strict=True)]
+            return compiling.Numbers(outputs, gradients)
+
         half, draws = self.recipe.autocasts(self.device.type), self.recipe.draws_in_forward
-        forward, said = compiling.checked(run, lambda *how: self._numbers(batch, *how), half=half, draws=draws)
+        forward, remark = compiling.checked(run, numbers, half=half, draws=draws)
         self.set_strengths()
-        self.remarks += [] if said is None else [said]
+        self.remarks += [] if remark is None else [remark]
         self.compiled = forward is not run
         return forward
 
-    def _numbers(self, batch: Batch, forward: Forward, half: bool) -> compiling.Numbers:
-        outputs: list[Tensor] = []
-
-        def heard(*given: Any, **named: Any) -> Any:
-            out = forward(*given, **named)
-            if isinstance(out, Tensor):
-                outputs.append(out.detach().float().reshape(out.shape[0] if out.ndim else 1, -1))
-            return out
-
-        with self._seeded():
-            loss = self.loss(batch, heard, half=half)
-            found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
-        # Where a weight is not used, compiled code may give zeros.
-        gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, found, strict=True)]
-        return compiling.Numbers(outputs, gradients)
-
     def _optimiser(self) -> torch.optim.Optimizer:
+        """With its moments, which it would make at the first step: `state` and `load` find them at any time."""
         recipe, on_gpu = self.recipe, self.device.type == "cuda"
         settings: dict[str, Any] = dict(lr=self.lr if on_gpu else recipe.lr, weight_decay=recipe.weight_decay)
         if on_gpu:
@@ -133,9 +134,18 @@ class Step:
         decayed: dict[str, Any] = {"params": [p for name, p in self.named.items() if recipe.decays(name, p)]}
         bare = {"params": [p for name, p in self.named.items() if not recipe.decays(name, p)], "weight_decay": 0.0}
         groups = [group for group in (decayed, bare) if group["params"]]
+        optimiser: torch.optim.Optimizer
         if recipe.optimiser == "sgd":
-            return torch.optim.SGD(groups, momentum=recipe.momentum, **settings)
-        return torch.optim.AdamW(groups, capturable=on_gpu, **settings)
+            optimiser = torch.optim.SGD(groups, momentum=recipe.momentum, **settings)
+        else:
+            optimiser = torch.optim.AdamW(groups, capturable=on_gpu, **settings)
+        where = self.device if on_gpu else None
+        for parameter in self.parameters:
+            for kind in _MOMENTS[recipe.optimiser]:
+                count = kind == "step"
+                moment = torch.zeros((), device=where) if count else torch.zeros_like(parameter, requires_grad=False)
+                optimiser.state[parameter][kind] = moment
+        return optimiser
 
     def begin_epoch(self) -> None:
         """A new order of the data, from its generator."""
@@ -143,19 +153,16 @@ class Step:
         self.feed.reorder(self.order_generator)
 
     def seek(self, inside: int) -> None:
-        """The next batch is this one of the epoch; says nothing to a feed that has all of them at hand."""
-        if isinstance(self.feed, SeekableFeed):
-            self.feed.seek(inside)
+        """The next batch is this one of the epoch; nothing to do for a feed that has all of them at hand."""
+        if (seek := getattr(self.feed, "seek", None)) is not None:
+            seek(inside)
 
     def run(self) -> None:
         """The next step of the epoch."""
         # Outside the graph, as small kernels, so that the generator's state is an ordinary one, to be saved.
         self.feed.draw(self.generator)
         with self._seeded():
-            if self._replay is not None:
-                self._replay()
-            else:
-                self._body()
+            (self._replay or self._body)()
         self.done += 1
 
     @contextmanager
@@ -166,15 +173,10 @@ class Step:
             return
         words = f"{_seeds(self.recipe, self.attempt)[1]} {self.done} {self.ranks.rank}"
         seed = int.from_bytes(hashlib.blake2b(words.encode(), digest_size=7).digest(), "little")
-        if self.device.type == "cuda":
-            before = torch.cuda.get_rng_state(self.device)
-            torch.cuda.default_generators[self.device.index or 0].manual_seed(seed)
-            try:
-                yield
-            finally:
-                torch.cuda.set_rng_state(before, self.device)
-            return
-        with seeded(seed):
+        on_gpu = self.device.type == "cuda"
+        with torch.random.fork_rng([self.device] if on_gpu else []):
+            own = torch.cuda.default_generators[self.device.index or 0] if on_gpu else torch.default_generator
+            own.manual_seed(seed)
             yield
 
     def _body(self) -> None:
@@ -200,12 +202,11 @@ class Step:
     def _update(self, bad: Tensor) -> None:
         """The optimiser's step, unless something is not finite now or was before."""
         self.failed.copy_(torch.where(bad & (self.failed < 0), self.position, self.failed))
-        if self.device.type == "cuda":
+        on_gpu = self.device.type == "cuda"
+        if on_gpu:
             # What fused optimisers look at for gradient scaling: 1 leaves weights and moments as they are.
             self.optimiser.found_inf = (self.failed >= 0).float()[0]  # type: ignore[attr-defined]
-            self.optimiser.step()
-            self.task.after_update(self.model)
-        elif int(self.failed) < 0:
+        if on_gpu or int(self.failed) < 0:
             self.optimiser.step()
             self.task.after_update(self.model)
         # None, also inside the graph, whose own memory they have: backward then writes them, and adds to nothing.
@@ -221,50 +222,49 @@ class Step:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
             return self.task.loss(forward, batch)
 
+    def _tensors(self) -> dict[str, Tensor]:
+        """All that a step changes, but for the states of generators: the very tensors that the graph reads."""
+        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        for name, parameter in self.named.items():
+            moments = self.optimiser.state[parameter]
+            tensors |= {f"{kind}.{name}": moments[kind] for kind in _MOMENTS[self.recipe.optimiser]}
+        tensors |= {f"beside.{name}": value for name, value in self.beside.items()}
+        return tensors | {"position": self.position, "losses": self.losses, "failed": self.failed}
+
     def state(self) -> dict[str, Tensor]:
         """Everything that decides the steps to come, as copies on the CPU."""
-        arrays = {f"model.{name}": value for name, value in self.model.state_dict().items()}
-        for name, parameter in self.named.items():
-            moments = self._moments(parameter)
-            arrays |= {f"{kind}.{name}": moments[kind] for kind in _MOMENTS[self.recipe.optimiser]}
-        arrays |= {f"beside.{name}": value for name, value in self.beside.items()}
-        arrays |= {
-            "position": self.position,
-            "losses": self.losses,
-            "failed": self.failed,
-            # Inside an epoch its order is drawn again; between two of them the next one's comes.
-            "generator.order": self.order_state if self.done % self.steps else self.order_generator.get_state(),
-            "generator.augment": self.generator.get_state(),
-        }
+        # Inside an epoch its order is drawn again; between two of them the next one's comes.
+        order = self.order_state if self.done % self.steps else self.order_generator.get_state()
+        arrays = self._tensors() | {"generator.order": order, "generator.augment": self.generator.get_state()}
         return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in arrays.items()}
 
     @torch.no_grad()
     def load(self, arrays: dict[str, Tensor]) -> None:
-        """What `state` gave, into the very tensors that the graph reads."""
-        for name, value in self.model.state_dict().items():
-            value.copy_(arrays[f"model.{name}"])
-        for name, parameter in self.named.items():
-            moments = self._moments(parameter)
-            self.optimiser.state[parameter].update(moments)
-            for kind in _MOMENTS[self.recipe.optimiser]:
-                moments[kind].copy_(arrays[f"{kind}.{name}"])
-        for name, value in self.beside.items():
-            value.copy_(arrays[f"beside.{name}"])
+        """What `state` gave, into the tensors that are there."""
+        for name, value in self._tensors().items():
+            value.copy_(arrays[name])
         for parameter in self.parameters:
             if parameter.grad is not None:
                 parameter.grad.zero_()
-        self.position.copy_(arrays["position"])
         self.set_strengths()
-        self.losses.copy_(arrays["losses"])
-        self.failed.copy_(arrays["failed"])
         self.done = int(arrays["position"])
         self.order_generator.set_state(arrays["generator.order"])
-        if self.done % self.steps:
-            self.begin_epoch()  # the order of the epoch it is in
-            self.seek(self.done % self.steps)
-        else:
-            self.order_state = self.order_generator.get_state()
+        self._order_again()
         self.generator.set_state(arrays["generator.augment"])
+
+    def _order_again(self) -> None:
+        """The order of the epoch it is in, by the generator as it is now; between two epochs `begin_epoch` draws it."""
+        self.order_state = self.order_generator.get_state()
+        if inside := self.done % self.steps:
+            self.feed.reorder(self.order_generator)
+            self.seek(inside)
+
+    def draw_anew(self, attempt: int) -> None:
+        """Go on from here with other random numbers: another order of the data and other draws."""
+        self.attempt = attempt
+        for generator, seed in zip((self.order_generator, self.generator), _seeds(self.recipe, attempt), strict=True):
+            generator.manual_seed(seed)
+        self._order_again()
 
     def begin_again(self, task: Task) -> bool:
         """Go to the beginning of another task's run, if that differs in the seed or in strengths alone; whether it did.
@@ -297,25 +297,6 @@ class Step:
         self.load(arrays)
         return True
 
-    def _moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """The optimiser's, or those it would begin with."""
-        moments, kinds = self.optimiser.state.get(parameter) or {}, _MOMENTS[self.recipe.optimiser]
-        if any(moments.get(kind) is None for kind in kinds):
-            where = self.device if self.device.type == "cuda" else None
-            count = torch.zeros((), dtype=torch.float32, device=where)
-            return {kind: count if kind == "step" else torch.zeros_like(parameter) for kind in kinds}
-        return moments
-
-    def draw_anew(self, attempt: int) -> None:
-        """Go on from here with other random numbers: another order of the data and other draws."""
-        self.attempt = attempt
-        for generator, seed in zip((self.order_generator, self.generator), _seeds(self.recipe, attempt), strict=True):
-            generator.manual_seed(seed)
-        self.order_state = self.order_generator.get_state()
-        if self.done % self.steps:
-            self.begin_epoch()
-            self.seek(self.done % self.steps)
-
 
 def _seeds(recipe: BaseRecipe, attempt: int = 0) -> tuple[int, int]:
     """Of the order of the data and of what a step draws: apart, so that they do not repeat each other's numbers.
@@ -335,8 +316,7 @@ class RisingStrengths:
     """
 
     def __init__(self, model: nn.Module, steps: int) -> None:
-        """steps: after how many the ends are reached."""
-        hold_strengths(model)
+        """steps: after how many the ends are reached. The model's strengths are held in tensors."""
         self.steps = steps
         self._acting = held_strengths(model)
         self._ends = [strength.clone() for strength in self._acting]

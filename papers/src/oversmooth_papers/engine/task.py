@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,8 @@ Forward = Callable[..., Any]
 class Feed(Protocol):
     """Training data on the device, one batch per step.
 
-    All that changes from step to step is written into tensors that stay where they are.
+    All that changes from step to step is written into tensors that stay where they are. A feed whose `draw` fetches one
+    batch after the other also has ``seek(step)``: the next `draw` is that of this step of the epoch, counted from 0.
     """
 
     units_per_step: int
@@ -40,14 +41,6 @@ class Feed(Protocol):
 
     def batch(self, step: Tensor) -> Batch:
         """This process's part of a step's batch. step ``(1,)``: its number within the epoch."""
-
-
-@runtime_checkable
-class SeekableFeed(Protocol):
-    """A feed whose `draw` fetches one batch after the other, and so has to be told where a run goes on."""
-
-    def seek(self, step: int) -> None:
-        """The next `draw` is that of this step of the epoch, counted from 0."""
 
 
 class Evaluation(Protocol):

@@ -6,7 +6,7 @@ strengths are tested and none is chosen; the comparison with the untouched model
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import math
 import statistics
 from collections.abc import Callable
@@ -22,13 +22,7 @@ from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.steering import Method
 from oversmooth_papers.tuning.labelled import Labelled
 from oversmooth_papers.tuning.learning import Settings, frozen, learn, scores, steered
-from oversmooth_papers.tuning.paired import (
-    Comparison,
-    MeanDifference,
-    compare_right,
-    mean_difference,
-    smallest_detectable,
-)
+from oversmooth_papers.tuning.paired import compare_right, mean_difference
 
 OnProgress = Callable[[int, int, str], None]
 """Told how many images have gone through the model, of how many, and what is being done."""
@@ -52,46 +46,21 @@ class Outcome:
     strengths: dict[str, list[float]]
     """By name: the mean strength of each fold."""
 
-    @property
-    def accuracy(self) -> Comparison:
-        return compare_right(self.before.right, self.after.right)
-
-    @property
-    def cross_entropy(self) -> MeanDifference:
-        return mean_difference(self.before.losses, self.after.losses)
-
     def to_dict(self) -> dict[str, Any]:
         """As JSON stores it; ``right`` has a 1 for every image that is right, in the order of the data."""
-        accuracy, entropy = self.accuracy, self.cross_entropy
+        both = {"before": self.before, "after": self.after}
         return {
             "method": self.method.settings(),
-            "images": accuracy.images,
-            "accuracy": {
-                "before": accuracy.right_before / accuracy.images,
-                "after": accuracy.right_after / accuracy.images,
-                "difference": accuracy.difference,
-                "standard_error": accuracy.standard_error,
-                "interval": list(accuracy.interval),
-                "gained": accuracy.gained,
-                "lost": accuracy.lost,
-                "p_value": accuracy.p_value,
-                "smallest_detectable": smallest_detectable(accuracy.images, accuracy.discordance),
-            },
-            "cross_entropy": {**dataclasses.asdict(entropy), "interval": list(entropy.interval)},
-            "right": {
-                when: "".join(str(int(one)) for one in answers.right)
-                for when, answers in (("before", self.before), ("after", self.after))
-            },
+            "images": len(self.before.right),
+            "accuracy": compare_right(self.before.right, self.after.right),
+            "cross_entropy": mean_difference(self.before.losses, self.after.losses),
+            "right": {when: "".join(str(int(one)) for one in answers.right) for when, answers in both.items()},
             "strengths": self.strengths,
         }
 
 
 def folds_of(images: int, folds: int, seed: int) -> list[Tensor]:
-    """The rows of each fold, sorted: a seeded permutation cut into parts whose sizes differ by one at most.
-
-    Raises:
-        InputError: there are more folds than images.
-    """
+    """The rows of each fold, sorted: a seeded permutation cut into parts whose sizes differ by one at most."""
     if folds > images:
         raise InputError(
             f"{images:,} images cannot be cut into {folds:,} folds; give as many images as folds, or fewer folds"
@@ -102,12 +71,11 @@ def folds_of(images: int, folds: int, seed: int) -> list[Tensor]:
 
 def check_classifier(model: nn.Module, data: Labelled, name: str) -> None:
     """Refuse a model that does not give one score per class for an image."""
-    classes = class_count(model)
     with torch.no_grad(), in_eval_mode(model):
         made = scores(model, data, torch.arange(1))
-    shape = tuple(made.shape) if isinstance(made, Tensor) else None
-    if shape is None or len(shape) != 2 or shape[1] != classes:
-        given = "no array" if shape is None else f"an array of shape {shape}"
+    shape = tuple(made.shape) if isinstance(made, Tensor) else ()
+    if len(shape) != 2 or shape[1] != class_count(model):
+        given = f"an array of shape {shape}" if isinstance(made, Tensor) else "no array"
         raise InputError(
             f"{name} is no classifier: it gives {given} for one image, not a score per class; give one that is"
         )
@@ -123,12 +91,7 @@ def answers_of(
 ) -> Answers:
     """What a model, in eval mode, makes of some images, or of all.
 
-    Args:
-        model: a classifier.
-        data: labelled images.
-        rows: ``(m,)``: which; None: all.
-        batch: images at once.
-        on_images: told how many were done in each batch.
+    rows ``(m,)``: which. batch: images at once. on_images: receives how many were done in each batch.
     """
     right: list[bool] = []
     losses: list[float] = []
@@ -145,26 +108,25 @@ def answers_of(
 
 def untouched(model: nn.Module, data: Labelled, settings: Settings, progress: OnProgress | None = None) -> Answers:
     """What the model makes of all images as it is. settings: of which the batch is used."""
-    tell = _counted(progress, len(data))("as it is")
-    tell(0)
+    counted = _Counted(progress, len(data), "as it is")
+    counted(0)
     with frozen(model):
-        return answers_of(model, data, batch=settings.batch, on_images=tell)
+        return answers_of(model, data, batch=settings.batch, on_images=counted)
 
 
-def _counted(progress: OnProgress | None, total: int) -> Callable[[str], Callable[[int], None]]:
-    """Given what is being done, what to tell of images that are: all are added up."""
-    done = 0
+@dataclass
+class _Counted:
+    """``counted(images)`` adds images up and tells how many they are by now, and what is being done."""
 
-    def doing(what: str) -> Callable[[int], None]:
-        def tell(images: int) -> None:
-            nonlocal done
-            done += images
-            if progress is not None:
-                progress(done, total, what)
+    progress: OnProgress | None
+    total: int
+    what: str = ""
+    done: int = 0
 
-        return tell
-
-    return doing
+    def __call__(self, images: int, _loss: float = 0.0) -> None:
+        self.done += images
+        if self.progress is not None:
+            self.progress(self.done, self.total, self.what)
 
 
 def work(images: int, settings: Settings) -> int:
@@ -197,23 +159,16 @@ def cross_validate(
     parts = folds_of(len(data), settings.folds, settings.seed)
     after = Answers([False] * len(data), [math.nan] * len(data))
     strengths: dict[str, list[float]] = {}
-    doing = _counted(progress, work(len(data), settings))
+    counted = _Counted(progress, work(len(data), settings))
     for fold, tested in enumerate(parts, 1):
         seen = torch.cat([rows for rows in parts if rows is not tested])
-        learning, testing = (doing(f"fold {fold} of {len(parts)}, {what}") for what in ("learning", "testing"))
-        learning(0)
-        a_step = 3 * min(settings.batch, len(seen))
+        counted.what = f"fold {fold} of {len(parts)}, learning"
+        counted(0)
+        a_step = functools.partial(counted, 3 * min(settings.batch, len(seen)))
         with steered(model, method) as learned:
-            learn(
-                model,
-                learned,
-                data,
-                seen,
-                settings,
-                seed=settings.seed + fold,
-                on_step=lambda _loss, learning=learning, a_step=a_step: learning(a_step),  # type: ignore[misc]
-            )
-            answers = answers_of(model, data, tested, batch=settings.batch, on_images=testing)
+            learn(model, learned, data, seen, settings, seed=settings.seed + fold, on_step=a_step)
+            counted.what = f"fold {fold} of {len(parts)}, testing"
+            answers = answers_of(model, data, tested, batch=settings.batch, on_images=counted)
             for name, parameter in learned.items():
                 strengths.setdefault(name, []).append(statistics.fmean(parameter.detach().flatten().tolist()))
         for row, is_right, loss in zip(tested.tolist(), answers.right, answers.losses, strict=True):

@@ -48,9 +48,6 @@ def read_labelled(loaded: Loaded, source: Path, *, count: int | None = None, cla
         source: labelled images, as `_REMEDY` says.
         count: at most so many; None: all.
         classes: how many the model knows; None: any label will do.
-
-    Raises:
-        InputError: the model takes no images, or the data has no labels, or labels that the model does not know.
     """
     if loaded.kind != "vision":
         raise InputError(f"{loaded.name} takes no images; give an image classifier")
@@ -64,10 +61,8 @@ def read_labelled(loaded: Loaded, source: Path, *, count: int | None = None, cla
     if classes is not None:
         for name, label in zip((n for b in batches for n in b.names), labels.tolist(), strict=True):
             if not 0 <= label < classes:
-                raise InputError(
-                    f"{name} of {source} has the label {label}, and {loaded.name} knows the classes 0 to "
-                    f"{classes - 1}; give data of its classes"
-                )
+                known = f"{loaded.name} knows the classes 0 to {classes - 1}"
+                raise InputError(f"{name} of {source} has the label {label}, and {known}; give data of its classes")
     return Labelled(images, labels, inputs.what, loaded.argument, tuple(inputs.skipped))
 
 

@@ -7,7 +7,6 @@ result: nothing is chosen by how well it did.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -59,25 +58,21 @@ class Settings:
 
 
 def tuning_method(text: str) -> Method:
-    """A method by its name, with strengths that are learned from 0; or with settings of its own after a colon.
+    """A method by its name, with strengths that are learned from 0; or ``NAME:setting=value,...``.
 
-    Args:
-        text: ``NAME`` or ``NAME:setting=value,...``.
-
-    Raises:
-        InputError: there is no such method, or it has no strength to learn.
+    Raises `InputError` for one that has no strength to learn.
 
     >>> print(tuning_method("neutreno"))
     NeuTRENO(strength=0.0, learned=True, per='head')
     """
     name, colon, _ = text.partition(":")
-    method = method_named(text)  # a name that is none is refused before its settings are
+    method, learned = method_named(text), f"{name}:{_AS_LEARNED.get(name.lower(), _OTHERS)}"
     if method.place == "weights":
         raise InputError(f"{name} changes weights, and tuning leaves them as they are; choose a method with a strength")
     if not colon:
-        method = method_named(f"{name}:{_AS_LEARNED.get(name.lower(), _OTHERS)}")
+        method = method_named(learned)
     if not getattr(method, "learned", False):
-        raise InputError(f"{text} learns nothing; add learned, as in {name}:{_AS_LEARNED.get(name.lower(), _OTHERS)}")
+        raise InputError(f"{text} learns nothing; add learned, as in {learned}")
     return method
 
 
@@ -99,26 +94,24 @@ def frozen(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def steered(model: nn.Module, method: Method) -> Iterator[dict[str, nn.Parameter]]:
-    """The frozen model with the method on it, and the strengths by name; taken off after the block."""
+def steered(model: nn.Module, method: Method, *, keep: bool = False) -> Iterator[dict[str, nn.Parameter]]:
+    """The frozen model with the method on it, and the strengths by name.
+
+    The method is taken off after the block, or, with keep, only if the block fails.
+    """
     with frozen(model):
         steer(model, method)
         try:
             yield strengths_of(model, method)
-        finally:
+        except BaseException:
+            unsteer(model)
+            raise
+        if not keep:
             unsteer(model)
 
 
 def strengths_of(model: nn.Module, method: Method) -> dict[str, nn.Parameter]:
-    """The parameters of a frozen, steered model that learn, which must start at 0.
-
-    Args:
-        model: frozen and then steered.
-        method: by which.
-
-    Raises:
-        InputError: there are none, or they start elsewhere.
-    """
+    """The parameters that learn in a model that was frozen and then steered; raises `InputError` unless all are 0."""
     strengths = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not strengths:
         raise InputError(f"{method} has no strength to learn in this model; choose another method")
@@ -144,41 +137,29 @@ def learn(
     *,
     seed: int,
     on_step: Callable[[float], None] | None = None,
-) -> float:
-    """Learn the strengths on some of the images; the mean cross-entropy of the last batch.
+) -> None:
+    """Learn the strengths of a model, steered and frozen but for them, on some of the images.
 
-    Args:
-        model: steered and frozen but for the strengths.
-        strengths: what is learned.
-        data: labelled images.
-        rows: ``(m,)``: which of them may be seen.
-        settings: the steps of AdamW, its learning rate, the same at every step, and the images a step.
-        seed: of their order.
-        on_step: told the loss of each step.
-
-    Raises:
-        InputError: the loss is no number.
+    rows ``(m,)``: which may be seen. settings: the steps of AdamW, its learning rate, the same at every step, and the
+    images a step. seed: of their order. on_step: receives the loss of each step. Raises `InputError` if strengths are
+    not finite any more.
     """
-    lr, steps = settings.lr, settings.steps_on(len(rows))
-    optimiser = torch.optim.AdamW(strengths.values(), lr=lr, weight_decay=0.0)
-    loss = math.nan
-    for step, part in enumerate(_batches(rows, settings.batch, steps, seed), 1):
+    optimiser = torch.optim.AdamW(strengths.values(), lr=settings.lr, weight_decay=0.0)
+    for step, part in enumerate(_batches(rows, settings.batch, settings.steps_on(len(rows)), seed), 1):
         optimiser.zero_grad(set_to_none=True)
         out = scores(model, data, part)
         error = nn.functional.cross_entropy(out.float(), data.labels[part].to(out.device))
-        loss = float(error.detach())
-        if not math.isfinite(loss):
-            raise InputError(f"the loss is {loss} at step {step} with a learning rate of {lr:g}; give a lower --lr")
         error.backward()
         optimiser.step()
+        loss = float(error.detach())
+        if not all(bool(parameter.isfinite().all()) for parameter in strengths.values()):
+            rate = f"a learning rate of {settings.lr:g}"
+            raise InputError(
+                f"the loss is {loss} at step {step} with {rate}, and strengths are not finite; give a lower --lr"
+            )
         if on_step is not None:
             on_step(loss)
     optimiser.zero_grad(set_to_none=True)
-    if not all(bool(parameter.isfinite().all()) for parameter in strengths.values()):
-        raise InputError(
-            f"strengths are not finite after {steps} steps with a learning rate of {lr:g}; give a lower --lr"
-        )
-    return loss
 
 
 def tune(
@@ -205,15 +186,8 @@ def tune(
         on_step: told the loss of each step.
     """
     settings = Settings(steps=steps, lr=lr, batch=batch, seed=seed)
-    with frozen(model):
-        steer(model, method)
-        try:
-            learn(
-                model, strengths_of(model, method), data, torch.arange(len(data)), settings, seed=seed, on_step=on_step
-            )
-        except BaseException:
-            unsteer(model)
-            raise
+    with steered(model, method, keep=True) as strengths:
+        learn(model, strengths, data, torch.arange(len(data)), settings, seed=seed, on_step=on_step)
 
 
 def _batches(rows: Tensor, batch: int, steps: int, seed: int) -> Iterator[Tensor]:
