@@ -7,6 +7,7 @@ its key names the cell of a table. How a run is watched or stopped changes no we
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import typing
@@ -220,10 +221,15 @@ class BaseRecipe(ABC):
 
 def check_choices(settings: Any) -> None:
     """Raise `InputError` for a word that is none of its field's `Literal`."""
-    for name, kind in typing.get_type_hints(type(settings)).items():
-        allowed = typing.get_args(kind)
-        if typing.get_origin(kind) is Literal and getattr(settings, name) not in allowed:
+    for name, allowed in _choices(type(settings)).items():
+        if getattr(settings, name) not in allowed:
             raise InputError(f"{name} is {getattr(settings, name)!r}; choose {' or '.join(allowed)}")
+
+
+@functools.cache  # reading the hints of a class takes milliseconds, and tables make recipes by the thousand
+def _choices(kind: type) -> dict[str, tuple[str, ...]]:
+    hints = typing.get_type_hints(kind)
+    return {name: typing.get_args(hint) for name, hint in hints.items() if typing.get_origin(hint) is Literal}
 
 
 def ramp_option() -> Any:
