@@ -97,7 +97,7 @@ def test_queries_and_keys_as_matrices(layers, causal, seed):
     assert found.log_rho_rough == pytest.approx(expected.log_rho_rough, abs=1e-5)
 
 
-@settings(max_examples=few(5))
+@settings(max_examples=few(3))
 @given(**{**SIZES, "layers": st.integers(1, 3), "n": st.integers(2, 6)})
 def test_the_verdict_is_what_a_long_run_shows(layers, heads, n, d, k, causal, seed):
     A, W_V, W_O = stack(layers, heads, n, d, k, causal, seed)

@@ -176,6 +176,7 @@ def test_complex_pairs_of_both_give_rank_two_and_turn():
     assert tried == 2
 
 
+@settings(max_examples=few(4))  # hundreds of layers each
 @given(st.integers(2, 9), st.integers(1, 5), seeds)
 def test_one_head_without_residual_always_smooths(n, d, seed):
     A, (W_V, W_O) = attention(1, n, n, seed=seed), weights(1, d, d, seed=seed)
@@ -383,7 +384,7 @@ def test_post_norm_does_not_see_the_sign_of_a_uniform_gamma(n, d, seed):
     assert torch.equal(plus.abs_cos, minus.abs_cos)
 
 
-@settings(max_examples=few(4))  # hundreds of layers each
+@settings(max_examples=few(3))  # hundreds of layers each
 @given(st.integers(1, 3), st.integers(2, 6), st.integers(1, 4), st.floats(0.05, 1.0), seeds)
 def test_neutreno_shifts_attention_and_needs_more_than_one_to_smooth(heads, n, d, strength, seed):
     """ρ_smooth is the radius of I + (1 − λ̃) W_V W_O, and input convergence needs it above max(1, ρ_rough)."""
