@@ -380,7 +380,11 @@ def _in_flight(name: str, model: nn.Module, givens: tuple[Any, Any]) -> dict[str
         one.backward()
     found = gradients(model)
     model.zero_grad()
-    return {key.replace("_checkpoint_wrapped_module.", ""): value for key, value in found.items()}
+    return {_unwrapped(key): value for key, value in found.items()}
+
+
+def _unwrapped(key: str) -> str:
+    return key.replace("_checkpoint_wrapped_module.", "")
 
 
 def _requiring(given: Any) -> Any:
