@@ -77,7 +77,7 @@ def test_recomputation_where_only_strengths_are_learned(name, method):
         for one in losses:
             one.backward()
         found.append({conformance._unwrapped(key): grad for key, grad in conformance.gradients(model).items()})
-    conformance._same_gradients(found[1], found[0])
+    conformance.same_gradients(found[1], found[0])
 
 
 @pytest.mark.parametrize("method", ["NeuTRENO: learned by head", "Spectral: sharpen"])
@@ -91,7 +91,7 @@ def test_the_whole_model_recomputed_from_outside(method, reentrant):
         for out in outs:
             out.sin().sum().backward()
         found.append(conformance.gradients(model))
-    conformance._same_gradients(found[1], found[0])
+    conformance.same_gradients(found[1], found[0])
 
 
 def test_backward_in_the_other_order_and_twice():
@@ -108,7 +108,7 @@ def test_backward_in_the_other_order_and_twice():
         first.backward()
         second.backward()
         expected.append(conformance.gradients(one))
-    conformance._same_gradients(expected[1], expected[0])
+    conformance.same_gradients(expected[1], expected[0])
 
 
 def test_recomputation_in_another_thread():
@@ -126,7 +126,7 @@ def test_recomputation_in_another_thread():
     thread = threading.Thread(target=value.backward)
     thread.start()
     thread.join()
-    conformance._same_gradients(conformance.gradients(model), expected)
+    conformance.same_gradients(conformance.gradients(model), expected)
 
 
 def test_weights_are_never_those_of_a_pass_that_is_over():

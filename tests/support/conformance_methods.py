@@ -277,7 +277,7 @@ def gradients(model: nn.Module) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-def same_gradients(got: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
+def same_gradients(got: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-6) -> None:
     """Relative to the largest entry of all."""
     assert got.keys() == expected.keys()
     largest = max(g.abs().max().item() for g in expected.values())

@@ -520,7 +520,8 @@ def test_a_decoder_made_of_a_bidirectional_model():
     sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, vocab_size=64)
     for cache in (True, False):
         model = BertModel(BertConfig(**sizes, is_decoder=True, use_cache=cache)).eval()
-        refuses(steer(model, Centred(0.5)), **text())
+        with pytest.raises(InputError, match=SAYS):
+            steer(model, Centred(0.5))(**text())
 
 
 @by_method

@@ -37,41 +37,35 @@ def near_wall(d, m, distance, column=-1, seed=0):
     return theta
 
 
-def dependent(kind, d, m):
-    theta = normal(d, m, seed=5)
-    if kind == "equal columns":
-        theta[:, 1] = theta[:, 0]
-    elif kind == "a zero column":
-        theta[:, m // 2] = 0
-    elif kind == "a zero column last":
-        theta[:, -1] = 0
-    elif kind == "rank one":
-        theta = theta[:, :1] * normal(m, seed=6)
-    elif kind == "half the rank":
-        theta = theta[:, : m // 2] @ normal(m // 2, m, seed=6)
-    elif kind == "zero":
-        theta = torch.zeros_like(theta)
-    elif kind == "ones":
-        theta = torch.ones_like(theta)
-    elif kind == "Vandermonde":
-        theta = torch.linspace(0, 1, d, dtype=torch.float64)[:, None] ** torch.arange(m)
-    elif kind == "Vandermonde, alternating":
-        signs = 1 - 2 * (torch.arange(d) % 2)
-        theta = signs[:, None] * torch.linspace(0, 1, d, dtype=torch.float64)[:, None] ** torch.arange(m)
-    else:
-        theta = theta * float(kind)
+def with_column(theta, place, values):
+    theta[:, place] = values
     return theta
 
 
-KINDS = ["equal columns", "a zero column", "a zero column last", "rank one", "half the rank", "zero", "ones"]
-KINDS += ["Vandermonde", "Vandermonde, alternating", "1e30", "1e-30"]
+def vandermonde(theta):
+    return torch.linspace(0, 1, len(theta), dtype=torch.float64)[:, None] ** torch.arange(theta.shape[1])
+
+
+KINDS = {
+    "equal columns": lambda theta: with_column(theta, 1, theta[:, 0]),
+    "a zero column": lambda theta: with_column(theta, theta.shape[1] // 2, 0),
+    "a zero column last": lambda theta: with_column(theta, -1, 0),
+    "rank one": lambda theta: theta[:, :1] * normal(theta.shape[1], seed=6),
+    "half the rank": lambda theta: theta[:, : (m := theta.shape[1]) // 2] @ normal(m // 2, m, seed=6),
+    "zero": torch.zeros_like,
+    "ones": torch.ones_like,
+    "Vandermonde": vandermonde,
+    "Vandermonde, alternating": lambda theta: (1 - 2 * (torch.arange(len(theta)) % 2))[:, None] * vandermonde(theta),
+    "1e30": lambda theta: theta * 1e30,
+    "1e-30": lambda theta: theta * 1e-30,
+}
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("shape", [(192, 192), (96, 24), (3, 3), (2, 2)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_finite_theta_has_an_orthonormal_V_and_a_finite_gradient(kind, shape, dtype):
-    theta = dependent(kind, *shape).to(dtype).requires_grad_()
+    theta = KINDS[kind](normal(*shape, seed=5)).to(dtype).requires_grad_()
     V = orthogonal.orthonormal(theta)
     assert excess(V) < BOUND
     (grad,) = torch.autograd.grad((V * normal(*shape, seed=7).to(dtype)).sum(), theta)
