@@ -180,7 +180,7 @@ def test_broken_idx_files_are_named(damage, words, tmp_path):
     home = idx(tmp_path / "mnist", ".gz")
     file = home / "train-images-idx3-ubyte.gz"
     file.write_bytes(damage(gzip.decompress(file.read_bytes())))
-    assert str(file) in refused(words, home)
+    assert file.name in refused(words, home)  # long paths are shortened
 
 
 def refused(words, what, split="train"):
