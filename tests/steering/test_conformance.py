@@ -21,13 +21,13 @@ ONLY_FULL = ("reentrant", "optimiser", "threads")
 ONE_OF_THEM = {"fold": "Spectral: sharpen", "zero": "NeuTRENO", "bf16": "Spectral: sharpen"}
 CELLS = [
     (check, name, method)
-    for name, every in zip(FULL, (1, 3), strict=True)
+    for name, every in zip(FULL, (1, 4), strict=True)
     for method in some(METHODS, every)
     for check in CHECKS
 ]
 CELLS += [
     (check, name, method)
-    for name in some(usable(), 5)
+    for name in some(usable(), 8)
     for method in EVERYWHERE
     for check in CHECKS
     if name not in FULL and check not in ONLY_FULL and ONE_OF_THEM.get(check, method) == method

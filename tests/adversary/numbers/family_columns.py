@@ -444,6 +444,6 @@ def usable() -> list[str]:
 
 
 def sampled() -> list[str]:
-    """One family in ten and all modules of our own; all of them in `make nightly`."""
-    libraries = some([name for name in usable() if not name.startswith("own")], 10)
+    """One family in fifteen and all modules of our own; all of them in `make nightly`."""
+    libraries = some([name for name in usable() if not name.startswith("own")], 15)
     return [name for name in usable() if name.startswith("own") or name in libraries]

@@ -25,7 +25,7 @@ def test_a_cell(name, column):
         one_sentence(came)
 
 
-@pytest.mark.parametrize("name", some(usable(), 3))
+@pytest.mark.parametrize("name", some(usable(), 5))
 def test_the_oracle_proves_its_own_description(name):
     for how in ("padded", *CASES[name].other_ways()):
         family_oracle.passages(name, how)
