@@ -8,7 +8,7 @@ import pytest
 from support.nightly import NIGHTLY
 from support.places import TEST_FOLDERS
 
-CASES = 2000 if NIGHTLY else 10
+CASES = 2000 if NIGHTLY else 18
 GROUPS = (
     "options", "weights", "configs", "shards", "code", "kinds", "names", "data", "diagnoses", "runs", "outputs",
     "environment", "api",
