@@ -152,7 +152,14 @@ def test_of_a_language_model_by_windows_of_its_validation_text(tmp_path):
         own = replace(recipe, variant=f"neutreno:strength={strength:g}" if strength else "plain")
         folder = results / ("neutreno/language-ablation" if strength == 0.6 else "neutreno/language")
         folder.mkdir(parents=True, exist_ok=True)
-        cell = {"table": "", "title": "a run", "hardware": "CPU", "seed": 0, "recipe": own.to_dict(), "day": "2026-01-01"}
+        cell = {
+            "table": "",
+            "title": "a run",
+            "hardware": "CPU",
+            "seed": 0,
+            "recipe": own.to_dict(),
+            "day": "2026-01-01",
+        }
         (folder / f"{own.key}.json").write_text(
             json.dumps(
                 {**cell, "valid_perplexity": 99.0, "test_perplexity": 99.0, "valid_perplexity_sliding": perplexity}
