@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from oversmooth.inputs.arrays import token_ids
 from oversmooth.inputs.text import PROSE, text_inputs
 from oversmooth.safety.errors import InputError
 
@@ -252,3 +253,9 @@ def test_a_decoder_without_padding_reads_wikitext(shared):
     batches = list(text_inputs(tokenizer, source, count=8, length=256, batch=3))
     assert [batch.inputs["input_ids"].shape for batch in batches] == [(3, 256), (3, 256), (2, 256)]
     assert all(batch.inputs["attention_mask"].all() for batch in batches)
+
+
+def test_a_mask_of_text_is_refused(tmp_path):
+    np.savez(tmp_path / "ids.npz", input_ids=np.ones((2, 3), int), attention_mask=np.full((2, 3), "0"))
+    with pytest.raises(InputError, match="attention_mask is of type <U1; give 1 for each token and 0 for padding"):
+        token_ids(tmp_path / "ids.npz", 2)

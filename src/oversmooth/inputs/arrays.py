@@ -86,6 +86,8 @@ def token_ids(path: Path, count: int) -> TokenIds:
         )
     if hidden is not None and hidden.shape != ids.shape:
         raise InputError(f"{path}: attention_mask has the shape {hidden.shape}, but input_ids has {ids.shape}")
+    if hidden is not None and hidden.dtype.kind not in "biuf":
+        raise InputError(f"{path}: attention_mask is of type {hidden.dtype}; give 1 for each token and 0 for padding")
     indices = spread(len(ids), count)
     mask = np.ones_like(ids) if hidden is None else hidden != 0
     chosen, mask = (rows[indices].astype(np.int64) for rows in (ids, mask))

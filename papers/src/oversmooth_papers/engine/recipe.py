@@ -221,7 +221,7 @@ class BaseRecipe(ABC):
 
 def check_choices(settings: Any) -> None:
     """Raise `InputError` for a word that is none of its field's `Literal`."""
-    for name, allowed in _choices(type(settings)).items():
+    for name, allowed in _choices(settings.__class__).items():
         if getattr(settings, name) not in allowed:
             raise InputError(f"{name} is {getattr(settings, name)!r}; choose {' or '.join(allowed)}")
 
