@@ -256,7 +256,7 @@ def _of_sentence(case: Case, outcome: Outcome) -> list[str]:
         wrong.append(f"a sentence of {len(sentence)} letters")
     if "\n" in sentence:
         wrong.append("more than one line")
-    if re.search(r"(?<!\w)\(\s*\)|\(None\)|: ;", sentence):
+    if re.search(r"(?<!\w)(?<!\bis )\(\s*\)|\(None\)|: ;", sentence):  # a value may be ()
         wrong.append("a gap in the sentence")
     own = re.sub(r"\(.*\)", "", sentence)  # what a library says stands in brackets
     if re.search(r"<[\w.]+ object at 0x|\bNoneType\b|object has no attribute|KeyError|unexpected keyword", own):

@@ -32,12 +32,20 @@ BASES: dict[str, tuple[str, ...]] = {
     "reproduce table3": TESTED,
     "reproduce status": ("--results", "results"),
     "reproduce neutreno robustness": ("--trained", "run", *TESTED),
-    "reproduce neutreno cosine": ("vit", "--inputs", "1"),
+    **dict.fromkeys(
+        (f"reproduce neutreno {name}" for name in ("cosine", "kernel", "energy")), ("vit", "--inputs", "1")
+    ),
+    "reproduce neutreno prediction": ("--trained", "run", "--data", CIFAR, "--inputs", "1", "--device", "cpu"),
+    "reproduce first-paper": ("--results", "results"),
+    "reproduce models": ("--pack", "out.zip", "--results", "results"),
     "reproduce neutreno adaptation": ("vit", *TUNED, "--results", "results"),
     "tune": ("vit", *TUNED),
 }
 """A quick way to run each command; one that is not listed gets its required arguments."""
-LONG = {"demo", "reproduce fig3", "reproduce steering"}
+MISSES = ("OVERSMOOTH_DATA", "no model", "no plain model", "plain models", "models are missing")
+MISS = tuple(f"reproduce {name}" for name in ("table3", "text figures", "text glue", "neutreno prediction"))
+"""Commands that look for models that were trained first, and what they say."""
+LONG = {"demo", "gallery", "reproduce fig3", "reproduce steering"}
 """Take seconds with a value that will do: get only those that cannot."""
 ON_SAVED = ("json", "html", "figures", "format", "output")
 """Options of outputs, for which a saved diagnosis will do as the model."""
@@ -125,10 +133,10 @@ def case(name: str, command: Any, option: str, parameter: Any, label: str, value
     quoted = tuple(word for word in (shown[:12], "red", "zebra", "евил") if word and word in shown)
     quoted += (f"{int(shown):,}",) if shown.isascii() and shown.isdigit() else ()
     quoted += ("xff", "udcff") if isinstance(value, bytes) else ()
-    # What else a command may miss first: data or another model; and the models that table3 tests.
+    # What a command may miss first: data or another model; or those that were trained.
     lacks = () if name in BASES else ("OVERSMOOTH_DATA", "vit")
-    lacks = ("no model", "models are missing") if name == "reproduce table3" else lacks
-    return Case(f"options/{name} {option} {label}", build, "either", (*says, *quoted, *lacks))
+    lacks = MISSES if name in MISS else lacks
+    return Case(f"options/{name} {option} {label}", build, "either", (*says, *quoted, *lacks), slow=name in LONG)
 
 
 def cases() -> Iterator[Case]:
