@@ -273,27 +273,30 @@ def check_a_run_resumes_bit_for_bit():
     Where OVERSMOOTH_DATA has CIFAR-100: the paper's model on 10 % of it, all 305 epochs, some three minutes a run.
     """
     folder = Path(os.environ.get("OVERSMOOTH_DATA", "/")) / "cifar-100"
-    recipe, whole_data = RECIPE, splits()
-    ways, cuts = (False, True), (0, 0, None)
     if folder.is_dir():
-        recipe, whole_data = replace(PAPER, share=0.1), data.load(folder)
-        ways, cuts = (True,), (0.5, 0.7, None)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+        resumes_bit_for_bit(replace(PAPER, share=0.1), data.load_splits(folder), True, (0.5, 0.7, None))
+    else:
+        for compiled in (False, True):
+            resumes_bit_for_bit(RECIPE, splits(), compiled, (0, 0, None))
+
+
+def resumes_bit_for_bit(recipe, images, compiled, cuts):
+    """cuts: minutes after which the second run is stopped, each time; None at last."""
+    torch.use_deterministic_algorithms(True)
+    reuse = loop.Reuse()  # both runs have the same compiled code, whose tuning differs between compilations
     try:
-        for compiled in ways:
-            reuse = loop.Reuse()  # both runs have the same compiled code, whose tuning differs between compilations
-            with tempfile.TemporaryDirectory() as name:
-                whole, cut = Path(name) / "whole", Path(name) / "cut"
-                given = dict(device="cuda", resume=True, compiled=compiled, reuse=reuse)
-                train(recipe, whole_data, folder=whole, **given)
-                for minutes in cuts:
-                    result = train(recipe, whole_data, folder=cut, minutes=minutes, **given)
-                    assert result.finished == (minutes is None), "the run ended before it was cut"
-                losses = [[row["loss"] for row in logs.read(one / logs.EPOCHS)] for one in (whole, cut)]
-                differ = [row for row, (one, other) in enumerate(zip(*losses, strict=True)) if one != other]
-                assert not differ, f"compiled={compiled}: losses of {len(differ)} epochs differ, first {differ[0]}"
-                assert_same_models(whole, cut)
-                print(f"   {recipe.title}, compiled={compiled}: {len(losses[0])} epochs alike")
+        with tempfile.TemporaryDirectory() as name:
+            whole, cut = Path(name) / "whole", Path(name) / "cut"
+            given = dict(device="cuda", resume=True, compiled=compiled, reuse=reuse)
+            train(recipe, images, folder=whole, **given)
+            for minutes in cuts:
+                result = train(recipe, images, folder=cut, minutes=minutes, **given)
+                assert result.finished == (minutes is None), "the run ended before it was cut"
+            losses = [[row["loss"] for row in logs.read(one / logs.EPOCHS)] for one in (whole, cut)]
+            differ = [row for row, (one, other) in enumerate(zip(*losses, strict=True)) if one != other]
+            assert not differ, f"compiled={compiled}: losses of {len(differ)} epochs differ, first {differ[0]}"
+            assert_same_models(whole, cut)
+            print(f"   {recipe.title}, compiled={compiled}: {len(losses[0])} epochs alike, {result.accuracy:.2%}")
     finally:
         torch.use_deterministic_algorithms(False)
 
