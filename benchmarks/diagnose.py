@@ -69,8 +69,8 @@ def forward(data: str) -> dict[str, float]:
 @torch.no_grad()
 def observed(data: str, ranks: int) -> dict[str, float]:
     from oversmooth.anatomy import locate
-    from oversmooth.observe import Observer, study
-    from oversmooth.observe.observations import Settings
+    from oversmooth.trace import Observer, study
+    from oversmooth.trace.observations import Settings
 
     model, batches = deit(data)
     blocks = study(model, locate(model), lambda: model(pixel_values=batches[0]["pixel_values"][:1]), attention=False)
@@ -120,7 +120,7 @@ def obvious(data: str) -> dict[str, float]:
 def ours(data: str) -> dict[str, float]:
     """The whole diagnosis, and within it the time of dominance per head."""
     from oversmooth import diagnose
-    from oversmooth.observe import collect
+    from oversmooth.trace import collect
 
     model, batches = deit(data)
     spent = [0.0]

@@ -13,7 +13,7 @@ from oversmooth import Diagnosis, InputError, diagnose
 from oversmooth.diagnosis import one_input as looking
 from oversmooth.diagnosis.one_input import MOST_TOKENS, one_input
 from oversmooth.inputs.batches import Batch
-from oversmooth.observe.stages import SeenBlock
+from oversmooth.trace.stages import SeenBlock
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 NAMES = [name for name in ("ViT", "BERT", "Llama") if name in usable()]

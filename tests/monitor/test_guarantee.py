@@ -11,7 +11,7 @@ from torch import nn
 
 import oversmooth
 from oversmooth.monitor import MonitorWarning
-from oversmooth.observe.depths import every_stream
+from oversmooth.trace.depths import every_stream
 
 WAYS = {
     "probe": lambda model: oversmooth.Monitor(

@@ -14,10 +14,10 @@ from torch import nn
 import oversmooth
 from oversmooth.monitor import MonitorWarning
 from oversmooth.monitor.reduced import band_norms, token_numbers
-from oversmooth.observe import padding
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import NeuTRENO, Spectral, ramp, steer
 from oversmooth.theory.weights import joined_asymmetry
+from oversmooth.trace import padding
 
 
 def by_hand(x):

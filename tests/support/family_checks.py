@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from oversmooth import Diagnosis, diagnose
 from oversmooth.anatomy import Anatomy, locate
-from oversmooth.observe import Observer, study
-from oversmooth.observe.watch import Watch
+from oversmooth.trace import Observer, study
+from oversmooth.trace.watch import Watch
 
 
 @functools.cache

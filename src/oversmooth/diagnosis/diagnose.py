@@ -25,11 +25,6 @@ from oversmooth.diagnosis.layers import layers_observed
 from oversmooth.diagnosis.one_input import one_input
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs.batches import Batch, Inputs
-from oversmooth.observe import ONE_AT_A_TIME, Observer, study
-from oversmooth.observe.feed import Given, Runner
-from oversmooth.observe.feed import OnProgress as OnProgress
-from oversmooth.observe.observations import MASSIVE_RATIO, Settings
-from oversmooth.observe.stages import BY_INPUT, SeenBlock
 from oversmooth.results import verdict
 from oversmooth.results.facts import ModelFacts, Provenance, plain
 from oversmooth.results.parts import SPECIAL_COUNTED, Extrapolation
@@ -37,6 +32,11 @@ from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.precision import float32_products
 from oversmooth.safety.untouched import in_its_own_mode
+from oversmooth.trace import ONE_AT_A_TIME, Observer, study
+from oversmooth.trace.feed import Given, Runner
+from oversmooth.trace.feed import OnProgress as OnProgress
+from oversmooth.trace.observations import MASSIVE_RATIO, Settings
+from oversmooth.trace.stages import BY_INPUT, SeenBlock
 
 if TYPE_CHECKING:
     from oversmooth.models import Loaded

@@ -16,10 +16,6 @@ from torch import Tensor, nn
 from oversmooth import metrics
 from oversmooth.anatomy.calls import CACHES, USE_CACHE
 from oversmooth.anatomy.steered import steered_as
-from oversmooth.observe.layout import attention_batch_first
-from oversmooth.observe.stages import SeenBlock
-from oversmooth.observe.study import inverse_sigma
-from oversmooth.observe.watch import as_tokens, first_tensor, results_like
 from oversmooth.results.facts import Number, plain
 from oversmooth.results.parts import Course, Extrapolation
 from oversmooth.safety.errors import InputError, about
@@ -30,6 +26,10 @@ from oversmooth.theory.radii import AttentionChange
 from oversmooth.theory.simulate import Simulation, simulate
 from oversmooth.theory.stack import stack_dominance
 from oversmooth.theory.weights import centre_features, fold_norm
+from oversmooth.trace.layout import attention_batch_first
+from oversmooth.trace.stages import SeenBlock
+from oversmooth.trace.study import inverse_sigma
+from oversmooth.trace.watch import as_tokens, first_tensor, results_like
 
 # Simulated layers: enough for what is slow to show, cheap since only the two bands are measured.
 _SIMULATED = 96

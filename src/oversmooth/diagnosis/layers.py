@@ -9,10 +9,10 @@ from typing import Any
 from torch import Tensor
 
 from oversmooth.diagnosis.weights import layer_spectrum, without_radii
-from oversmooth.observe.observations import Observations
-from oversmooth.observe.stages import SeenBlock
 from oversmooth.results.facts import Numbers, plain
 from oversmooth.results.parts import Change, Layer, LayerDominance, Spectrum, share_of_smoothing
+from oversmooth.trace.observations import Observations
+from oversmooth.trace.stages import SeenBlock
 
 
 def layers_observed(blocks: list[SeenBlock], observed: Observations, *, spectra: bool) -> list[Layer]:

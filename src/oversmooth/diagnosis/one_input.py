@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.nn.functional import interpolate, normalize
 
 from oversmooth.inputs.batches import Batch
-from oversmooth.observe.stages import SeenBlock
 from oversmooth.results.parts import OneInput, Picture
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.foreign import shortened, visible
 from oversmooth.theory.operators import AttentionOperator
+from oversmooth.trace.stages import SeenBlock
 
 MOST_TOKENS = 256
 _MOST_PIXELS = 64

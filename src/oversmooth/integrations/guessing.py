@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.monitor.warning import say
-from oversmooth.observe.padding import MASKS, positions
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.untouched import random_states
+from oversmooth.trace.padding import MASKS, positions
 
 _MOST = 64
 """Entries up to which a list may hold transforms, and is no data."""

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.monitor.looks import Eyes, Probe, observed
-from oversmooth.observe.observations import Settings
-from oversmooth.observe.stages import SeenBlock
 from oversmooth.results.facts import plain
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.theory.dominance import dominance
 from oversmooth.theory.operators import AttentionOperator, DenseAttention
 from oversmooth.theory.radii import AttentionChange
+from oversmooth.trace.observations import Settings
+from oversmooth.trace.stages import SeenBlock
 
 NAMES = ("joined_rho_smooth", "joined_rho_rough")
 STEP = "joined_step"

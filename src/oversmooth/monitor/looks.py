@@ -16,16 +16,6 @@ from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.diagnosis.layers import changes
 from oversmooth.diagnosis.weights import why_undecided
 from oversmooth.monitor.reduced import band_norms
-from oversmooth.observe import Observer, study
-from oversmooth.observe.axes import axes_checked
-from oversmooth.observe.blocks import named_blocks, repeated_blocks
-from oversmooth.observe.catch import Caught
-from oversmooth.observe.collect import Look
-from oversmooth.observe.depths import Depths, every_depth, every_stream
-from oversmooth.observe.observations import Observations, Settings
-from oversmooth.observe.padding import HeardPadding, Padding, UnknownPaddingError, decodes, mask_of
-from oversmooth.observe.stages import SeenBlock
-from oversmooth.observe.watch import Watch
 from oversmooth.results.facts import plain
 from oversmooth.results.parts import share_of_smoothing
 from oversmooth.safety import arguments
@@ -33,6 +23,16 @@ from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.untouched import untouched
 from oversmooth.steering import steering_of, verify
 from oversmooth.theory.weights import head_spectrum, joined_asymmetry
+from oversmooth.trace import Observer, study
+from oversmooth.trace.axes import axes_checked
+from oversmooth.trace.blocks import named_blocks, repeated_blocks
+from oversmooth.trace.catch import Caught
+from oversmooth.trace.collect import Look
+from oversmooth.trace.depths import Depths, every_depth, every_stream
+from oversmooth.trace.observations import Observations, Settings
+from oversmooth.trace.padding import HeardPadding, Padding, UnknownPaddingError, decodes, mask_of
+from oversmooth.trace.stages import SeenBlock
+from oversmooth.trace.watch import Watch
 
 T = TypeVar("T")
 Loss = Callable[[Any, Any], Tensor]

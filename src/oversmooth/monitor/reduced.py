@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from oversmooth.observe.depths import mean_of_counted
+from oversmooth.trace.depths import mean_of_counted
 
 
 def token_numbers(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:

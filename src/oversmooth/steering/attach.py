@@ -12,7 +12,6 @@ from torch import nn
 
 from oversmooth.anatomy.layer import Anatomy
 from oversmooth.anatomy.steered import STEERING_PARTS
-from oversmooth.observe.padding import Padding, decodes
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.signals import held_back
 from oversmooth.steering import open_attention as opened
@@ -26,6 +25,7 @@ from oversmooth.steering.reparametrized import ReparametrizedLayer, ScaledNorm
 from oversmooth.steering.sites import Site
 from oversmooth.steering.warm_start import placeholder, starts
 from oversmooth.theory.small_matrices import one_core_each
+from oversmooth.trace.padding import Padding, decodes
 
 
 def put_on(model: nn.Module, steering: Steering, methods: list[Method]) -> None:

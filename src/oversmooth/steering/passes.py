@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from oversmooth.anatomy.calls import PADDING_SHOWN, PAIRS
-from oversmooth.observe.padding import Padding, valid_tokens
 from oversmooth.safety.errors import InputError
+from oversmooth.trace.padding import Padding, valid_tokens
 
 _KEY = "oversmooth"
 

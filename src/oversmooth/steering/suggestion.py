@@ -19,16 +19,16 @@ from torch import Tensor, nn
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.live import check_finite, check_is_module, unwrapped
 from oversmooth.anatomy.steered import steered_as
-from oversmooth.observe import ONE_AT_A_TIME, Observer, study
-from oversmooth.observe.feed import Given, OnProgress, Runner
-from oversmooth.observe.observations import Settings
-from oversmooth.observe.stages import BY_INPUT, SeenBlock
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, about
 from oversmooth.safety.precision import float32_products
 from oversmooth.steering.methods.neutreno import NeuTRENO
 from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.shifted import ShiftedDominance, shifted_dominance
+from oversmooth.trace import ONE_AT_A_TIME, Observer, study
+from oversmooth.trace.feed import Given, OnProgress, Runner
+from oversmooth.trace.observations import Settings
+from oversmooth.trace.stages import BY_INPUT, SeenBlock
 
 STRENGTHS = tuple(i / 100 for i in range(101))
 """λ̃ that are tried unless others are given: 0 to 1 in hundredths."""

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy
 from oversmooth.diagnosis.diagnose import diagnose
-from oversmooth.observe.watch import batch_first, first_tensor
 from oversmooth.testing.compare import outputs, same_bits, untouched
+from oversmooth.trace.watch import batch_first, first_tensor
 
 
 def check_family(model: nn.Module, inputs: Any, *, tolerance: float = 1e-3, **how: Any) -> None:

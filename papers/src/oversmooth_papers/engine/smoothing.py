@@ -15,8 +15,8 @@ from torch import nn
 
 from oversmooth.monitor.monitor import Monitor
 from oversmooth.monitor.names import TOKENS
-from oversmooth.observe.depths import StoredDepths
 from oversmooth.safety.untouched import in_eval_mode
+from oversmooth.trace.depths import StoredDepths
 from oversmooth_papers.cuda_graphs import captured
 from oversmooth_papers.engine.task import Task
 

@@ -3,7 +3,7 @@
 `learning` finds the strengths, `cross_validate` says what they are worth on images they have not seen.
 """
 
-from oversmooth.observe.feed import class_count
+from oversmooth.trace.feed import class_count
 from oversmooth_papers.tuning.cross_validation import (
     Answers,
     Outcome,

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oversmooth.observe.feed import class_count
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.steering import Method
+from oversmooth.trace.feed import class_count
 from oversmooth_papers.tuning.labelled import Labelled
 from oversmooth_papers.tuning.learning import Settings, frozen, learn, scores, steered
 from oversmooth_papers.tuning.paired import compare_right, mean_difference

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from oversmooth.inputs.batches import Batch
 from oversmooth.models import Loaded
-from oversmooth.observe.feed import class_count
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.machine import check_fits
+from oversmooth.trace.feed import class_count
 
 _ALL = 10_000_000
 _AT_ONCE = 32

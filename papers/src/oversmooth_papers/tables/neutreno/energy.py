@@ -31,11 +31,11 @@ from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.inputs.batches import Inputs
 from oversmooth.metrics import fidelity_energy, nonlocal_energy
 from oversmooth.models import Loaded
-from oversmooth.observe.stages import SeenBlock
 from oversmooth.report.style import fixed, percent
 from oversmooth.safety.errors import InputError
 from oversmooth.theory import gradient_step
 from oversmooth.theory.kernels import gradient_flow
+from oversmooth.trace.stages import SeenBlock
 from oversmooth_papers.tables.neutreno.kernel import Layer, Progress, layer_means, scores_of
 
 HEAD = ("model", "block", "J", "G", "E after attention", "after step", "after flow", "Euler off by", "cases")

@@ -24,12 +24,12 @@ from torch import Tensor
 from oversmooth.anatomy import locate
 from oversmooth.inputs.batches import Inputs
 from oversmooth.models import Loaded
-from oversmooth.observe import study
-from oversmooth.observe.feed import Runner
-from oversmooth.observe.stages import SeenBlock
 from oversmooth.report.style import fixed, percent
 from oversmooth.safety.errors import InputError
 from oversmooth.theory import SoftmaxAttention, attention_kernel, gradient_step
+from oversmooth.trace import study
+from oversmooth.trace.feed import Runner
+from oversmooth.trace.stages import SeenBlock
 
 HEAD = ("model", "block", "asymmetry", "least eigenvalue", "eigenvalues below 0", "step off by", "cases")
 CAUSAL = "causal: never symmetric"

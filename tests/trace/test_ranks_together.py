@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from oversmooth.observe import depths
-from oversmooth.observe.depths import Depths, ranks_together
+from oversmooth.trace import depths
+from oversmooth.trace.depths import Depths, ranks_together
 
 
 def by_hand(x, mask=None):

@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from oversmooth.anatomy.calls import PAIRS, USE_CACHE
 from oversmooth.anatomy.layer import Anatomy
 from oversmooth.inputs.batches import Batch, Inputs
-from oversmooth.observe.layout import own_word
-from oversmooth.observe.padding import Padding, decodes
-from oversmooth.observe.watch import first_tensor
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import untouched
+from oversmooth.trace.layout import own_word
+from oversmooth.trace.padding import Padding, decodes
+from oversmooth.trace.watch import first_tensor
 
 if TYPE_CHECKING:
-    from oversmooth.observe import Observer
+    from oversmooth.trace import Observer
 
 Given = Tensor | Mapping[str, Tensor] | Batch
 OnProgress = Callable[[int, int | None, str], None]

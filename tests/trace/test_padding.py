@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn.functional import cosine_similarity, scaled_dot_product_attention
 
 import oversmooth
-from oversmooth.observe.padding import UnknownPaddingError, mask_of
 from oversmooth.steering import AttnScale, Centred, ContraNorm, FeatScale
+from oversmooth.trace.padding import UnknownPaddingError, mask_of
 
 WIDTH, LENGTHS = 16, (6, 3, 4)
 MASK = torch.arange(6) < torch.tensor(LENGTHS)[:, None]

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer, NormPosition
-from oversmooth.observe.stages import BY_CHANNEL, BY_TOKEN, CHANGED, NORMED, UNEXPLAINED, Account, Branch, Event, Stage
-from oversmooth.observe.sums import CONSTANT, Sum, Varies, explain, same
+from oversmooth.trace.stages import BY_CHANNEL, BY_TOKEN, CHANGED, NORMED, UNEXPLAINED, Account, Branch, Event, Stage
+from oversmooth.trace.sums import CONSTANT, Sum, Varies, explain, same
 
 # Mixers that run beside attention, by the names of their modules; what else runs beside it is an MLP.
 _MIXERS = ("mamba", "ssm", "conv", "rnn", "recurrent")

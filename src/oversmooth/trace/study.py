@@ -18,16 +18,16 @@ from torch import Tensor, nn
 from oversmooth.anatomy import layouts
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.anatomy.steered import STEERING_PARTS, steered_as
-from oversmooth.observe.account import account
-from oversmooth.observe.axes import axes_checked
-from oversmooth.observe.catch import Caught
-from oversmooth.observe.stages import Account, Event, SeenBlock
-from oversmooth.observe.sums import same
-from oversmooth.observe.tokens import sequences
-from oversmooth.observe.watch import Watch
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
+from oversmooth.trace.account import account
+from oversmooth.trace.axes import axes_checked
+from oversmooth.trace.catch import Caught
+from oversmooth.trace.stages import Account, Event, SeenBlock
+from oversmooth.trace.sums import same
+from oversmooth.trace.tokens import sequences
+from oversmooth.trace.watch import Watch
 
 SINK = "a sink takes a share of attention, so that its rows sum to less than one and constant arrays are not kept"
 VALUES_NORMED = "gated per token: values are normed token by token on their way"

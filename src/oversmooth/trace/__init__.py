@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.anatomy.steered import steered_as
-from oversmooth.observe.collect import Collect, Look
-from oversmooth.observe.observations import Observations, Settings
-from oversmooth.observe.stages import SeenBlock
-from oversmooth.observe.study import Study
-from oversmooth.observe.watch import Watch
 from oversmooth.safety.errors import InputError
+from oversmooth.trace.collect import Collect, Look
+from oversmooth.trace.observations import Observations, Settings
+from oversmooth.trace.stages import SeenBlock
+from oversmooth.trace.study import Study
+from oversmooth.trace.watch import Watch
 
 ONE_AT_A_TIME = threading.RLock()
 # A model that is watched has other forward functions, and torch other settings, which all threads share: threads that

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy.calls import PADDING_HIDDEN
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.observe.catch import CatchAttention, Caught
-from oversmooth.observe.layout import attention_batch_first, own_word, seen_batch_first
 from oversmooth.safety.errors import InputError
+from oversmooth.trace.catch import CatchAttention, Caught
+from oversmooth.trace.layout import attention_batch_first, own_word, seen_batch_first
 
 
 class Listener(Protocol):

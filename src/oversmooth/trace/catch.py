@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from oversmooth.observe.tokens import counted, may_see
 from oversmooth.safety.errors import InputError
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, SoftmaxAttention
+from oversmooth.trace.tokens import counted, may_see
 
 _SOFTMAX: tuple[Callable[..., Any], ...] = (F.softmax, torch.softmax, Tensor.softmax)
 

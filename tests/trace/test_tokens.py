@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from oversmooth import diagnose
-from oversmooth.observe.tokens import counted, may_see, sequences
+from oversmooth.trace.tokens import counted, may_see, sequences
 
 N = 7
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.anatomy.calls import DECODER_PADDING_SHOWN, PADDING_HIDDEN, PADDING_SHOWN
-from oversmooth.observe.axes import around
-from oversmooth.observe.tokens import counted, may_see
 from oversmooth.safety.errors import InputError
+from oversmooth.trace.axes import around
+from oversmooth.trace.tokens import counted, may_see
 
 _DECODER_PADDING_HIDDEN = "tgt_key_padding_mask"  # torch's decoder: True where a token is padding
 

@@ -12,17 +12,17 @@ from torch import Tensor
 from oversmooth import metrics
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.metrics import registry
-from oversmooth.observe.catch import Caught
-from oversmooth.observe.observations import MASSIVE_RATIO, Observations, Settings
-from oversmooth.observe.real_rule import real_rule
-from oversmooth.observe.stages import BY_INPUT, SeenBlock, Stage
-from oversmooth.observe.study import inverse_sigma
-from oversmooth.observe.sums import few_tokens, holds
-from oversmooth.observe.tokens import Tokens, tokens_of
 from oversmooth.safety.errors import InputError, about
 from oversmooth.theory.dominance import Dominance, dominance
 from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.weights import fold_norm
+from oversmooth.trace.catch import Caught
+from oversmooth.trace.observations import MASSIVE_RATIO, Observations, Settings
+from oversmooth.trace.real_rule import real_rule
+from oversmooth.trace.stages import BY_INPUT, SeenBlock, Stage
+from oversmooth.trace.study import inverse_sigma
+from oversmooth.trace.sums import few_tokens, holds
+from oversmooth.trace.tokens import Tokens, tokens_of
 
 # Reasons kept per layer of its undecided cases.
 _REASONS = 3

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oversmooth.observe.layout import own_word, telling
-from oversmooth.observe.watch import first_tensor
 from oversmooth.safety.errors import InputError
+from oversmooth.trace.layout import own_word, telling
+from oversmooth.trace.watch import first_tensor
 
 
 def around(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn.functional import multi_head_attention_forward
 
-from oversmooth.observe.catch import CatchAttention
+from oversmooth.trace.catch import CatchAttention
 
 N, WIDTH, HEADS = 5, 8, 2
 

@@ -8,7 +8,7 @@ from support.nightly import NIGHTLY, some
 from torch import nn
 
 from oversmooth.anatomy import locate
-from oversmooth.observe import Observer, study
+from oversmooth.trace import Observer, study
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oversmooth.observe.sums import explain, same
+from oversmooth.trace.sums import explain, same
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 # How well a factor can be known from 30 tokens of 32 channels that were rounded so.
