@@ -73,7 +73,7 @@ def observed(data: str, ranks: int) -> dict[str, float]:
     from oversmooth.trace.observations import Settings
 
     model, batches = deit(data)
-    blocks = study(model, locate(model), lambda: model(pixel_values=batches[0]["pixel_values"][:1]), attention=False)
+    plan = trace.plan(model, batches[0])
 
     def run() -> None:
         with Observer(model, blocks, Settings(ranks=ranks, spectra=False)) as observer:

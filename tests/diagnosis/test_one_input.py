@@ -13,7 +13,7 @@ from oversmooth import Diagnosis, InputError, diagnose
 from oversmooth.diagnosis import one_input as looking
 from oversmooth.diagnosis.one_input import MOST_TOKENS, one_input
 from oversmooth.inputs.batches import Batch
-from oversmooth.trace.stages import SeenBlock
+from oversmooth.trace.plans import SampleBlock
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 NAMES = [name for name in ("ViT", "BERT", "Llama") if name in usable()]
@@ -65,7 +65,7 @@ def test_cosines_and_attention_received(name):
 def seen(x, count=1):
     """Blocks that leave tokens as they are, ``(1, n, d)``, and whose attention was not observed."""
     return [
-        SeenBlock(None, [], None, "pre", 0.0, True, True, None, x, x, (), {})  # type: ignore[arg-type]
+        SampleBlock(None, None, x, x, (), {})  # type: ignore[arg-type]
         for _ in range(count)
     ]
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from oversmooth import Diagnosis, diagnose
 from oversmooth.anatomy import Anatomy, locate
-from oversmooth.trace import Observer, study
+from oversmooth.trace import HeadSpectra, TokenMetrics, Trace, study
 from oversmooth.trace.watch import Watch
 
 
@@ -140,9 +140,9 @@ def observed(model: nn.Module, given: Any, mask: Tensor | None, seed: int | None
     """The model's output while it is watched, after a look at it as `diagnose` takes."""
     found = locate(model)
     with torch.no_grad():
-        blocks = study(model, found, lambda: run(model, given), mask)
-    with Observer(model, blocks) as observer:
-        observer.begin(mask=mask)
+        plan = study(model, found, lambda: run(model, given), mask).plan
+    with Trace(model, plan, [TokenMetrics(plan), HeadSpectra(plan)]) as trace:
+        trace.begin(mask=mask)
         if seed is not None:
             torch.manual_seed(seed)
         return run(model, given)

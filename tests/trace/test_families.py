@@ -8,7 +8,7 @@ from support.nightly import NIGHTLY, some
 from torch import nn
 
 from oversmooth.anatomy import locate
-from oversmooth.trace import Observer, study
+from oversmooth.trace import HeadSpectra, TokenMetrics, Trace, study
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
@@ -65,7 +65,7 @@ def test_nothing_is_left_behind_by_a_model_that_fails(name):
     family = FAMILIES[name]
     model, mask = family.make(), family.mask()
     with torch.no_grad():
-        blocks = study(model, locate(model), lambda: run(model, family.inputs()), mask)
+        plan = study(model, locate(model), lambda: run(model, family.inputs()), mask).plan
     checks.check_untouched(model)
     last = dict(model.named_modules())[family.block.format(family.runs[-1])]
 
@@ -73,9 +73,9 @@ def test_nothing_is_left_behind_by_a_model_that_fails(name):
         raise ArithmeticError("on purpose")
 
     handle = last.register_forward_pre_hook(fail)
-    observer = Observer(model, blocks)
-    observer.begin(mask=mask)
-    with pytest.raises(ArithmeticError, match="on purpose"), observer, torch.no_grad():
+    trace = Trace(model, plan, [TokenMetrics(plan), HeadSpectra(plan)])
+    trace.begin(mask=mask)
+    with pytest.raises(ArithmeticError, match="on purpose"), trace, torch.no_grad():
         run(model, family.inputs())
     with pytest.raises(ArithmeticError, match="on purpose"), torch.no_grad():
         study(model, locate(model), lambda: run(model, family.inputs()), mask)

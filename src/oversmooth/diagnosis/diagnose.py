@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import platform
 import sys
 import time
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from oversmooth._version import __version__
 from oversmooth.anatomy import locate
-from oversmooth.anatomy.layer import Anatomy, NormPosition
+from oversmooth.anatomy.layer import NormPosition
 from oversmooth.anatomy.live import check_finite, check_is_module, unwrapped
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.diagnosis import weights
@@ -32,11 +33,13 @@ from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.precision import float32_products
 from oversmooth.safety.untouched import in_its_own_mode
-from oversmooth.trace import ONE_AT_A_TIME, Observer, study
+from oversmooth.trace import ONE_AT_A_TIME, HeadSpectra, Reducer, TokenMetrics, Trace, study
 from oversmooth.trace.feed import Given, Runner
 from oversmooth.trace.feed import OnProgress as OnProgress
-from oversmooth.trace.observations import MASSIVE_RATIO, Settings
-from oversmooth.trace.stages import BY_INPUT, SeenBlock
+from oversmooth.trace.plans import BY_INPUT, Plan
+from oversmooth.trace.reducers.heads import Settings
+from oversmooth.trace.reducers.tokens import MASSIVE_RATIO
+from oversmooth.trace.study import Sample
 
 if TYPE_CHECKING:
     from oversmooth.models import Loaded
@@ -145,44 +148,45 @@ def diagnose(
         raise InputError("there are no inputs; give at least one")
 
     with ONE_AT_A_TIME, torch.no_grad(), in_its_own_mode(inside):
-        one = run.first_input(first)
-        seen = study(inside, anatomy, lambda: run(one), run.mask(one), attention=spectra)
-        device = seen[0].x.device
-        if variant != "raw" and not any(b.norm_position == "pre" and b.norm_agrees for b in seen):
+        # Of a text the beginning shows where the stream is; more is wanted where the input itself is looked at.
+        one = run.first_input(first) if spectra or look else run.short_input(first)
+        sample = study(inside, anatomy, lambda: run(one), run.mask(one), attention=spectra)
+        plan, device = sample.plan, sample.blocks[0].x.device
+        if variant != "raw" and not any(b.norm_position == "pre" and b.norm_agrees for b in plan.blocks):
             remarks.append(f"no known norm stands before attention here: H is raw, not {variant}")
             variant = "raw"
-        settings = Settings(ranks=ranks, spectra=spectra, joined=joined, variant=variant, rule=rule, seed=seed)
         special = isinstance(first, Batch) and first.special is not None and bool(first.special[:1].any())
-        extrapolation = _extrapolate(seen, inside, depth, seed, special, remarks) if spectra and depth else []
-        looked_at = one_input(seen, first, one, run.mask(one), tokenizer) if look else None
-        for block in seen:
-            block.forget()
-        observer = Observer(inside, seen, settings)
-        with observer:
-            accuracy = _observe(observer, run, first, batches, inputs, progress)
-        observed = observer.observations
-        for call in observed.varies:
-            seen[call].undecided = BY_INPUT
-    remarks += _too_short(observed.short, observed.inputs)
-    if observed.packed:
-        remarks.append(f"{observed.packed} texts came packed with others in one input: each is measured by itself")
+        extrapolation = _extrapolate(sample, inside, depth, seed, special, remarks) if spectra and depth else []
+        looked_at = one_input(sample.blocks, first, one, run.mask(one), tokenizer) if look else None
+        del sample  # of the size of an input
+        tokens = TokenMetrics(plan, ranks)
+        dominance = HeadSpectra(plan, Settings(joined, variant, rule, seed), steered_as(inside)) if spectra else None
+        reducers: list[Reducer] = [tokens] if dominance is None else [tokens, dominance]
+        with Trace(inside, plan, reducers) as trace:
+            accuracy = _observe(trace, run, first, batches, inputs, progress)
+        seen = trace.facts
+        plan = plan.undecided(seen.varies, BY_INPUT)
+    remarks += _too_short(int((seen.lengths < 2).sum()), seen.inputs)
+    if seen.packed:
+        remarks.append(f"{seen.packed} texts came packed with others in one input: each is measured by itself")
     skipped = inputs.skipped if isinstance(inputs, Inputs) else []
     more = [f"{len(skipped) - 8} more inputs were skipped"] if len(skipped) > 8 else []
-    remarks += [*sorted(observed.unread), *skipped[:8], *more, *_doubts(seen, anatomy)]
+    remarks += [*sorted(seen.unread), *skipped[:8], *more, *_doubts(plan)]
     with torch.autocast(device.type, enabled=False):
-        layers = layers_observed(seen, observed, spectra=spectra)
-    facts = weights.facts(name or _name(inside), anatomy, len(seen), len({b.layer.name for b in seen}) < len(seen))
+        layers = layers_observed(plan, tokens.result, dominance.result if dominance else None, seen.inputs)
+    shared = len({block.layer.name for block in plan.blocks}) < len(plan.blocks)
+    facts = weights.facts(name or _name(inside), anatomy, len(plan.blocks), shared)
     facts |= {
-        "causal": facts["causal"] if observed.causal is None else observed.causal,
-        "norm": seen[0].norm_position,
+        "causal": facts["causal"] if seen.causal is None else seen.causal,
+        "norm": plan.blocks[0].norm_position,
         "dtype": str(next(inside.parameters()).dtype).removeprefix("torch."),
         "parameters": sum(p.numel() for p in inside.parameters()),
     }
     facts |= {**mode, "class": type(inside).__name__, **known, **(about or {})}  # type: ignore[typeddict-item]
-    provenance = _provenance(started, device, inputs, observed.tokens_seen, observed.inputs, ranks)
+    provenance = _provenance(started, device, inputs, seen.lengths.tolist(), seen.inputs, ranks)
     provenance |= {
         "seed": seed,
-        "joined_inputs": min(joined, observed.inputs) if spectra else 0,
+        "joined_inputs": min(joined, seen.inputs) if spectra else 0,
         "variant": variant,
         "counting_rule": "one maximum over all pairs of eigenvalues of A and of a head's H, per input, layer and "
         "head; the d − k zeros of H left out"
@@ -244,7 +248,7 @@ def _too_short(short: int, inputs: int) -> list[str]:
 
 
 def _observe(
-    observer: Observer,
+    trace: Trace,
     run: Runner,
     first: Batch | Tensor,
     rest: Iterator[Batch | Tensor],
@@ -253,7 +257,7 @@ def _observe(
 ) -> float | None:
     """Send all batches through the model; its accuracy on those that have labels, None where none has."""
     right = labelled = 0
-    for batch, out in run.through(observer, first, rest, inputs, progress):
+    for batch, out in trace.over(run, itertools.chain([first], rest), inputs, progress):
         labels, logits = batch.labels if isinstance(batch, Batch) else None, getattr(out, "logits", out)
         scores = isinstance(logits, Tensor) and logits.ndim == 2 and logits.shape[1] == run.classes
         if labels is not None and scores:
@@ -263,17 +267,17 @@ def _observe(
 
 
 def _extrapolate(
-    blocks: list[SeenBlock], model: nn.Module, depth: int, seed: int, special: bool, remarks: list[str]
+    sample: Sample, model: nn.Module, depth: int, seed: int, special: bool, remarks: list[str]
 ) -> list[Extrapolation]:
-    A = blocks[-1].A
+    blocks, A = sample.plan.blocks, sample.blocks[-1].A
     if A is None or int(A.counted()[0, 0]) < 2:
         remarks.append("more depth was left out: the first input has a single token")
         return []
     modules = dict(model.named_modules(remove_duplicate=False))
-    entries = [last_block(blocks, modules, depth, seed)]
+    entries = [last_block(sample, modules, depth, seed)]
     if len({block.layer.name for block in blocks}) > 1:
         try:
-            entries += whole_stack(blocks, modules, max(1, round(2 * depth / len(blocks))), seed)
+            entries += whole_stack(sample, modules, max(1, round(2 * depth / len(blocks))), seed)
         except InputError as error:
             remarks.append(f"repeating the stack was left out: {error}")
     for entry in entries:
@@ -286,9 +290,10 @@ def _extrapolate(
     return entries
 
 
-def _doubts(blocks: list[SeenBlock], anatomy: Anatomy) -> list[str]:
+def _doubts(plan: Plan) -> list[str]:
+    blocks = plan.blocks
     doubts, ran = [], {block.layer.name for block in blocks}
-    if idle := [layer.name for layer in anatomy if layer.name not in ran]:
+    if idle := [layer.name for layer in plan.anatomy if layer.name not in ran]:
         doubts.append(f"{len(idle)} attention layers did not run: {', '.join(idle[:4])}")
     if differs := [b for b in blocks if b.layer.norm is not None and b.norm_position != b.layer.norm_position]:
         doubts.append(

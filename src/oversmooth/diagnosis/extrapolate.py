@@ -27,8 +27,9 @@ from oversmooth.theory.simulate import Simulation, simulate
 from oversmooth.theory.stack import stack_dominance
 from oversmooth.theory.weights import centre_features, fold_norm
 from oversmooth.trace.layout import attention_batch_first
-from oversmooth.trace.stages import SeenBlock
-from oversmooth.trace.study import inverse_sigma
+from oversmooth.trace.plans import Plan, SampleBlock
+from oversmooth.trace.reducers.heads import inverse_sigma
+from oversmooth.trace.study import Sample
 from oversmooth.trace.watch import as_tokens, first_tensor, results_like
 
 # Simulated layers: enough for what is slow to show, cheap since only the two bands are measured.
@@ -39,18 +40,19 @@ _STILL = 1e-4
 _FALL = 0.1
 
 
-def last_block(blocks: list[SeenBlock], modules: dict[str, nn.Module], depth: int, seed: int) -> Extrapolation:
-    """What repeating the last block so often does. blocks: what `study` gave; modules: all of the model's, by name."""
-    block = blocks[-1]
-    if block.undecided:
-        return _undecided("last block", block.undecided, _real([block], modules, depth))
-    A, keep = _first(block), block.layer.keep
+def last_block(sample: Sample, modules: dict[str, nn.Module], depth: int, seed: int) -> Extrapolation:
+    """What repeating the last block so often does. sample: what `study` gave; modules: all of the model's, by name."""
+    blocks, block = sample.blocks, sample.blocks[-1]
+    real = _real([block], sample.plan, modules, depth)
+    if block.plan.undecided:
+        return _undecided("last block", block.plan.undecided, real)
+    A, keep = _first(block), block.plan.layer.keep
     course, seen, note = None, "open", ""
     change = _change(modules, block, len(blocks))
     with torch.autocast(A.device.type, enabled=False):
         gains = change is not None and change.constant_gain is not None
         W_V, W_O, offset, variant = _effective(block, centre=not gains)
-        with about(block.layer.name):
+        with about(block.plan.layer.name):
             prediction = dominance(A, W_V, W_O, residual=keep, bias=offset, change=change, limit=False, seed=seed)
         try:
             if change is not None:
@@ -58,7 +60,7 @@ def last_block(blocks: list[SeenBlock], modules: dict[str, nn.Module], depth: in
             course, seen = _simulated([block], [A], [(W_V, W_O)], [offset])
         except InputError as error:
             note = f"not simulated: {error}"
-    if gains and block.norm_position == "post":
+    if gains and block.plan.norm_position == "post":
         note = f"{note}; FeatScale acts before the norm takes the mean of features away, so H is raw"
     (word,), (why,) = prediction.verdict, prediction.reason
     smooth = prediction.rho_smooth.clamp(min=prediction.smooth_floor)
@@ -74,17 +76,18 @@ def last_block(blocks: list[SeenBlock], modules: dict[str, nn.Module], depth: in
         variant=variant,
         simulated=course,
         simulated_verdict=seen,
-        real=_real([block], modules, depth),
+        real=real,
         note="; ".join(filter(None, [note, why])),
     )
 
 
-def whole_stack(blocks: list[SeenBlock], modules: dict[str, nn.Module], passes: int, seed: int) -> list[Extrapolation]:
+def whole_stack(sample: Sample, modules: dict[str, nn.Module], passes: int, seed: int) -> list[Extrapolation]:
     """What repeating the whole stack so often does; InputError where its spectra cannot be computed."""
-    why = next((block.undecided for block in blocks if block.undecided), "")
+    blocks = sample.blocks
+    why = next((block.plan.undecided for block in blocks if block.plan.undecided), "")
     if why:
-        return [_undecided("stack", why, _real(blocks, modules, passes * len(blocks)))]
-    if not all(block.layer.keep for block in blocks):
+        return [_undecided("stack", why, _real(blocks, sample.plan, modules, passes * len(blocks)))]
+    if not all(block.plan.layer.keep for block in blocks):
         raise InputError("attention replaces the stream in some of its layers")
     if not all(isinstance(block.A, SoftmaxAttention) and block.A.bias is None for block in blocks):
         raise InputError("attention has a bias, or is no fused call, and its n × n matrices are kept of one layer only")
@@ -97,7 +100,7 @@ def whole_stack(blocks: list[SeenBlock], modules: dict[str, nn.Module], passes: 
         biased = any(offset is not None for offset in offsets)
         weights = [(W_V, W_O) for W_V, W_O, _, _ in effective]
         # keep·X + f(X) is keep times X + f(X)/keep.
-        keeps = [block.layer.keep for block in blocks]
+        keeps = [block.plan.layer.keep for block in blocks]
         if biased and any(keep != 1 for keep in keeps):
             raise InputError("its layers scale the stream and add constants, which the stack's spectra do not know")
         kept = sum(math.log(abs(keep)) for keep in keeps)
@@ -117,7 +120,7 @@ def whole_stack(blocks: list[SeenBlock], modules: dict[str, nn.Module], passes: 
         variant=effective[-1][3],
         simulated=course,
         simulated_verdict=seen,
-        real=_real(blocks, modules, passes * len(blocks)),
+        real=_real(blocks, sample.plan, modules, passes * len(blocks)),
         note="; ".join(filter(None, ["radii are per block: the geometric mean over the stack", prediction.reason])),
     )
     return [entry]
@@ -130,20 +133,20 @@ def _undecided(what: str, why: str, real: Course | None) -> Extrapolation:
     )
 
 
-def _change(modules: dict[str, nn.Module], block: SeenBlock, run: int) -> AttentionChange | None:
+def _change(modules: dict[str, nn.Module], block: SampleBlock, run: int) -> AttentionChange | None:
     """What steering does to a block's attention."""
     steering = steered_as(modules[""])
-    site = None if steering is None else steering.site(block.layer.name)
+    site = None if steering is None else steering.site(block.plan.layer.name)
     change: AttentionChange | None = None if site is None else site.change(run)
     return change
 
 
-def _first(block: SeenBlock) -> AttentionOperator:
+def _first(block: SampleBlock) -> AttentionOperator:
     assert block.A is not None
     return block.A.select(torch.tensor([0], device=block.A.device))
 
 
-def _effective(block: SeenBlock, *, centre: bool = True) -> tuple[Tensor, Tensor, Tensor | None, str]:
+def _effective(block: SampleBlock, *, centre: bool = True) -> tuple[Tensor, Tensor, Tensor | None, str]:
     """(W_V, W_O, what is added to every token or None, variant): the layer as the stream meets it.
 
     Pre-LN: with the norm folded in and the mean 1/σ of this input. Post-LN: on tokens whose features have zero mean.
@@ -151,15 +154,15 @@ def _effective(block: SeenBlock, *, centre: bool = True) -> tuple[Tensor, Tensor
     through it: ``(b_V + β W_V) W_O + b_O`` is added to every token, under the layer scale like all else. Without centre
     Post-LN weights stay as they are: features are scaled before the norm takes their mean away.
     """
-    layer = block.layer
+    layer = block.plan.layer
     W_V, W_O = layer.W_V.float(), layer.W_O.float()
     values = torch.zeros(layer.heads, layer.head_dim, device=W_V.device)
     if (bias := layer.value_bias) is not None:
         values = values + bias.float()
     variant = "raw"
-    if block.norm_position == "pre" and block.norm_agrees and layer.norm is not None:
+    if block.plan.norm_position == "pre" and block.plan.norm_agrees and layer.norm is not None:
         mask = None if block.A is None or block.A.mask is None else block.A.mask[:1, 0]
-        inverse = float(inverse_sigma(block.x[:1], layer.norm.kind, mask, block.norm_eps))
+        inverse = float(inverse_sigma(block.x[:1], layer.norm.kind, mask, block.plan.norm_eps))
         if layer.norm.beta is not None:
             values = values + (layer.norm.beta.float() @ W_V)
         W_V = fold_norm(W_V, layer.norm.gamma.float(), kind=layer.norm.kind, inverse_sigma=inverse)
@@ -169,13 +172,13 @@ def _effective(block: SeenBlock, *, centre: bool = True) -> tuple[Tensor, Tensor
         scale = layer.scale
         offset = offset + (bias.float() if scale is None else bias.float() * scale.to(bias).float())
     # An RMSNorm on the stream leaves features' mean alone.
-    if centre and block.norm_position == "post" and (layer.norm is None or layer.norm.kind == "layer"):
+    if centre and block.plan.norm_position == "post" and (layer.norm is None or layer.norm.kind == "layer"):
         (W_V, W_O), offset, variant = centre_features(W_V, W_O), _without_mean(offset), "post"
     return W_V, W_O, offset if bool(offset.any()) else None, variant
 
 
 def _simulated(
-    blocks: list[SeenBlock],
+    blocks: list[SampleBlock],
     operators: list[AttentionOperator],
     weights: list[tuple[Tensor, Tensor]],
     offsets: list[Tensor | None],
@@ -188,7 +191,7 @@ def _simulated(
     depth = period * max(8, _SIMULATED // period)
     operators = [A.dense() if period == 1 else A for A in operators]  # one matrix at a time is kept
     values, outputs = [v for v, _ in weights], [o for _, o in weights]
-    keeps, every = [block.layer.keep for block in blocks], max(period, 4)
+    keeps, every = [block.plan.layer.keep for block in blocks], max(period, 4)
     run = simulate(X, operators, values, outputs, depth, residual=keeps, bias=offsets, every=every, bands_only=True)
     course = Course(run.depth.tolist(), [plain(v) for v in run.log_hfc_lfc[:, 0].tolist()])
     return course, _settled(run)
@@ -217,13 +220,14 @@ def _settled(run: Simulation) -> str:
     return "smooth" if last < 0.85 * before and log_ratio[-1] < log_ratio[half] - _FALL else "open"
 
 
-def _real(blocks: list[SeenBlock], modules: dict[str, nn.Module], depth: int) -> Course | None:
+def _real(blocks: list[SampleBlock], plan: Plan, modules: dict[str, nn.Module], depth: int) -> Course | None:
     """The blocks themselves, run again on what the last one gave, with their other arguments unchanged."""
     last = blocks[-1]
     given = first_tensor(last.args, last.kwargs)
-    first = last.layouts.get(last.layer.block)
+    layer = last.plan.layer
+    first = plan.layouts.get(layer.block)
     if first is None:
-        first = attention_batch_first(modules[last.layer.name], modules[last.layer.block])
+        first = attention_batch_first(modules[layer.name], modules[layer.block])
     # As the blocks take it: `as_tokens` is its own inverse, except for a single array.
     x = last.y[0] if given.ndim == 2 else as_tokens(last.y, first)
     A = blocks[-1].A
@@ -241,7 +245,7 @@ def _real(blocks: list[SeenBlock], modules: dict[str, nn.Module], depth: int) ->
             for step in range(depth):
                 block = blocks[step % len(blocks)]
                 args, kwargs = _with_stream(block.args, block.kwargs, x)
-                x = results_like(x, modules[block.layer.block](*args, **kwargs), block.layer.block)[0]
+                x = results_like(x, modules[block.plan.layer.block](*args, **kwargs), block.plan.layer.block)[0]
                 depths.append(step + 1.0)
                 values.append(ratio(x))
     except (TypeError, RuntimeError, ValueError, AttributeError, IndexError):

@@ -11,25 +11,28 @@ from torch import Tensor
 from oversmooth.diagnosis.weights import layer_spectrum, without_radii
 from oversmooth.results.facts import Numbers, plain
 from oversmooth.results.parts import Change, Layer, LayerDominance, Spectrum, share_of_smoothing
-from oversmooth.trace.observations import Observations
-from oversmooth.trace.stages import SeenBlock
+from oversmooth.trace.plans import Plan
+from oversmooth.trace.reducers.heads import HeadNumbers
+from oversmooth.trace.reducers.tokens import Place, TokenNumbers
 
 
-def layers_observed(blocks: list[SeenBlock], observed: Observations, *, spectra: bool) -> list[Layer]:
-    """What enters the first block, then one entry per block that ran. Without spectra the eigenvalues of weights are
-    left out, which take time that grows with the cube of the width.
+def layers_observed(plan: Plan, tokens: TokenNumbers, heads: HeadNumbers | None, inputs: int) -> list[Layer]:
+    """What enters the first block, then one entry per block that ran.
+
+    heads: None leaves out spectra, of weights too, which take time that grows with the cube of the width. inputs: how
+    many there were.
     """
-    layers = [_layer("embedding", observed, (0, -1))]
+    layers = [_layer("embedding", tokens, (0, -1), inputs)]
     known: dict[tuple[object, ...], Spectrum | None] = {}
-    for call, block in enumerate(blocks):
+    for call, block in enumerate(plan.blocks):
         middle = block.attention_stage
-        attention_out = None if middle is None else observed.tokens[(call, middle)]
-        sigma = observed.inverse_sigma.get(call)
+        attention_out = None if middle is None else tokens.at[(call, middle)]
+        sigma = None if heads is None else heads.inverse_sigma.get(call)
         inverse = float(sigma.mean()) if sigma is not None and block.norm_agrees else None
         factor = block.layer.factor
         shown = tuple(factor.flatten().tolist()) if isinstance(factor, Tensor) else factor
         key = (block.layer.name, block.layer.keep, block.undecided, shown)
-        if not spectra:
+        if heads is None:
             known[key] = None
         elif key not in known or inverse is not None:
             seen = block.norm_position if block.norm_agrees else "none"
@@ -38,34 +41,34 @@ def layers_observed(blocks: list[SeenBlock], observed: Observations, *, spectra:
         layers.append(
             _layer(
                 block.layer.block,
-                observed,
+                tokens,
                 (call, len(block.stages) - 1),
+                inputs,
                 attention_out=None if attention_out is None else means(attention_out),
                 attention_out_spread=None if attention_out is None else spreads(attention_out),
-                changes=changes(blocks, observed, call),
+                changes=changes(plan, tokens, call),
                 spectrum=known[key],
-                dominance=_dominance(observed, call),
+                dominance=None if heads is None else _dominance(heads, call),
             )
         )
     return layers
 
 
-def _layer(name: str, observed: Observations, site: tuple[int, int], **more: Any) -> Layer:
-    tokens = observed.tokens[site]
-    without = means(observed.without_massive[site]) if site in observed.massive else None
-    return Layer(
-        name, means(tokens), spreads(tokens), without_massive=without, massive=_massive(observed, site), **more
-    )
+def _layer(name: str, found: TokenNumbers, place: Place, inputs: int, **more: Any) -> Layer:
+    here = found.at[place]
+    without = means(found.without_massive[place]) if place in found.massive else None
+    massive = _massive(found, place, inputs)
+    return Layer(name, means(here), spreads(here), without_massive=without, massive=massive, **more)
 
 
-def changes(blocks: list[SeenBlock], observed: Observations, call: int) -> list[Change]:
+def changes(plan: Plan, tokens: TokenNumbers, call: int) -> list[Change]:
     """What each part of a block did; call: how many blocks ran before it."""
     entry = (call, -1)
-    if entry not in observed.tokens:
-        entry = (call - 1, len(blocks[call - 1].stages) - 1)
-    before, out = observed.tokens[entry], []
-    for index, stage in enumerate(blocks[call].stages):
-        after = observed.tokens[(call, index)]
+    if entry not in tokens.at:
+        entry = (call - 1, len(plan.blocks[call - 1].stages) - 1)
+    before, out = tokens.at[entry], []
+    for index, stage in enumerate(plan.blocks[call].stages):
+        after = tokens.at[(call, index)]
         change = after["log_hfc_lfc"] - before["log_hfc_lfc"]
         out.append(
             Change(
@@ -80,17 +83,17 @@ def changes(blocks: list[SeenBlock], observed: Observations, call: int) -> list[
     return out
 
 
-def _dominance(observed: Observations, call: int) -> LayerDominance | None:
-    if call not in observed.rho_rough:
+def _dominance(heads: HeadNumbers, call: int) -> LayerDominance | None:
+    if call not in heads.rho_rough:
         return None
-    verdicts = observed.verdict[call]
+    verdicts = heads.verdict[call]
     cases = [v for row in verdicts for v in row]
-    rows, certified = observed.joined.get(call, []), observed.certified.get(call)
+    rows, certified = heads.joined.get(call, []), heads.certified.get(call)
     return LayerDominance(
         smoothing_share=None if (share := share_of_smoothing(cases)) is None else plain(share),
         rho_rough=plain(sum(row[2] for row in rows) / len(rows)) if rows else None,
-        rho_smooth_heads=[plain(v) for v in observed.rho_smooth[call].mean(0).tolist()],
-        rho_rough_heads=[[plain(v, 6) for v in row] for row in observed.rho_rough[call].tolist()],
+        rho_smooth_heads=[plain(v) for v in heads.rho_smooth[call].mean(0).tolist()],
+        rho_rough_heads=[[plain(v, 6) for v in row] for row in heads.rho_rough[call].tolist()],
         verdict_heads=verdicts,
         joined_inputs=[row[0] for row in rows],
         joined_rho_smooth=[plain(row[1]) for row in rows],
@@ -99,7 +102,7 @@ def _dominance(observed: Observations, call: int) -> LayerDominance | None:
         joined_residual=[plain(row[4]) for row in rows],
         undecided_share=None if certified is None else plain(sum(v == "undecided" for v in cases) / len(cases)),
         certified_share=None if certified is None else plain(sum(certified) / len(cases)),
-        undecided_because=observed.undecided_because.get(call, []),
+        undecided_because=heads.undecided_because.get(call, []),
     )
 
 
@@ -117,14 +120,14 @@ def _spread(values: Tensor) -> float | None:
     return plain(values.std()) if len(values) > 1 else None
 
 
-def _massive(observed: Observations, site: tuple[int, int]) -> dict[str, Any] | None:
-    tokens = observed.massive.get(site)
+def _massive(found: TokenNumbers, place: Place, inputs: int) -> dict[str, Any] | None:
+    tokens = found.massive.get(place)
     if not tokens:
         return None
     positions = Counter(position for _, position, _ in tokens)
     often = sorted(positions, key=lambda p: (-positions[p], p))[:5]
     return {
-        "input_share": plain(len({i for i, _, _ in tokens}) / observed.inputs),
+        "input_share": plain(len({i for i, _, _ in tokens}) / inputs),
         "tokens": len(tokens),
         "positions": {str(p): positions[p] for p in often},
         "largest_ratio": plain(max(ratio for _, _, ratio in tokens)),

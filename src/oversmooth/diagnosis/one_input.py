@@ -20,7 +20,7 @@ from oversmooth.results.parts import OneInput, Picture
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.foreign import shortened, visible
 from oversmooth.theory.operators import AttentionOperator
-from oversmooth.trace.stages import SeenBlock
+from oversmooth.trace.plans import SampleBlock
 
 MOST_TOKENS = 256
 _MOST_PIXELS = 64
@@ -54,11 +54,11 @@ class _Groups:
 
 
 def one_input(
-    blocks: list[SeenBlock], first: Batch | Tensor, one: Batch | Tensor, mask: Tensor | None, tokenizer: Any
+    blocks: list[SampleBlock], first: Batch | Tensor, one: Batch | Tensor, mask: Tensor | None, tokenizer: Any
 ) -> OneInput | None:
     """What the first input looks like inside the model; None where blocks have different tokens.
 
-    blocks: what `study` gave, before it forgets. first: the batch that the input, one, is from. mask: ``(1, n)``,
+    blocks: those of the sample that `study` gave. first: the batch that the input, one, is from. mask: ``(1, n)``,
     tokens that are not padding; None: all. tokenizer: for the text of tokens, if there is one.
     """
     streams = [blocks[0].x, *(block.y for block in blocks)]

@@ -22,8 +22,8 @@ from oversmooth.safety.errors import InputError, reason
 from oversmooth.theory.dominance import dominance
 from oversmooth.theory.operators import AttentionOperator, DenseAttention
 from oversmooth.theory.radii import AttentionChange
-from oversmooth.trace.observations import Settings
-from oversmooth.trace.stages import SeenBlock
+from oversmooth.trace.plans import BlockPlan
+from oversmooth.trace.reducers import EachAttention
 
 NAMES = ("joined_rho_smooth", "joined_rho_rough")
 STEP = "joined_step"
@@ -103,7 +103,7 @@ def _copies(eyes: Eyes, probe: Probe) -> list[_Layer | None]:
     steering = steered_as(eyes.model)
     layers: dict[int, _Layer | None] = {}
 
-    def look(call: int, block: SeenBlock, A: AttentionOperator, W_V: Tensor, W_O: Tensor) -> None:
+    def look(call: int, block: BlockPlan, A: AttentionOperator, W_V: Tensor, W_O: Tensor) -> None:
         if call in layers:
             return
         if block.undecided:
@@ -120,9 +120,8 @@ def _copies(eyes: Eyes, probe: Probe) -> list[_Layer | None]:
             None if site is None else _change(site.change(call)),
         )
 
-    settings = Settings(ranks=0, spectra=True, joined=0)
-    blocks, _ = observed(eyes, probe, eyes.known("joined spectra"), settings, look)
-    return [layers.get(call) for call in range(len(blocks))]
+    plan = observed(eyes, probe, eyes.known("joined spectra"), lambda _: EachAttention(look), attention=True)[0]
+    return [layers.get(call) for call in range(len(plan.blocks))]
 
 
 def _change(change: AttentionChange | None) -> AttentionChange | None:

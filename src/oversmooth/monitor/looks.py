@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
+from oversmooth.anatomy.steered import steered_as
 from oversmooth.diagnosis.layers import changes
 from oversmooth.diagnosis.weights import why_undecided
 from oversmooth.monitor.reduced import band_norms
@@ -23,15 +24,13 @@ from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.untouched import untouched
 from oversmooth.steering import steering_of, verify
 from oversmooth.theory.weights import head_spectrum, joined_asymmetry
-from oversmooth.trace import Observer, study
+from oversmooth.trace import HeadSpectra, Plan, Reducer, TokenMetrics, Trace, study
 from oversmooth.trace.axes import axes_checked
 from oversmooth.trace.blocks import named_blocks, repeated_blocks
 from oversmooth.trace.catch import Caught
-from oversmooth.trace.collect import Look
 from oversmooth.trace.depths import Depths, every_depth, every_stream
-from oversmooth.trace.observations import Observations, Settings
 from oversmooth.trace.padding import HeardPadding, Padding, UnknownPaddingError, decodes, mask_of
-from oversmooth.trace.stages import SeenBlock
+from oversmooth.trace.reducers.heads import Settings
 from oversmooth.trace.watch import Watch
 
 T = TypeVar("T")
@@ -257,12 +256,13 @@ class _FirstAttention:
 
 def parts(eyes: Eyes, probe: Probe) -> dict[str, list[float | None]]:
     """By part: the change of log HFC/LFC through it in every block."""
-    blocks, seen = observed(eyes, probe, eyes.known("changes by part"), Settings(ranks=0, spectra=False, joined=0))
+    anatomy = eyes.known("changes by part")
+    plan, tokens = observed(eyes, probe, anatomy, lambda plan: TokenMetrics(plan, ranks=0), attention=False)
     found: dict[str, list[float | None]] = {}
-    for call in range(len(blocks)):
-        for change in changes(blocks, seen, call):
+    for call in range(len(plan.blocks)):
+        for change in changes(plan, tokens, call):
             name = f"change_{change.part if change.part in _PARTS else 'other'}"
-            row = found.setdefault(name, [None] * len(blocks))
+            row = found.setdefault(name, [None] * len(plan.blocks))
             if change.log_hfc_lfc is not None:
                 row[call] = (row[call] or 0.0) + change.log_hfc_lfc
     return found
@@ -270,33 +270,34 @@ def parts(eyes: Eyes, probe: Probe) -> dict[str, list[float | None]]:
 
 def dominance(eyes: Eyes, probe: Probe) -> dict[str, list[float | None]]:
     """The share of (input, head) cases whose smoothing eigenvalue dominates, in every block."""
-    settings = Settings(ranks=0, spectra=True, joined=0)
-    blocks, seen = observed(eyes, probe, eyes.known("shares of dominance"), settings)
-    cases = [[v for row in seen.verdict.get(call, []) for v in row] for call in range(len(blocks))]
+    anatomy, steering = eyes.known("shares of dominance"), steered_as(eyes.model)
+    plan, heads = observed(
+        eyes, probe, anatomy, lambda plan: HeadSpectra(plan, Settings(joined=0), steering), attention=True
+    )
+    cases = [[v for row in heads.verdict.get(call, []) for v in row] for call in range(len(plan.blocks))]
     return {"smoothing_share": [share_of_smoothing(words) if words else None for words in cases]}
 
 
 def observed(
-    eyes: Eyes, probe: Probe, anatomy: Anatomy, settings: Settings, look: Look | None = None
-) -> tuple[list[SeenBlock], Observations]:
-    """The blocks as one pass of the probe shows them, and what another one gives.
+    eyes: Eyes, probe: Probe, anatomy: Anatomy, reducer: Callable[[Plan], Reducer], *, attention: bool
+) -> tuple[Plan, Any]:
+    """The plan that one pass of the probe shows, and what a reducer makes of another one.
 
     Args:
         eyes: the model.
         probe: what runs.
         anatomy: of the model.
-        settings: what to compute.
-        look: gets every layer's attention, in place of dominance.
+        reducer: makes one for a plan.
+        attention: whether it wants attention.
     """
     mask = probe.mask(eyes)
     with _unsharded_after(eyes.model), untouched(eyes.model), torch.no_grad():
-        blocks = study(eyes.model, anatomy, lambda: probe.run(eyes.model), mask, attention=settings.spectra)
-        for block in blocks:
-            block.forget()
-        with Observer(eyes.model, blocks, settings, look) as observer:
-            observer.begin(mask=mask)
+        plan = study(eyes.model, anatomy, lambda: probe.run(eyes.model), mask, attention=attention).plan
+        one = reducer(plan)
+        with Trace(eyes.model, plan, [one]) as trace:
+            trace.begin(mask=mask)
             probe.run(eyes.model)
-    return blocks, observer.observations
+    return plan, one.result
 
 
 @torch.no_grad()

@@ -25,10 +25,10 @@ from oversmooth.safety.precision import float32_products
 from oversmooth.steering.methods.neutreno import NeuTRENO
 from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.shifted import ShiftedDominance, shifted_dominance
-from oversmooth.trace import ONE_AT_A_TIME, Observer, study
+from oversmooth.trace import ONE_AT_A_TIME, Trace, study
 from oversmooth.trace.feed import Given, OnProgress, Runner
-from oversmooth.trace.observations import Settings
-from oversmooth.trace.stages import BY_INPUT, SeenBlock
+from oversmooth.trace.plans import BY_INPUT, BlockPlan
+from oversmooth.trace.reducers import EachAttention
 
 STRENGTHS = tuple(i / 100 for i in range(101))
 """λ̃ that are tried unless others are given: 0 to 1 in hundredths."""
@@ -152,17 +152,13 @@ def suggest(
         raise InputError("there are no inputs; give at least one")
     with ONE_AT_A_TIME, torch.no_grad():
         one = run.first_input(first)
-        blocks = study(inside, anatomy, lambda: run(one), run.mask(one))
-        for block in blocks:
-            block.forget()
+        plan = study(inside, anatomy, lambda: run(one), run.mask(one)).plan
         along = _Along(anatomy.layers[0].name, tried, seed)
-        observer = Observer(inside, blocks, Settings(ranks=0, joined=0, seed=seed), along.look)
-        with observer:
-            for _ in run.through(observer, first, batches, inputs, progress):
+        with Trace(inside, plan, [EachAttention(along.look)]) as trace:
+            for _ in trace.over(run, itertools.chain([first], batches), inputs, progress):
                 pass
-        for call in observer.observations.varies:
-            blocks[call].undecided = BY_INPUT
-    return along.suggestion(blocks)
+        plan = plan.undecided(trace.facts.varies, BY_INPUT)
+    return along.suggestion(plan.blocks)
 
 
 class _Along:
@@ -173,7 +169,7 @@ class _Along:
         self.seen: dict[int, list[tuple[list[int], ShiftedDominance | None, int]]] = {}
         self.inputs: dict[int, int] = {}
 
-    def look(self, call: int, block: SeenBlock, A: AttentionOperator, W_V: Tensor, W_O: Tensor) -> None:
+    def look(self, call: int, block: BlockPlan, A: AttentionOperator, W_V: Tensor, W_O: Tensor) -> None:
         """A layer's attention ``(b, heads, n, n)`` on some inputs."""
         start = self.inputs.get(call, 0)
         self.inputs[call] = start + A.shape[0]
@@ -189,7 +185,7 @@ class _Along:
                 )
         self.seen.setdefault(call, []).append((which, answer, A.shape[1]))
 
-    def suggestion(self, blocks: list[SeenBlock]) -> Suggestion:
+    def suggestion(self, blocks: list[BlockPlan]) -> Suggestion:
         layers = [self._layer(call, blocks) for call in range(len(blocks))]
         if not any(layer.smoothing.numel() for layer in layers):
             raise InputError("no input has two tokens that count; give longer ones")
@@ -200,7 +196,7 @@ class _Along:
         inputs = max(self.inputs.values(), default=0)
         return Suggestion(strength, _reason(strength, curve, cases, layers, because), curve, cases, inputs, because)
 
-    def _layer(self, call: int, blocks: list[SeenBlock]) -> _Layer:
+    def _layer(self, call: int, blocks: list[BlockPlan]) -> _Layer:
         acts = not (call == 0 and blocks[call].layer.name == self.first)
         columns = len(self.strengths)
         smoothing, undecided, rough, cases = [], [], [], []

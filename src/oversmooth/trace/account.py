@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer, NormPosition
-from oversmooth.trace.stages import BY_CHANNEL, BY_TOKEN, CHANGED, NORMED, UNEXPLAINED, Account, Branch, Event, Stage
+from oversmooth.trace.plans import BY_CHANNEL, BY_TOKEN, CHANGED, NORMED, UNEXPLAINED, Account, Branch, Event, Stage
 from oversmooth.trace.sums import CONSTANT, Sum, Varies, explain, same
 
 # Mixers that run beside attention, by the names of their modules; what else runs beside it is an MLP.
@@ -81,7 +81,7 @@ class _Accountant:
         self.branches = self._branches()
         known = [x, *(s.x for s in self.before), *(branch for branch, _ in self.branches)]
         self.after = [s for s in self.seen if s.later and not any(same(s.x, k) for k in known)]
-        self.scale = None if layer.scale is None else layer.scale.detach()
+        self.scale = None if layer.scale is None else layer.scale.detach().cpu()
 
     def close(self) -> Account:
         addition = self._attention()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import itertools
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from oversmooth.anatomy.calls import PAIRS, USE_CACHE
 from oversmooth.anatomy.layer import Anatomy
-from oversmooth.inputs.batches import Batch, Inputs
+from oversmooth.inputs.batches import Batch
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import untouched
@@ -20,10 +20,12 @@ from oversmooth.trace.layout import own_word
 from oversmooth.trace.padding import Padding, decodes
 from oversmooth.trace.watch import first_tensor
 
-if TYPE_CHECKING:
-    from oversmooth.trace import Observer
-
+ONE_AT_A_TIME = threading.RLock()
+# A model that is traced has other forward functions, and torch other settings, which all threads share: threads that
+# trace take turns.
 Given = Tensor | Mapping[str, Tensor] | Batch
+SHORT = 64
+"""Tokens of a text that show where the stream is."""
 OnProgress = Callable[[int, int | None, str], None]
 """Called with (inputs done, inputs in all if known, the current step)."""
 
@@ -37,7 +39,7 @@ class Runner:
     """Calls the model on inputs of any supported form."""
 
     def __init__(self, model: nn.Module, anatomy: Anatomy) -> None:
-        self.model = model
+        self.model, self.anatomy = model, anatomy
         self.call: Any = model
         config = getattr(model, "config", None)
         if (
@@ -62,31 +64,19 @@ class Runner:
     def batches(self, inputs: Given | Iterable[Given]) -> Iterator[Batch | Tensor]:
         return batches_for(self.model, inputs)
 
-    def through(
-        self,
-        observer: Observer,
-        first: Batch | Tensor,
-        rest: Iterable[Batch | Tensor],
-        inputs: Any,
-        progress: OnProgress | None,
-    ) -> Iterator[tuple[Batch | Tensor, Any]]:
-        """Every batch and what the model gives for it, observed.
-
-        Args:
-            observer: of the model, entered.
-            first: the first batch.
-            rest: the others.
-            inputs: what they come from, which may know how many there are.
-            progress: called after each batch.
-        """
-        total = inputs.count if isinstance(inputs, Inputs) else None
-        for batch in itertools.chain([first], rest):
-            special, mask = batch.special if isinstance(batch, Batch) else None, self.mask(batch)
-            special = special.to(mask.device) if special is not None and mask is not None else special
-            observer.begin(mask=mask, special=special)
-            yield batch, self(batch)
-            if progress is not None:
-                progress(observer.observations.inputs, total, "observing")
+    def short_input(self, batch: Batch | Tensor) -> Batch | Tensor:
+        """The first tokens of the first input, where it is ids and begins with valid ones; else all of that input."""
+        one = self.first_input(batch)
+        given = {"": one} if isinstance(one, Tensor) else one.inputs
+        ids = next((x for name, x in given.items() if name in ("", "input_ids") and x.ndim == 2), None)
+        if ids is None or ids.is_floating_point() or len(ids) != 1 or ids.shape[1] <= SHORT:
+            return one
+        n, mask = ids.shape[1], self.mask(one)
+        plain = all(x.shape == (1, n) for x in given.values())
+        if not plain or (mask is not None and not bool(mask[:, :SHORT].all())):
+            return one
+        cut = {name: x[:, :SHORT] for name, x in given.items()}
+        return cut[""] if isinstance(one, Tensor) else Batch(cut)
 
     def first_input(self, batch: Batch | Tensor) -> Batch | Tensor:
         """The first input of a batch, or all of it where it is unclear which axis is the batch."""

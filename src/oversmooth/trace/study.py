@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oversmooth.anatomy import layouts
-from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.anatomy import layouts, locate
+from oversmooth.anatomy.layer import Anatomy, AttentionLayer
+from oversmooth.anatomy.live import check_is_module, unwrapped
 from oversmooth.anatomy.steered import STEERING_PARTS, steered_as
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import in_eval_mode
@@ -24,7 +25,8 @@ from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
 from oversmooth.trace.account import account
 from oversmooth.trace.axes import axes_checked
 from oversmooth.trace.catch import Caught
-from oversmooth.trace.stages import Account, Event, SeenBlock
+from oversmooth.trace.feed import ONE_AT_A_TIME, Runner
+from oversmooth.trace.plans import Account, BlockPlan, Event, Plan, SampleBlock
 from oversmooth.trace.sums import same
 from oversmooth.trace.tokens import sequences
 from oversmooth.trace.watch import Watch
@@ -33,59 +35,99 @@ SINK = "a sink takes a share of attention, so that its rows sum to less than one
 VALUES_NORMED = "gated per token: values are normed token by token on their way"
 _USUAL_EPS = (0.0, 1e-8, 1e-6, 1e-5, 1e-3)
 GATED_INSIDE = "what attention mixes is gated per token before the output projection"
+# Tokens on which sums are searched for and fitted; every later batch is held against what they show.
+_TOKENS = 64
+
+
+@dataclass
+class Sample:
+    """What one call of the model showed."""
+
+    plan: Plan
+    blocks: list[SampleBlock]
 
 
 @dataclass
 class _Heard:
+    """One call of a block; arrays with ``few_`` are those of a few tokens."""
+
     x: Tensor
+    few_x: Tensor
     args: Any
     kwargs: Any
     events: list[Event] = field(default_factory=list)
     values_in: Tensor | None = None
+    few_values_in: Tensor | None = None
     mixed: Tensor | None = None
     """What the output projection got."""
     A: AttentionOperator | None = None
     row_sums: Tensor | None = None
-    attention_in: Tensor | None = None
     attention_out: Tensor | None = None
+    few_attention_out: Tensor | None = None
 
 
-class Study:
+def study(
+    model: nn.Module, anatomy: Anatomy, run: Callable[[], object], mask: Tensor | None = None, *, attention: bool = True
+) -> Sample:
+    """What one call of the model shows about each block.
+
+    Args:
+        model: what ``run`` calls.
+        anatomy: its attention layers.
+        run: calls the model on one input.
+        mask: ``(batch, n)``: tokens that are not padding.
+        attention: False where only tokens matter; attention is then neither captured nor checked.
+
+    Returns:
+        One entry per call of a block, in the order in which they ran.
+    """
+    modules = dict(model.named_modules(remove_duplicate=False))
+    listener = _Study(modules, mask, attention)
+    distinct = list({layer.block: layer for layer in anatomy}.values())
+    watch = Watch(modules, distinct, listener, listener.parts, attention=attention, mask=mask)
+    blocks = [(layer.block, modules[layer.block]) for layer in distinct]
+    with in_eval_mode(modules[""]), axes_checked(modules[""], blocks), watch:
+        run()
+    if not listener.blocks:
+        raise InputError(f"the model ran without running {distinct[0].block}; give inputs that pass through its layers")
+    windows = any(listener.apart) and not all(listener.apart)
+    return Sample(Plan(anatomy, [block.plan for block in listener.blocks], windows, watch.layouts), listener.blocks)
+
+
+def plan(model: nn.Module, inputs: Any, anatomy: Anatomy | None = None, *, attention: bool = False) -> Plan:
+    """Where the residual stream of a model is, and how attention enters it: learned from the first input.
+
+    Args:
+        model: a module; it runs as it is.
+        inputs: a tensor, a dict of the model's arguments, or an iterable of either. Only the first input runs, and of a
+            text only its beginning.
+        anatomy: the model's attention layers; None: located.
+        attention: whether reducers will want attention, which is then checked against the weights.
+    """
+    inside = unwrapped(check_is_module(model))
+    run = Runner(inside, anatomy or locate(inside))
+    first = next(run.batches(inputs), None)
+    if first is None:
+        raise InputError("there are no inputs; give at least one")
+    one = run.short_input(first)
+    with ONE_AT_A_TIME, torch.no_grad():
+        return study(inside, run.anatomy, lambda: run(one), run.mask(one), attention=attention).plan
+
+
+class _Study:
     """The listener that remembers one input's way through the model."""
 
-    def __init__(self, modules: dict[str, nn.Module], layers: list[AttentionLayer]) -> None:
-        self.modules, self.layers = modules, layers
+    def __init__(self, modules: dict[str, nn.Module], mask: Tensor | None, attention: bool) -> None:
+        self.modules, self.mask, self.checks = modules, mask, attention
         self.steering = steered_as(modules[""])
         self._first_values: Tensor | None = None
-        self.blocks: list[SeenBlock] = []
+        self.blocks: list[SampleBlock] = []
         self._heard: _Heard | None = None
-        self._apart: list[bool] = []
+        self.apart: list[bool] = []
         self._arrays: dict[Any, tuple[Tensor, Tensor]] = {}
-
-    @classmethod
-    def of(
-        cls,
-        modules: dict[str, nn.Module],
-        layers: list[AttentionLayer],
-        run: Callable[[], object],
-        mask: Tensor | None,
-        *,
-        attention: bool = True,
-    ) -> list[SeenBlock]:
-        study = cls(modules, layers)
-        distinct = list({layer.block: layer for layer in layers}.values())
-        watch = Watch(modules, distinct, study, study.parts, attention=attention, mask=mask)
-        blocks = [(layer.block, modules[layer.block]) for layer in distinct]
-        with in_eval_mode(modules[""]), axes_checked(modules[""], blocks), watch:
-            run()
-        if not study.blocks:
-            raise InputError(
-                f"the model ran without running {distinct[0].block}; give inputs that pass through its layers"
-            )
-        for block in study.blocks:
-            block.windows = any(study._apart) and not all(study._apart)
-            block.layouts = watch.layouts
-        return study.blocks
+        self._positions: dict[int, Tensor] = {}
+        self._left: Tensor | None = None
+        """A few tokens of what the previous block gave."""
 
     def parts(self, layer: AttentionLayer) -> list[str]:
         """Every module of the block, but for what methods keep there and the insides of torch's own attention."""
@@ -102,39 +144,67 @@ class Study:
             raise InputError(
                 f"{layer.block} gets an array of shape {tuple(x.shape)}; tokens must be (batch, n, {layer.width})"
             )
-        self._heard = _Heard(self._kept(x), args, kwargs)
+        self._heard = _Heard(x.clone(), self._few(x), args, kwargs)
 
     def part(self, _call: int, layer: AttentionLayer, name: str, x: Tensor, y: Tensor) -> None:
         heard = self._heard
         assert heard is not None
         if name == _value(layer):
-            heard.values_in = self._kept(x)
+            self._hear_values(x)
         if name == _output(layer):
             heard.mixed = x
         own = isinstance(self.modules[name], nn.MultiheadAttention) and name == layer.name
-        if name == _output(layer) or (own and heard.attention_out is None):
-            heard.attention_out = self._kept(y)
+        if name == _output(layer) or (own and heard.few_attention_out is None):
+            self._hear_attention(y)
         shape, acts = heard.x.shape, _acts_on_features(self.modules[name], layer.width)
-        later = heard.attention_out is not None
+        later = heard.few_attention_out is not None
         heard.events.append(
             Event(
                 name,
                 sum(event.name == name for event in heard.events),
-                self._kept(x) if x.shape == shape else None,
-                self._kept(y) if y.shape == shape else None,
+                self._few(x) if x.shape == shape else None,
+                self._few(y) if y.shape == shape else None,
                 acts,
                 later,
-                norms=acts and later and x.shape == shape and _norms(self.modules[name], x, y),
+                norms=acts and later and x.shape == shape and self._norms(self.modules[name], x, y),
             )
         )
+
+    def _hear_values(self, x: Tensor) -> None:
+        assert self._heard is not None
+        self._heard.few_values_in = self._few(x)
+        self._heard.values_in = x.clone() if self.checks else None
+
+    def _hear_attention(self, y: Tensor) -> None:
+        assert self._heard is not None
+        self._heard.few_attention_out = self._few(y)
+        self._heard.attention_out = y.clone() if self.checks else None
 
     def attention(self, _call: int, _layer: AttentionLayer, caught: Caught, x: Tensor | None, y: Tensor) -> None:
         assert self._heard is not None
         self._heard.A, self._heard.row_sums = caught.A, caught.row_sums
-        self._heard.attention_in = x if x is not None else caught.values_in
+        entered = x if x is not None else caught.values_in
+        if self._heard.few_values_in is None and entered is not None:
+            self._hear_values(entered)
         self._note_links(caught)
-        if self._heard.attention_out is None:
-            self._heard.attention_out = self._kept(y)
+        if self._heard.few_attention_out is None:
+            self._hear_attention(y)
+
+    def _norms(self, module: nn.Module, given: Tensor, gave: Tensor) -> bool:
+        """Whether a norm or a scale is a norm: what it gives for larger tokens is not as much larger."""
+        few = self._tokens(given)
+        given, gave = given[:, few], gave[:, few]
+        with torch.no_grad():
+            largest = float(given.abs().max())
+            # Larger than its ε, and smaller than what half precision holds.
+            times = max(4.0, min(1e2, torch.finfo(given.dtype).max / 4) / max(largest, 1e-30))
+            times = min(times, torch.finfo(given.dtype).max / (4 * max(largest, 1e-30)))
+            try:
+                bias, larger = module.forward(0 * given).nan_to_num(), module.forward(given * times)
+            except Exception:  # it takes more than tokens
+                return True
+            before, after = (float((x - bias).float().norm()) for x in (gave, larger))
+            return before > 0 and not after > 0.5 * times * before
 
     def _note_links(self, caught: Caught) -> None:
         """Whether this layer keeps some tokens apart from others."""
@@ -144,30 +214,48 @@ class Study:
             tokens = torch.ones(n, dtype=torch.bool, device=caught.allowed.device)
             tokens = tokens if caught.tokens is None else caught.tokens[0]
             texts = sequences(caught.allowed[0], tokens)
-        self._apart.append(texts is not None)
+        self.apart.append(texts is not None)
 
-    def _kept(self, x: Tensor) -> Tensor:
-        """A copy that later in-place arithmetic leaves alone; the same one for the same array."""
+    def _few(self, x: Tensor) -> Tensor:
+        """A few tokens, copied to the CPU, where small fits are fastest; the same copy for the same array."""
         version = None if x.is_inference() else x._version  # inference tensors do not count changes
         key = (x.data_ptr(), version, x.shape, x.stride())
         if key not in self._arrays:
-            self._arrays[key] = (x, x.clone())  # the original too, so that its address is not given to another
+            # The array is kept too, so that its address is not given to another.
+            self._arrays[key] = (x, x[:, self._tokens(x)].to("cpu", copy=True))
         return self._arrays[key][1]
+
+    def _tokens(self, x: Tensor) -> Tensor:
+        """Positions of a few tokens: the first ones, which may be unlike all others, and some spread over the rest."""
+        n = x.shape[1]
+        if n not in self._positions:
+            valid = torch.arange(n)
+            if self.mask is not None and self.mask.shape == x.shape[:2]:
+                valid = self.mask.any(0).nonzero()[:, 0].cpu()
+            spread = torch.linspace(0, len(valid) - 1, min(len(valid), _TOKENS)).long()
+            self._positions[n] = valid[torch.cat([torch.arange(min(4, len(valid))), spread]).unique()].to(x.device)
+        return self._positions[n]
 
     def leave(self, call: int, layer: AttentionLayer, y: Tensor) -> None:
         heard, self._heard = self._heard, None
         assert heard is not None
-        if heard.attention_out is None:
+        if heard.few_attention_out is None:
             raise InputError(f"{layer.block} ran without its attention {layer.name}; it cannot be observed")
         why = "" if heard.A is None else self._check_attention(call, layer, heard)
         site = None if self.steering is None else self.steering.site(layer.name)
-        values_in = heard.attention_in if heard.values_in is None else heard.values_in
+        few_y = self._few(y)
         accounted = account(
-            layer, heard.events, heard.x, heard.attention_out, values_in, self._kept(y), self._rest(layer, heard)
+            layer,
+            heard.events,
+            heard.few_x,
+            heard.few_attention_out,
+            heard.few_values_in,
+            few_y,
+            self._rest(layer, heard),
         )
         self._arrays.clear()
-        before = self.blocks[-1].y if self.blocks else None
-        continues = before is not None and same(before, heard.x)
+        continues = self._left is not None and same(self._left, heard.few_x)
+        self._left = few_y
         # A norm that reads anything but what entered the block is known by name only.
         first = accounted.stages[0].part.startswith("attention")
         eps: float | None = self._eps(layer)
@@ -176,25 +264,18 @@ class Study:
         running = None if self.steering is None else self.steering.hold()
         if self.blocks and _holds_a_matrix(self.blocks[-1].A):
             self.blocks[-1].A = None  # n by n arrays are not kept beyond their layer, but for the last
-        self.blocks.append(
-            SeenBlock(
-                _as_seen(layer, accounted),
-                accounted.stages,
-                accounted.attention_stage,
-                accounted.norm_position,
-                eps or 0.0,
-                eps is not None,
-                continues,
-                heard.A,
-                heard.x,
-                y,
-                heard.args,
-                heard.kwargs,
-                running,
-                undecided=accounted.undecided or why or ("" if site is None else site.undecided()),
-                branch=accounted.branch,
-            )
+        plan = BlockPlan(
+            _as_seen(layer, accounted),
+            accounted.stages,
+            accounted.attention_stage,
+            accounted.norm_position,
+            eps or 0.0,
+            eps is not None,
+            continues,
+            accounted.branch,
+            accounted.undecided or why or ("" if site is None else site.undecided()),
         )
+        self.blocks.append(SampleBlock(plan, heard.A, heard.x, y, heard.args, heard.kwargs, running))
 
     def _rest(self, layer: AttentionLayer, heard: _Heard) -> str:
         if self._has_cross_attention(layer):
@@ -220,7 +301,7 @@ class Study:
         Returns:
             Why the theorems do not apply although the weights are known, or nothing.
         """
-        values_in = heard.attention_in if heard.values_in is None else heard.values_in
+        values_in = heard.values_in
         assert heard.A is not None
         assert heard.attention_out is not None
         if heard.A.shape[-3] != layer.heads:
@@ -326,25 +407,6 @@ def _holds_a_matrix(A: AttentionOperator | None) -> bool:
     return A is not None and (not isinstance(A, SoftmaxAttention) or A.bias is not None)
 
 
-def inverse_sigma(x: Tensor, kind: str, mask: Tensor | None, eps: float) -> Tensor:
-    """Mean over tokens of 1/σ, as a norm computes it: about the mean of a token's features (layer) or zero (rms).
-
-    Args:
-        x: ``(b, n, d)``: tokens.
-        kind: of norm, "layer" or "rms".
-        mask: ``(b, n)``: tokens that count; None: all.
-        eps: what the norm adds to σ².
-
-    Returns:
-        ``(b,)``
-    """
-    x = x.float()
-    # Two plain passes: torch's var takes five times as long on a CPU.
-    centred = x if kind == "rms" else x - x.mean(-1, keepdim=True)
-    inverse = (torch.linalg.vector_norm(centred, dim=-1).square() / x.shape[-1] + eps).rsqrt().clamp(max=1e6)
-    return inverse.mean(-1) if mask is None else (inverse * mask).sum(-1) / mask.sum(-1)
-
-
 def _within(a: str, b: str) -> bool:
     """Whether one of two modules holds the other."""
     return f"{a}.".startswith(f"{b}.") or f"{b}.".startswith(f"{a}.")
@@ -370,21 +432,6 @@ def _acts_on_features(module: nn.Module, width: int) -> bool:
     if parameters:
         return all(p.ndim == 1 and p.shape[0] == width for p in parameters)
     return "norm" in type(module).__name__.lower()
-
-
-def _norms(module: nn.Module, given: Tensor, gave: Tensor) -> bool:
-    """Whether a norm or a scale is a norm: what it gives for larger tokens is not as much larger."""
-    with torch.no_grad():
-        largest = float(given.abs().max())
-        # Larger than its ε, and smaller than what half precision holds.
-        times = max(4.0, min(1e2, torch.finfo(given.dtype).max / 4) / max(largest, 1e-30))
-        times = min(times, torch.finfo(given.dtype).max / (4 * max(largest, 1e-30)))
-        try:
-            bias, larger = module.forward(0 * given).nan_to_num(), module.forward(given * times)
-        except Exception:  # it takes more than tokens
-            return True
-        before, after = (float((x - bias).float().norm()) for x in (gave, larger))
-        return before > 0 and not after > 0.5 * times * before
 
 
 def _as_seen(layer: AttentionLayer, entry: Account) -> AttentionLayer:

@@ -100,10 +100,10 @@ def few_tokens(x: Tensor) -> Tensor:
     return x[:, _sample(x)[::4]]
 
 
-def holds(target: Tensor, terms: Sequence[Tensor], factors: Sequence[Tensor]) -> bool:
-    """Whether target is the sum of the terms with these factors."""
+def holds(target: Tensor, terms: Sequence[Tensor], factors: Sequence[Tensor]) -> Tensor:
+    """Whether target is the sum of the terms with these factors: ``()``, on its device, which is not waited for."""
     fit = _Fit([target, *terms])
-    return fit.holds([f.to(fit.target) for f in factors])
+    return fit.explained([f.to(fit.target) for f in factors])
 
 
 def _sample(target: Tensor) -> Tensor:
@@ -175,13 +175,16 @@ class _Fit:
         return int((~alike.tril(-1).any(-1)).sum())
 
     def holds(self, factors: Sequence[Tensor]) -> bool:
-        """Whether every entry is explained up to rounding."""
+        return bool(self.explained(factors))
+
+    def explained(self, factors: Sequence[Tensor]) -> Tensor:
+        """Whether every entry is explained up to rounding, ``()``."""
         parts = [f * term for f, term in zip(factors, self.terms, strict=True)]
         room = self.units[0] * self.target.abs() + sum(
             u * part.abs() for u, part in zip(self.units[1:], parts, strict=True)
         )
         rest = (self.target - sum(parts)).abs()
-        return bool((rest <= _ROUNDINGS * room).all())
+        return (rest <= _ROUNDINGS * room).all()
 
 
 def _constant(fit: _Fit, expected: Sequence[Tensor | None] | None) -> Sum | None:

@@ -35,7 +35,7 @@ from oversmooth.report.style import fixed, percent
 from oversmooth.safety.errors import InputError
 from oversmooth.theory import gradient_step
 from oversmooth.theory.kernels import gradient_flow
-from oversmooth.trace.stages import SeenBlock
+from oversmooth.trace.plans import SampleBlock
 from oversmooth_papers.tables.neutreno.kernel import Layer, Progress, layer_means, scores_of
 
 HEAD = ("model", "block", "J", "G", "E after attention", "after step", "after flow", "Euler off by", "cases")
@@ -51,7 +51,7 @@ def energies(
         InputError: there are no inputs, or attention or values are not seen.
     """
 
-    def measure(blocks: list[SeenBlock]) -> list[dict[str, Tensor]]:
+    def measure(blocks: list[SampleBlock]) -> list[dict[str, Tensor]]:
         if len(values) != len(blocks):
             raise InputError(f"{loaded.name}: its values do not pass through a module of theirs; choose another model")
         measured = []

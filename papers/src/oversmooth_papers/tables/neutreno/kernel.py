@@ -29,7 +29,7 @@ from oversmooth.safety.errors import InputError
 from oversmooth.theory import SoftmaxAttention, attention_kernel, gradient_step
 from oversmooth.trace import study
 from oversmooth.trace.feed import Runner
-from oversmooth.trace.stages import SeenBlock
+from oversmooth.trace.plans import SampleBlock
 
 HEAD = ("model", "block", "asymmetry", "least eigenvalue", "eigenvalues below 0", "step off by", "cases")
 CAUSAL = "causal: never symmetric"
@@ -55,7 +55,7 @@ def kernels(loaded: Loaded, inputs: Inputs, progress: Progress = lambda _done: N
 def layer_means(
     loaded: Loaded,
     inputs: Inputs,
-    measure: Callable[[list[SeenBlock]], list[dict[str, Tensor]]],
+    measure: Callable[[list[SampleBlock]], list[dict[str, Tensor]]],
     progress: Progress,
 ) -> list[Layer]:
     """Of a model that is not steered.
@@ -68,10 +68,10 @@ def layer_means(
     anatomy = locate(loaded.model)
     run = Runner(loaded.model, anatomy)
     per_input: list[list[dict[str, Tensor]]] = []
-    blocks: list[SeenBlock] = []
+    blocks: list[SampleBlock] = []
     for batch in run.batches(inputs):
         one = run.first_input(batch)
-        blocks = study(loaded.model, anatomy, partial(run, one), run.mask(one))
+        blocks = study(loaded.model, anatomy, partial(run, one), run.mask(one)).blocks
         per_input.append(measure(blocks))
         progress(len(per_input))
     if not per_input:
@@ -82,7 +82,7 @@ def layer_means(
     for block, *figures in zip(blocks, *per_input, strict=True):
         names = figures[0] if all(figures) else ()  # none if it is causal on any input
         means = {name: float(torch.cat([one[name] for one in figures]).mean()) for name in names}
-        layers.append(Layer(len(per_input) * block.layer.heads, means))
+        layers.append(Layer(len(per_input) * block.plan.layer.heads, means))
     return layers
 
 
@@ -97,7 +97,7 @@ def rows(
     ]
 
 
-def scores_of(block: SeenBlock) -> tuple[Tensor, Tensor | slice] | None:
+def scores_of(block: SampleBlock) -> tuple[Tensor, Tensor | slice] | None:
     """What softmax got on one input, ``(heads, n, n)`` in float64, of the valid tokens, and which those are; None for
     causal attention.
 
@@ -106,7 +106,9 @@ def scores_of(block: SeenBlock) -> tuple[Tensor, Tensor | slice] | None:
     """
     A = block.A
     if not isinstance(A, SoftmaxAttention):
-        raise InputError(f"{block.layer.name}: its attention is not seen as queries and keys; choose another model")
+        raise InputError(
+            f"{block.plan.layer.name}: its attention is not seen as queries and keys; choose another model"
+        )
     if A.causal:
         return None
     valid = slice(None) if A.mask is None else A.mask[0, 0]
@@ -114,7 +116,7 @@ def scores_of(block: SeenBlock) -> tuple[Tensor, Tensor | slice] | None:
     return (scores if A.bias is None else scores + A.bias[0].double())[:, valid][:, :, valid], valid
 
 
-def _measured(block: SeenBlock) -> dict[str, Tensor]:
+def _measured(block: SampleBlock) -> dict[str, Tensor]:
     seen = scores_of(block)
     if seen is None:
         return {}

@@ -1,13 +1,18 @@
-"""What is known of a block: where its stream can be read, how attention enters it, and why it may have no H."""
+"""The plan of a pass: which arrays are the residual stream, after which part of which block, and how attention enters.
+
+A plan is plain data. It is fitted once, by `oversmooth.trace.study`, and every later batch is only held against it.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torch import Tensor
 
-from oversmooth.anatomy.layer import AttentionLayer, NormPosition
+from oversmooth.anatomy.layer import Anatomy, AttentionLayer, NormPosition
 from oversmooth.theory.operators import AttentionOperator
 
 BY_TOKEN = "gated per token"
@@ -87,12 +92,31 @@ class Event:
     """Whether it norms what it gets: given a multiple, it gives the same."""
 
 
-@dataclass
-class SeenBlock:
-    """What was learned about one call of one block."""
+@dataclass(frozen=True)
+class Site:
+    """A named point of the residual stream: what enters a block (part "enter"), or what a part of it leaves."""
+
+    call: int
+    """How many blocks ran before this one."""
+    stage: int
+    """Index among the block's stages; -1 for what enters."""
+    part: str
+    """The part that precedes it: "enter", "attention", "mlp", "norm"."""
+    block: str
+    """Name of the block's module."""
+    main: bool
+    """Whether it is one of the points a reader looks at: what enters, what attention leaves, the block's end."""
+
+    def __str__(self) -> str:
+        return f"{self.call}.{self.part}"
+
+
+@dataclass(frozen=True)
+class BlockPlan:
+    """What is known of one call of one block."""
 
     layer: AttentionLayer
-    """With the factors that were seen."""
+    """Its attention, with the factors that were observed."""
     stages: list[Stage]
     attention_stage: int | None
     """The stage after the attention sub-layer, its norm included where that stands on the stream; None: not known."""
@@ -102,24 +126,75 @@ class SeenBlock:
     norm_agrees: bool
     """Whether the norm before attention is what anatomy says it is."""
     continues: bool
-    """Whether it started from what the block before it gave."""
+    """Whether it starts from what the block before it gave."""
+    branch: Branch | None = None
+    """What the factors are compared with for other inputs; None: nothing is compared."""
+    undecided: str = ""
+    """Why the theorems do not apply to it: there is then neither ρ nor verdict."""
+
+    def sites(self, call: int) -> list[Site]:
+        """What enters, then one site per stage."""
+        last = len(self.stages) - 1
+        enters = Site(call, -1, "enter", self.layer.block, True)
+        return [enters] + [
+            Site(call, index, stage.part, self.layer.block, index in (self.attention_stage, last))
+            for index, stage in enumerate(self.stages)
+        ]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The blocks of a model in the order in which they run."""
+
+    anatomy: Anatomy
+    """The model's attention layers, as names and weights show them."""
+    blocks: list[BlockPlan]
+    windows: bool = False
+    """Whether some layers keep tokens apart that others connect: windows, and not packed texts."""
+    layouts: dict[str, bool] = field(default_factory=dict)
+    """By name of a block, or of a module inside one: whether it takes (batch, n, d), where that had to be observed."""
+
+    @property
+    def sites(self) -> list[Site]:
+        """Every point where the stream can be read, in order."""
+        return [site for call, block in enumerate(self.blocks) for site in block.sites(call)]
+
+    def undecided(self, calls: Iterable[int], why: str) -> Plan:
+        """The same plan, in which these calls have no H.
+
+        Args:
+            calls: indices of blocks.
+            why: the reason.
+        """
+        calls = set(calls)
+        blocks = [
+            dataclasses.replace(block, undecided=why) if call in calls else block
+            for call, block in enumerate(self.blocks)
+        ]
+        return dataclasses.replace(self, blocks=blocks)
+
+    def __str__(self) -> str:
+        rows = []
+        for call, block in enumerate(self.blocks):
+            steps = ", ".join(
+                f"{stage.part} ({stage.where}{' of ' + stage.module if stage.module else ''})" for stage in block.stages
+            )
+            why = f"; undecided: {block.undecided}" if block.undecided else ""
+            rows.append(f"{call}: {block.layer.block}, norm {block.norm_position}: {steps}{why}")
+        return "\n".join(rows)
+
+
+@dataclass
+class SampleBlock:
+    """One call of one block on the sample that a plan was fitted to, with its arrays."""
+
+    plan: BlockPlan
     A: AttentionOperator | None
     x: Tensor
+    """What entered."""
     y: Tensor
+    """What left."""
     args: Any = field(repr=False)
     kwargs: Any = field(repr=False)
     running: Any = field(default=None, repr=False)
     """The steered pass it was part of, where the model is steered."""
-    branch: Branch | None = None
-    """What the factors are compared with for other inputs; None: nothing is compared."""
-    windows: bool = False
-    """Whether some layers of the stack keep tokens apart that others connect: windows, and not packed texts."""
-    undecided: str = ""
-    """Why the theorems do not apply to it: there is then neither ρ nor verdict."""
-    layouts: dict[str, bool] = field(default_factory=dict)
-    """By name of a block, or of a module inside one: whether it takes (batch, n, d), where that had to be seen."""
-
-    def forget(self) -> None:
-        """Release everything of the size of an input."""
-        self.A = self.args = self.kwargs = self.running = None
-        self.x = self.y = self.x.new_empty(0)

@@ -1,0 +1,218 @@
+"""Which eigenvalue dominates in every head, and in all heads together, per input."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.safety.errors import InputError, about
+from oversmooth.theory.dominance import Dominance, dominance
+from oversmooth.theory.operators import AttentionOperator
+from oversmooth.theory.weights import fold_norm
+from oversmooth.trace.plans import BY_INPUT, BlockPlan, Plan, Site
+from oversmooth.trace.real_rule import real_rule
+from oversmooth.trace.reducers.base import PassFacts, Reducer, fetched
+
+# Reasons kept per layer of its undecided cases.
+_REASONS = 3
+Look = Callable[[int, BlockPlan, AttentionOperator, Tensor, Tensor], None]
+"""Gets the number of the call, the block, A ``(b, heads, n, n)``, W_V and W_O."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to compute of attention, and how."""
+
+    joined: int = 1
+    """Dominance of all heads together is computed for this many inputs, the first ones."""
+    variant: str = "raw"
+    """How the norm before attention enters H: raw, folded or observed."""
+    rule: str = "complex"
+    """Per head: "complex" for eigenvalues as they are, "real" for their real parts alone."""
+    seed: int = 0
+
+
+@dataclass
+class HeadNumbers:
+    """By call. Inputs with fewer than two valid tokens are left out."""
+
+    inverse_sigma: dict[int, Tensor] = field(default_factory=dict)
+    """``(inputs,)``: mean 1/σ of the tokens before the norm."""
+    rho_smooth: dict[int, Tensor] = field(default_factory=dict)
+    rho_rough: dict[int, Tensor] = field(default_factory=dict)
+    """``(inputs, heads)``, as is ``rho_smooth``."""
+    verdict: dict[int, list[list[str]]] = field(default_factory=dict)
+    joined: dict[int, list[tuple[int, float, float, str, float]]] = field(default_factory=dict)
+    """(input, rho_smooth, rho_rough, verdict, residual)."""
+    certified: dict[int, list[int]] = field(default_factory=dict)
+    """By input: heads whose verdict is proven."""
+    undecided_because: dict[int, list[str]] = field(default_factory=dict)
+    """The reasons of the first few undecided cases."""
+
+
+class _Attention(Reducer):
+    """Attention with the weights of its layer, which are read once a layer."""
+
+    attention = True
+
+    def __init__(self) -> None:
+        self._weights: tuple[AttentionLayer, Tensor, Tensor] | None = None
+
+    def weights(self, layer: AttentionLayer) -> tuple[Tensor, Tensor]:
+        """W_V and W_O in float32."""
+        if self._weights is None or self._weights[0] is not layer:
+            self._weights = (layer, layer.W_V.float(), layer.W_O.float())  # one layer at a time
+        return self._weights[1:]
+
+
+class EachAttention(_Attention):
+    """Hands the attention and the weights of every layer to a function.
+
+    Args:
+        look: that function.
+    """
+
+    def __init__(self, look: Look) -> None:
+        super().__init__()
+        self.look = look
+
+    def attend(self, call: int, block: BlockPlan, A: AttentionOperator) -> None:
+        self.look(call, block, A, *self.weights(block.layer))
+
+
+class HeadSpectra(_Attention):
+    """Dominance per head for every input, and for all heads together for the first ones.
+
+    Args:
+        plan: of the model.
+        settings: what to compute.
+        steering: what was done to the model, if anything; dominance is then that of steered attention.
+    """
+
+    result: HeadNumbers
+
+    def __init__(self, plan: Plan, settings: Settings | None = None, steering: Any = None) -> None:
+        super().__init__()
+        self.plan, self.settings, self.steering = plan, settings or Settings(), steering
+        self._found = HeadNumbers()
+        self._start = 0
+        self._sigma: Tensor | None = None
+        self._rows: dict[tuple[str, int], list[Tensor]] = defaultdict(list)
+
+    def begin(self, start: int, inputs: int) -> None:
+        del inputs
+        self._start = start
+
+    def site(self, site: Site, x: Tensor, mask: Tensor | None) -> None:
+        block = self.plan.blocks[site.call]
+        if site.part == "enter" and block.norm_position == "pre":
+            kind = "layer" if block.layer.norm is None else block.layer.norm.kind
+            self._sigma = inverse_sigma(x, kind, mask, block.norm_eps)
+            self._rows["inverse_sigma", site.call].append(self._sigma)
+
+    def attend(self, call: int, block: BlockPlan, A: AttentionOperator) -> None:
+        found, layer = self._found, block.layer
+        if block.undecided:
+            unknown = torch.full(A.shape[:2], torch.nan, device=A.device)
+            self._add(call, unknown, unknown, [["undecided"] * A.shape[1]] * A.shape[0], [0] * A.shape[0])
+            found.undecided_because[call] = [f"undecided: {block.undecided}"]
+            return
+        W_V, W_O = self.weights(layer)
+        W_V = self._with_norm(W_V, block)
+        site = None if self.steering is None else self.steering.site(layer.name)
+        change = None if site is None else site.change(call)
+        with about(layer.name):
+            if self.settings.rule == "real":
+                if change is not None:
+                    raise InputError("rule='real' knows plain attention only, and this model is steered; use 'complex'")
+                self._add(call, *real_rule(A, W_V, W_O, layer.keep))
+            else:
+                heads = dominance(
+                    A, W_V, W_O, per_head=True, residual=layer.keep, change=change, seed=self.settings.seed
+                )
+                proven = [sum(word == "certified" for word in row) for row in heads.certainty]
+                self._add(call, heads.rho_smooth, heads.rho_rough, heads.verdict, proven)
+                self._note_reasons(call, heads)
+            few = self.settings.joined - self._start
+            if few > 0:
+                some = torch.arange(min(few, A.shape[0]), device=A.device)
+                V = W_V[some] if W_V.ndim == 4 else W_V
+                every = dominance(
+                    A.select(some), V, W_O, residual=layer.keep, change=change, limit=False, seed=self.settings.seed
+                )
+                rows = zip(
+                    (some + self._start).tolist(),
+                    every.rho_smooth.tolist(),
+                    every.rho_rough.tolist(),
+                    every.verdict,
+                    every.residual.tolist(),
+                    strict=True,
+                )
+                found.joined.setdefault(call, []).extend(rows)
+
+    def _add(self, call: int, smooth: Tensor, rough: Tensor, verdict: Any, certified: list[int] | None = None) -> None:
+        self._rows["rho_smooth", call].append(smooth.mT)
+        self._rows["rho_rough", call].append(rough.mT)
+        self._found.verdict.setdefault(call, []).extend(verdict)
+        if certified is not None:
+            self._found.certified.setdefault(call, []).extend(certified)
+
+    def _note_reasons(self, call: int, heads: Dominance) -> None:
+        if bool(heads.undecided.any()):
+            words = zip(heads.verdict, heads.reason, strict=True)
+            new = [why for v, r in words for word, why in zip(v, r, strict=True) if word == "undecided"]
+            kept = self._found.undecided_because.setdefault(call, [])
+            kept += new[: _REASONS - len(kept)]
+
+    def _with_norm(self, W_V: Tensor, block: BlockPlan) -> Tensor:
+        norm, variant = block.layer.norm, self.settings.variant
+        if variant == "raw" or block.norm_position != "pre" or norm is None or not block.norm_agrees:
+            return W_V
+        folded = fold_norm(W_V, norm.gamma.to(W_V), kind=norm.kind)
+        if variant == "observed" and self._sigma is not None:
+            folded = folded * self._sigma.to(folded)[:, None, None, None]
+        return folded
+
+    def finish(self, facts: PassFacts) -> None:
+        found, kept = self._found, (facts.lengths > 1).tolist()
+        for (name, call), values in fetched(self._rows).items():
+            getattr(found, name)[call] = values.mT[facts.lengths > 1] if values.ndim > 1 else values[facts.lengths > 1]
+        found.verdict = {call: _those(kept, rows) for call, rows in found.verdict.items()}
+        found.certified = {call: _those(kept, counts) for call, counts in found.certified.items()}
+        found.joined = {call: [row for row in rows if kept[row[0]]] for call, rows in found.joined.items()}
+        for call in facts.varies & set(found.verdict):
+            found.rho_smooth[call] = found.rho_rough[call] = torch.full_like(found.rho_rough[call], torch.nan)
+            found.verdict[call] = [["undecided"] * len(row) for row in found.verdict[call]]
+            found.certified[call] = [0] * len(found.verdict[call])
+            found.undecided_because[call] = [f"undecided: {BY_INPUT}"]
+            found.joined.pop(call, None)
+        self.result = found
+
+
+def _those(kept: list[bool], entries: list[Any]) -> list[Any]:
+    return [entry for entry, stays in zip(entries, kept, strict=True) if stays]
+
+
+def inverse_sigma(x: Tensor, kind: str, mask: Tensor | None, eps: float) -> Tensor:
+    """Mean over tokens of 1/σ, as a norm computes it: about the mean of a token's features (layer) or zero (rms).
+
+    Args:
+        x: ``(b, n, d)``: tokens.
+        kind: of norm, "layer" or "rms".
+        mask: ``(b, n)``: valid tokens; None: all.
+        eps: what the norm adds to σ².
+
+    Returns:
+        ``(b,)``
+    """
+    x = x.float()
+    # Two plain passes: torch's var takes five times as long on a CPU.
+    centred = x if kind == "rms" else x - x.mean(-1, keepdim=True)
+    inverse = (torch.linalg.vector_norm(centred, dim=-1).square() / x.shape[-1] + eps).rsqrt().clamp(max=1e6)
+    return inverse.mean(-1) if mask is None else (inverse * mask).sum(-1) / mask.sum(-1)
