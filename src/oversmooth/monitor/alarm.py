@@ -1,13 +1,15 @@
-"""Alarms: a bound on what is seen, and what happens where it is crossed."""
+"""Alarms: a bound on what is recorded, and what happens where it is crossed."""
 
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from oversmooth.monitor.names import LABELS, TOKENS, Row, depth_of
+from oversmooth.monitor.warning import say
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 
@@ -33,8 +35,8 @@ class Alarm:
         metric: its name, such as "cos", "effective_rank" or "hfc_lfc".
         above: goes off above this.
         below: goes off below this.
-        falls_by: goes off where it is this many times smaller than in the first look.
-        rises_by: goes off where it is this many times larger than in the first look.
+        falls_by: goes off where it is this many times smaller than in the first snapshot.
+        rises_by: goes off where it is this many times larger than in the first snapshot.
         depth: where to look: the number of blocks before it, negative numbers from the end; None: anywhere.
         then: "warn", "stop", or a function that is called with the `Crossing`.
     """
@@ -71,23 +73,14 @@ class Alarm:
         if not callable(then) and then not in ("warn", "stop"):
             raise InputError(f"then of an alarm is {arguments.shown(then)}; give 'warn', 'stop' or a function")
         self.metric, self.depth, self.then = metric, depth, then
-        self._first: list[float | None] | None = None
-        self._on = False
+        self.memory: tuple[list[float | None] | None, bool] = (None, False)
+        """The first snapshot's values, and whether the bound was crossed in the last."""
 
     def fresh(self) -> Alarm:
-        """The same alarm, which has seen nothing yet."""
+        """The same alarm, which remembers nothing yet."""
         one = copy.copy(self)
-        one._first, one._on = None, False
+        one.memory = (None, False)
         return one
-
-    @property
-    def memory(self) -> tuple[list[float | None] | None, bool]:
-        """What it compares with, and whether it is on."""
-        return self._first, self._on
-
-    @memory.setter
-    def memory(self, known: tuple[list[float | None] | None, bool]) -> None:
-        self._first, self._on = known
 
     def check_depth(self, blocks: int) -> None:
         """Refuse a depth that there is not, where it would never go off.
@@ -103,38 +96,28 @@ class Alarm:
                 f"{blocks}, or negative numbers from the end"
             )
 
-    def check_row(self, row: Row) -> None:
-        """Refuse a depth that a look does not have.
-
-        Args:
-            row: the look.
-        """
-        if isinstance(row.get(self.metric), list):
-            self.check_depth(depth_of(self.metric, len(row[self.metric])) - 1)
-
     def look(self, row: Row) -> Crossing | None:
-        """The crossing, where this look is the first beyond the bound.
+        """The crossing, where this snapshot is the first beyond the bound.
 
         Args:
-            row: the look.
+            row: the snapshot.
         """
         if self.metric not in row:
             return None
         value = row[self.metric]
         values = value if isinstance(value, list) else [value]
-        if self._first is None:
-            self._first = values
+        first, on = self.memory
+        first = values if first is None else first
         worst: tuple[float, int, float] | None = None
         for index, one in enumerate(values):
             depth = depth_of(self.metric, index)
             if one is None or self.depth not in (None, depth, index - len(values)):
                 continue
-            first = self._first[index] if index < len(self._first) else None
-            over = self._beyond(one, first)
+            over = self._beyond(one, first[index] if index < len(first) else None)
             if over > 0 and (worst is None or over > worst[0]):
                 worst = (over, depth, one)
-        before, self._on = self._on, worst is not None
-        if worst is None or before:
+        self.memory = (first, worst is not None)
+        if worst is None or on:
             return None
         _, depth, one = worst
         text = self._text(row["step"], depth if isinstance(value, list) else None, one)
@@ -163,6 +146,53 @@ class Alarm:
 
     def __repr__(self) -> str:
         return f"Alarm({self.metric!r}, {self.kind}={self.bound:g})"
+
+
+class Alarms:
+    """The alarms of one monitor.
+
+    Args:
+        alarms: copies are made, which remember nothing yet.
+        attempt: calls a function and warns where it fails.
+        warn: of something, once.
+    """
+
+    def __init__(
+        self, alarms: Iterable[Alarm], attempt: Callable[[Callable[[], Any], str], Any], warn: Callable[[str], None]
+    ) -> None:
+        self.alarms = [alarm.fresh() for alarm in alarms]
+        self.attempt, self.warn = attempt, warn
+        self.crossings: list[Crossing] = []
+        self.should_stop = False
+
+    def remember(self, rows: Iterable[Row]) -> None:
+        """Begin anew, with what a run showed so far: alarms compare with its first snapshot."""
+        self.alarms = [alarm.fresh() for alarm in self.alarms]
+        for row in rows:
+            for alarm in self.alarms:
+                alarm.look(row)
+
+    def look(self, row: Row) -> None:
+        """Warn, ask the training to stop, or call a function where a bound is crossed."""
+        for alarm in self.alarms:
+            seen = row.get(alarm.metric)
+            if isinstance(seen, list):
+                blocks = depth_of(alarm.metric, len(seen)) - 1
+                self.attempt(functools.partial(alarm.check_depth, blocks), "an alarm cannot go off")
+                if seen and all(value is None for value in seen):
+                    self.warn(
+                        f"{alarm.metric} is no number at any depth, so no alarm can see it: NaN, or inputs too short"
+                    )
+            if (crossing := alarm.look(row)) is not None:
+                self.crossings.append(crossing)
+                self._act(crossing)
+
+    def _act(self, crossing: Crossing) -> None:
+        if callable(crossing.then):
+            self.attempt(lambda: crossing.then(crossing), "the function of an alarm failed")
+            return
+        self.should_stop |= crossing.then == "stop"
+        say(f"alarm at {crossing.text}" + ("; training is asked to stop" if crossing.then == "stop" else ""))
 
 
 def checked(alarms: Any) -> list[Alarm]:
