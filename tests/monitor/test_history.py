@@ -11,7 +11,7 @@ from support.nightly import nightly
 
 import oversmooth
 from oversmooth.monitor import History, JSONLines, Monitor, MonitorWarning, TensorBoard, WandB
-from oversmooth.monitor.alarm import Crossing
+from oversmooth.monitor.alarm import Alarms, Crossing
 from oversmooth.monitor.names import keys
 
 
@@ -114,20 +114,19 @@ ALARMS = [
 
 @pytest.mark.parametrize(("bound", "values", "steps"), ALARMS)
 def test_alarms_go_off_where_the_bound_is_crossed_and_not_again_until_it_came_back(bound, values, steps):
-    alarm = oversmooth.Alarm("cos", **bound)
-    off = [
-        crossing for step, v in enumerate(values, 1) if (crossing := alarm.look({"step": step, "cos": [1.0, v][1:]}))
-    ]
-    assert [crossing.step for crossing in off] == steps
+    alarms = Alarms([oversmooth.Alarm("cos", **bound, then=lambda _: None)], lambda act, _: act(), pytest.fail)
+    for step, v in enumerate(values, 1):
+        alarms.look({"step": step, "cos": [v]})
+    assert [crossing.step for crossing in alarms.crossings] == steps
 
 
 def test_alarms_look_where_they_are_told():
     row = {"step": 1, "cos": [0.1, 0.99, 0.2]}
-    assert oversmooth.Alarm("cos", above=0.9).look(row).depth == 1
-    assert oversmooth.Alarm("cos", above=0.9, depth=-1).look(row) is None
-    assert oversmooth.Alarm("cos", above=0.9, depth=-2).look(row).value == 0.99
-    assert oversmooth.Alarm("asymmetry", above=0.5).look({"step": 1, "asymmetry": [0.1, 0.9]}).depth == 2
-    assert oversmooth.Alarm("cos", above=0.9).look({"step": 1}) is None
+    assert oversmooth.Alarm("cos", above=0.9).crossing(row)[0].depth == 1
+    assert oversmooth.Alarm("cos", above=0.9, depth=-1).crossing(row)[0] is None
+    assert oversmooth.Alarm("cos", above=0.9, depth=-2).crossing(row)[0].value == 0.99
+    assert oversmooth.Alarm("asymmetry", above=0.5).crossing({"step": 1, "asymmetry": [0.1, 0.9]})[0].depth == 2
+    assert oversmooth.Alarm("cos", above=0.9).crossing({"step": 1})[0] is None
 
 
 def test_alarms_warn_call_and_stop():
@@ -164,7 +163,7 @@ def test_an_alarm_that_can_never_go_off_is_named():
         Monitor(watched.Own(), passing=True, blocks="layers.*", alarms=alarm)
     with pytest.warns(MonitorWarning, match="an alarm cannot go off: depth of an alarm for cos is 9"):
         Monitor(watched.Own(), probe=watched.probe(), blocks="layers.*", alarms=alarm).look(1)
-    assert oversmooth.Alarm("verified", below=0.5).look({"step": 3, "verified": 0.0}).text == (
+    assert oversmooth.Alarm("verified", below=0.5).crossing({"step": 3, "verified": 0.0})[0].text == (
         "step 3: whether every promise of steering holds is 0, below 0.5"
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,6 +11,9 @@ from oversmooth.monitor.names import LABELS, TOKENS, Row, depth_of
 from oversmooth.monitor.warning import say
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
+
+Memory = tuple[list[float | None] | None, bool]
+"""What an alarm compares with, the first snapshot, and whether the last one was beyond the bound."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Alarm:
         below: goes off below this.
         falls_by: goes off where it is this many times smaller than in the first snapshot.
         rises_by: goes off where it is this many times larger than in the first snapshot.
-        depth: where to look: the number of blocks before it, negative numbers from the end; None: anywhere.
+        depth: where: the number of blocks before it, negative numbers from the end; None: anywhere.
         then: "warn", "stop", or a function that is called with the `Crossing`.
     """
 
@@ -73,21 +75,9 @@ class Alarm:
         if not callable(then) and then not in ("warn", "stop"):
             raise InputError(f"then of an alarm is {arguments.shown(then)}; give 'warn', 'stop' or a function")
         self.metric, self.depth, self.then = metric, depth, then
-        self.memory: tuple[list[float | None] | None, bool] = (None, False)
-        """The first snapshot's values, and whether the bound was crossed in the last."""
-
-    def fresh(self) -> Alarm:
-        """The same alarm, which remembers nothing yet."""
-        one = copy.copy(self)
-        one.memory = (None, False)
-        return one
 
     def check_depth(self, blocks: int) -> None:
-        """Refuse a depth that there is not, where it would never go off.
-
-        Args:
-            blocks: how many there are.
-        """
+        """Refuse a depth that a model of so many blocks does not have, where it would never go off."""
         least = 0 if self.metric in TOKENS else 1
         deepest = blocks - least + 1
         if self.depth is not None and not (least <= self.depth <= blocks or -deepest <= self.depth < 0):
@@ -96,18 +86,13 @@ class Alarm:
                 f"{blocks}, or negative numbers from the end"
             )
 
-    def look(self, row: Row) -> Crossing | None:
-        """The crossing, where this snapshot is the first beyond the bound.
-
-        Args:
-            row: the snapshot.
-        """
+    def crossing(self, row: Row, memory: Memory = (None, False)) -> tuple[Crossing | None, Memory]:
+        """The crossing, where this snapshot is the first beyond the bound; and what to remember."""
         if self.metric not in row:
-            return None
+            return None, memory
         value = row[self.metric]
         values = value if isinstance(value, list) else [value]
-        first, on = self.memory
-        first = values if first is None else first
+        first, on = values if memory[0] is None else memory[0], memory[1]
         worst: tuple[float, int, float] | None = None
         for index, one in enumerate(values):
             depth = depth_of(self.metric, index)
@@ -116,23 +101,19 @@ class Alarm:
             over = self._beyond(one, first[index] if index < len(first) else None)
             if over > 0 and (worst is None or over > worst[0]):
                 worst = (over, depth, one)
-        self.memory = (first, worst is not None)
         if worst is None or on:
-            return None
+            return None, (first, worst is not None)
         _, depth, one = worst
         text = self._text(row["step"], depth if isinstance(value, list) else None, one)
-        return Crossing(self.metric, row["step"], depth, one, text, self.then)
+        return Crossing(self.metric, row["step"], depth, one, text, self.then), (first, True)
 
     def _beyond(self, value: float, first: float | None) -> float:
         """How far beyond the bound; positive where it is crossed."""
-        if self.kind == "above":
-            return value - self.bound
-        if self.kind == "below":
-            return self.bound - value
+        if self.kind in ("above", "below"):
+            return value - self.bound if self.kind == "above" else self.bound - value
         if first is None or first <= 0:
             return 0.0
-        ratio = first / max(value, 1e-300) if self.kind == "falls_by" else value / first
-        return ratio - self.bound
+        return (first / max(value, 1e-300) if self.kind == "falls_by" else value / first) - self.bound
 
     def _text(self, step: int, depth: int | None, value: float) -> str:
         where = "" if depth is None else " before the first block" if depth == 0 else f" after block {depth}"
@@ -152,38 +133,36 @@ class Alarms:
     """The alarms of one monitor.
 
     Args:
-        alarms: copies are made, which remember nothing yet.
+        alarms: they remember nothing yet.
         attempt: calls a function and warns where it fails.
         warn: of something, once.
     """
 
     def __init__(
-        self, alarms: Iterable[Alarm], attempt: Callable[[Callable[[], Any], str], Any], warn: Callable[[str], None]
+        self, alarms: list[Alarm], attempt: Callable[[Callable[[], Any], str], Any], warn: Callable[[str], None]
     ) -> None:
-        self.alarms = [alarm.fresh() for alarm in alarms]
-        self.attempt, self.warn = attempt, warn
+        self.alarms, self.attempt, self.warn = alarms, attempt, warn
+        self.memory: list[Memory] = [(None, False)] * len(alarms)
         self.crossings: list[Crossing] = []
         self.should_stop = False
 
     def remember(self, rows: Iterable[Row]) -> None:
         """Begin anew, with what a run showed so far: alarms compare with its first snapshot."""
-        self.alarms = [alarm.fresh() for alarm in self.alarms]
+        self.memory = [(None, False)] * len(self.alarms)
         for row in rows:
-            for alarm in self.alarms:
-                alarm.look(row)
+            self.memory = [alarm.crossing(row, one)[1] for alarm, one in zip(self.alarms, self.memory, strict=True)]
 
     def look(self, row: Row) -> None:
-        """Warn, ask the training to stop, or call a function where a bound is crossed."""
-        for alarm in self.alarms:
-            seen = row.get(alarm.metric)
-            if isinstance(seen, list):
-                blocks = depth_of(alarm.metric, len(seen)) - 1
+        """Warn, ask the training to stop, or call a function where a snapshot crosses a bound."""
+        for place, alarm in enumerate(self.alarms):
+            values = row.get(alarm.metric)
+            if isinstance(values, list):
+                blocks = depth_of(alarm.metric, len(values)) - 1
                 self.attempt(functools.partial(alarm.check_depth, blocks), "an alarm cannot go off")
-                if seen and all(value is None for value in seen):
-                    self.warn(
-                        f"{alarm.metric} is no number at any depth, so no alarm can see it: NaN, or inputs too short"
-                    )
-            if (crossing := alarm.look(row)) is not None:
+                if values and all(value is None for value in values):
+                    self.warn(f"{alarm.metric} is no number at any depth, so an alarm is blind: NaN, or short inputs")
+            crossing, self.memory[place] = alarm.crossing(row, self.memory[place])
+            if crossing is not None:
                 self.crossings.append(crossing)
                 self._act(crossing)
 

@@ -197,11 +197,9 @@ class Monitor:
         row: Row | None = self._guarded(lambda: self._recorded(step))
         if self._is_together():
             every: list[Any] = [None] * dist.get_world_size()
-            mine = (row, [alarm.memory for alarm in self.alarms.alarms])
-            dist.all_gather_object(every, mine)  # those that failed too: nobody waits in vain
+            dist.all_gather_object(every, (row, self.alarms.memory))  # those that failed too: nobody waits in vain
             row = mean_over([recorded for recorded, _ in every])
-            for alarm, memory in zip(self.alarms.alarms, every[0][1], strict=True):
-                alarm.memory = memory  # of the first process, which alone knows what was before a restart
+            self.alarms.memory = every[0][1]  # the first process alone knows what was before a restart
         if row is not None:
             self._guarded(lambda: self._keep(row))
         return row

@@ -252,7 +252,7 @@ def _settings() -> Iterator[Case]:
         "anatomy.locate": (lambda **given: oversmooth.anatomy.locate(_model(), **given), ("stack", "heads", "norm")),
         "Monitor": (
             lambda **given: oversmooth.Monitor(**{"model": _model(), **given}),
-            [*inspect.signature(oversmooth.Monitor).parameters, *inspect.signature(MonitorConfig).parameters],
+            inspect.signature(oversmooth.Monitor).parameters | inspect.signature(MonitorConfig).parameters,
         ),
     }
     for name, (call, names) in calls.items():
