@@ -97,37 +97,33 @@ class History:
         Raises:
             OSError: it could not be written; it is in memory all the same.
         """
+        earlier = [one for one in self.rows if one["step"] < row["step"]]
         # A file that is gone on with may end in half a line, which nothing may be added to.
-        fresh = not self.rows or self._resumed
-        cut = self.cut(row["step"] - 1, write=False)
-        self.rows.append(row)
-        if self.path is None:
-            return
-        if cut or fresh:
-            self._rewrite()
-            self._resumed = False
-        else:
+        appends = bool(earlier) and len(earlier) == len(self.rows) and not self._resumed
+        self.rows = [*earlier, row]
+        if self.path is not None and appends:
             append_line(self.path, json_text(row))
+        else:
+            self._rewrite()
 
-    def cut(self, step: int, *, write: bool = True) -> bool:
-        """Drop snapshots after a step; whether there were any.
+    def cut(self, step: int) -> None:
+        """Drop snapshots after a step.
 
         Args:
             step: the last that stays.
-            write: whether the file follows at once.
         """
         kept = [row for row in self.rows if row["step"] <= step]
-        cut = len(kept) < len(self.rows)
-        self.rows = kept
-        if cut and write and self.path is not None:
+        if len(kept) < len(self.rows):
+            self.rows = kept
             self._rewrite()
-        return cut
 
     def _rewrite(self) -> None:
-        assert self.path is not None
+        if self.path is None:
+            return
         lines = [{"about": self.about}, *self.rows] if self.about else self.rows
         with whole_file(self.path) as temporary:
             temporary.write_text("".join(json_text(line) + "\n" for line in lines), encoding="utf-8")
+        self._resumed = False
 
     def curve(self, metric: str, step: int | None = None) -> list[float | None]:
         """A metric by depth.

@@ -27,7 +27,7 @@ from oversmooth.trace import Observer, study
 from oversmooth.trace.axes import axes_checked
 from oversmooth.trace.catch import Caught
 from oversmooth.trace.collect import Look
-from oversmooth.trace.depths import Depths, SeenStream, every_stream
+from oversmooth.trace.depths import Depths, every_stream
 from oversmooth.trace.observations import Observations, Settings
 from oversmooth.trace.padding import HeardPadding, Padding, UnknownPaddingError, decodes, mask_of
 from oversmooth.trace.stages import SeenBlock
@@ -36,6 +36,8 @@ from oversmooth.trace.watch import Watch
 T = TypeVar("T")
 Valid = Callable[[Tensor], Tensor | None]
 """Receives what enters the first block and returns which of its tokens are valid, ``(batch, n)``; None: all."""
+Seen = Callable[[int, Tensor, Tensor, Tensor | None], None]
+"""Receives the depth, the array as blocks pass it on, its tokens ``(batch, n, d)``, and which of them are valid."""
 Row = dict[str, list[float | None]]
 _PARTS = ("attention", "mlp", "norm")
 
@@ -98,19 +100,16 @@ class Probe:
         """Metrics of the tokens at every depth, mean over inputs; and the names of the blocks as they ran."""
 
         def measured(valid: Valid) -> tuple[dict[str, list[float]], list[str]]:
-            depths, mask = Depths(ranks=ranks, cosines=bool({"cos", "abs_cos"} & set(names))), None
+            depths = Depths(ranks=ranks, cosines=bool({"cos", "abs_cos"} & set(names)))
 
-            def seen(depth: int, x: Tensor, batch_first: bool) -> None:
-                nonlocal mask
-                x = x if batch_first else x.transpose(0, 1)
-                if depth == 0:
-                    mask = valid(x)
-                    if x.shape[1] < 2 or (mask is not None and not bool((mask.sum(-1) > 1).any())):
-                        raise InputError("every input of the probe has fewer than two valid tokens; give longer ones")
-                depths.add(depth, x, mask_of(x, mask))
+            def seen(depth: int, _: Tensor, tokens: Tensor, mask: Tensor | None) -> None:
+                none = tokens.shape[1] < 2 or (mask is not None and not bool((mask.sum(-1) > 1).any()))
+                if depth == 0 and none:
+                    raise InputError("every input of the probe has fewer than two valid tokens; give longer ones")
+                depths.add(depth, tokens, mask)
 
             with self._apart():
-                _, ran = self._streamed(seen)
+                _, ran = self._streamed(valid, seen)
             silent = [name for name, _ in self.model.blocks if name not in ran]
             if silent:
                 raise InputError(
@@ -127,41 +126,43 @@ class Probe:
             raise InputError("gradients by band of a sharded model come from the training batch alone; leave them out")
 
         def measured(valid: Valid) -> Row:
-            streams: list[tuple[Tensor, bool]] = []
-            mask: Tensor | None = None
+            streams: list[tuple[Tensor, bool, Tensor | None]] = []
 
-            def seen(depth: int, x: Tensor, batch_first: bool) -> None:
-                nonlocal mask
+            def seen(depth: int, x: Tensor, tokens: Tensor, mask: Tensor | None) -> None:
                 if depth:
-                    streams.append((x, batch_first))
-                else:
-                    mask = valid(x if batch_first else x.transpose(0, 1))
+                    streams.append((x, tokens is x, mask))
 
             with self._apart(gradients=True):
-                out, _ = self._streamed(seen)
+                out, _ = self._streamed(valid, seen)
                 loss = self._loss_of(out)
-                wanted = [x for x, _ in streams if x.requires_grad]
+                wanted = [x for x, _, _ in streams if x.requires_grad]
                 if not wanted:
-                    raise InputError(
-                        "no block of this model has a gradient: all before the loss is frozen; leave them out"
-                    )
+                    raise InputError("no block has a gradient: all before the loss is frozen; leave them out")
                 # Of these arrays alone: no parameter gets a .grad.
                 known = dict(zip(map(id, wanted), torch.autograd.grad(loss, wanted, allow_unused=True), strict=True))
             row: Row = {"gradient_norm": [], "gradient_hfc": []}
-            for x, batch_first in streams:
+            for x, batch_first, mask in streams:
                 gradient = known.get(id(x))
-                if gradient is not None:
-                    gradient = gradient if batch_first else gradient.transpose(0, 1)
-                found = (None, None) if gradient is None else map(plain, band_norms(gradient, mask_of(gradient, mask)))
+                if gradient is not None and not batch_first:
+                    gradient = gradient.transpose(0, 1)
+                found = (None, None) if gradient is None else map(plain, band_norms(gradient, mask))
                 for values, value in zip(row.values(), found, strict=True):
                     values.append(value)
             return row
 
         return self._knowing_padding(measured)
 
-    def _streamed(self, seen: SeenStream) -> tuple[Any, list[str]]:
-        """What the model returns, and the names of the blocks that ran. seen: receives the tokens of every depth."""
-        with axes_checked(self.model.module, self.model.blocks), every_stream(self.model.blocks, seen) as ran:
+    def _streamed(self, valid: Valid, seen: Seen) -> tuple[Any, list[str]]:
+        """One pass: what the model returns, and the names of the blocks that ran."""
+        mask: Tensor | None = None
+
+        def at(depth: int, x: Tensor, batch_first: bool) -> None:
+            nonlocal mask
+            tokens = x if batch_first else x.transpose(0, 1)
+            mask = valid(tokens) if depth == 0 else mask
+            seen(depth, x, tokens, mask_of(tokens, mask))
+
+        with axes_checked(self.model.module, self.model.blocks), every_stream(self.model.blocks, at) as ran:
             return self.run(), ran
 
     def _knowing_padding(self, measured: Callable[[Valid], T]) -> T:
