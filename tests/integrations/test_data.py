@@ -80,7 +80,7 @@ WRONG = [
     ({"together": "yes"}, "together is 'yes'; give True or False"),
     ({"heads": 0}, "heads is 0; give a whole number, 1 or more"),
     ({"blocks": 3}, "blocks is 3; give part of the names"),
-    ({"use_training_batch": True, "parts": 1}, "parts cannot be had of the training batch"),
+    ({"use_training_batch": True, "parts": 1}, "changes by part cannot be had of the training batch"),
     ({"history": 3}, "history is a number; give the path"),
     ({"alarms": oversmooth.Alarm("asymmetry", above=1)}, "an alarm is for asymmetry, which is not recorded"),
 ]

@@ -371,7 +371,7 @@ def refused():
     )
     yield "spectra", lambda: Monitor(model, x, blocks="layers.*", spectra=1), "spectra need attention that is known"
     yield "no metric", lambda: Monitor(known, x, tokens=("rank",)), "one of tokens is 'rank'; choose"
-    yield "parts", lambda: Monitor(known, passing=True, parts=1), "parts cannot be had of the training batch"
+    yield "parts", lambda: Monitor(known, passing=True, parts=1), "changes by part cannot be had of the training batch"
     yield "alarm", lambda: oversmooth.Alarm("loss", above=1), "an alarm's metric is 'loss'; choose one of hfc_lfc"
     yield "no bound", lambda: oversmooth.Alarm("cos"), "has 0 bounds; give one of above, below"
     yield "factor", lambda: oversmooth.Alarm("cos", falls_by=0.5), "falls_by of an alarm is 0.5; give a factor over 1"

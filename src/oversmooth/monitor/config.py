@@ -26,7 +26,10 @@ _NAMES = {
     "gradients": ("gradient_norm", "gradient_hfc"),
 }
 """By setting that says how often: what it adds to a snapshot."""
-_BY_PROBE = {"parts": "parts", "dominance": "dominance", "joined": "joined spectra"}
+ATTENTION = {
+    "parts": "changes by part", "dominance": "shares of dominance", "joined": "joined spectra", "spectra": "spectra",
+}  # fmt: skip
+"""By setting: what needs attention that is known, in words; all but the last a probe, too."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +115,10 @@ class MonitorConfig:
         if self.tokens and set(self.tokens) <= set(RANKS) and not self.ranks:
             raise InputError("ranks is 0 and tokens ask for ranks alone; give the number of inputs to compute them of")
         if self.use_training_batch:
-            for what in ("abs_cos", *_BY_PROBE):
+            for what in ("abs_cos", "parts", "dominance", "joined"):
                 if what in self.tokens or getattr(self, what, False):
-                    what = _BY_PROBE.get(what, what)
-                    raise InputError(f"{what} cannot be had of the training batch; give a probe, or leave it out")
+                    words = ATTENTION.get(what, what)
+                    raise InputError(f"{words} cannot be had of the training batch; give a probe, or leave it out")
         recorded = {*self.tokens, *(name for what, names in _NAMES.items() if getattr(self, what) for name in names)}
         for alarm in self.alarms:
             if alarm.metric not in recorded:
@@ -123,6 +126,11 @@ class MonitorConfig:
                     f"an alarm is for {alarm.metric}, which is not recorded; choose one of "
                     f"{', '.join(sorted(recorded))}, or have it recorded"
                 )
+
+    @property
+    def ranked(self) -> int:
+        """Inputs whose ranks are computed; 0 where no metric of rank is asked for."""
+        return self.ranks if {*self.tokens} & {*RANKS} else 0
 
     def due(self, nth: int) -> dict[str, bool]:
         """Which of what is not in each snapshot is in the n-th, by setting."""

@@ -47,7 +47,6 @@ class JoinedSpectra:
     def begin(self, probe: Probe, step: int) -> None:
         """Copy what is needed, and go to work. step: the number of the snapshot."""
         if self._thread is None:
-            probe.model.known("joined spectra")
             # As a daemon, so that a program may end before it does.
             self._thread = threading.Thread(target=self._work, args=(_copies(probe), step), daemon=True)
             self._thread.start()

@@ -14,7 +14,7 @@ from oversmooth.anatomy.live import check_is_module, unwrapped
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.monitor import weights
 from oversmooth.monitor.alarm import Alarms, Crossing
-from oversmooth.monitor.config import RANKS, MonitorConfig, configured
+from oversmooth.monitor.config import ATTENTION, MonitorConfig, configured
 from oversmooth.monitor.history import History
 from oversmooth.monitor.joined import JoinedSpectra
 from oversmooth.monitor.model import MonitoredModel, full_precision
@@ -72,9 +72,8 @@ class Monitor:
         start: int | None = None,
         **settings: Any,
     ) -> None:
-        self.config = config = configured(
-            "Monitor", config, settings if every is None else {"every": every, **settings}
-        )
+        given = settings if every is None else {"every": every, **settings}
+        self.config = config = configured("Monitor", config, given)
         self.steps = 0 if start is None else arguments.whole(start, "start")
         """Steps done so far."""
         if (probe is None) != config.use_training_batch:
@@ -88,10 +87,9 @@ class Monitor:
         """Why snapshots failed, each reason once."""
         self.alarms = Alarms(config.alarms, self._guarded, self._warn)
         self.loggers = Loggers(config.sinks, self._warn)
-        for what in ("parts", "spectra", "dominance", "joined"):
+        for what, words in ATTENTION.items():
             if getattr(config, what):
-                words = {"parts": "changes by part", "dominance": "shares of dominance", "joined": "joined spectra"}
-                self.model.known(words.get(what, what))
+                self.model.known(words)
         self.probe = None if probe is None else Probe(self.model, probe, config.loss)
         self.recorder: TrainingBatchRecorder | None = None
         if config.use_training_batch:
@@ -118,7 +116,7 @@ class Monitor:
             self.recorder = TrainingBatchRecorder(
                 self.model.module,
                 self.model.blocks,
-                ranks=config.ranks if {*config.tokens} & {*RANKS} else 0,
+                ranks=config.ranked,
                 gradients=bool(config.gradients),
                 scaler=config.scaler,
             )
@@ -218,7 +216,7 @@ class Monitor:
                 self._warn(note)
         elif self.probe is not None:
             probe = self.probe
-            found, self.history.about["blocks"] = probe.tokens(self.config.tokens, self.config.ranks)
+            found, self.history.about["blocks"] = probe.tokens(self.config.tokens, self.config.ranked)
             if due["parts"] or due["dominance"]:
                 found |= self._part(lambda: probe.by_attention(parts=due["parts"], dominance=due["dominance"]))
             if due["gradients"]:

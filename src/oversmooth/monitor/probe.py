@@ -205,7 +205,6 @@ class Probe:
 
     def by_attention(self, *, parts: bool, dominance: bool) -> Row:
         """Change of log HFC/LFC through each sublayer; the share of (input, layer, head) triples that smooth."""
-        self.model.known("changes by sublayer" if parts else "shares of dominance")
         blocks, seen = self.observed(attention=dominance)
         calls = range(len(blocks))
         found: Row = {}
@@ -227,7 +226,7 @@ class Probe:
             attention: whether attention is captured, and not the residual stream alone.
             look: receives every layer's attention, in place of dominance.
         """
-        anatomy = self.model.known("sublayers and attention")
+        anatomy = self.model.known("sublayers")
         reader = Padding(self.model.module, decodes([name for name, _ in self.model.blocks]))
         valid = reader.of(*self._arguments(self.given))
         mask = None if valid is None else valid.bool()

@@ -72,7 +72,6 @@ class TrainingBatchRecorder:
     def __init__(
         self, model: nn.Module, blocks: Sequence[tuple[str, nn.Module]], *, ranks: int, gradients: bool, scaler: Any
     ) -> None:
-        check_not_compiled(model)
         self.model, self.names, self.key, self.due = model, [name for name, _ in blocks], id(self), False
         self.inputs, self.current, self.samples = _Inputs(model, blocks), _Pass(), Samples(ranks)
         self.gradients = _Gradients(gradients, scaler)
