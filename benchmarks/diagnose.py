@@ -68,9 +68,7 @@ def forward(data: str) -> dict[str, float]:
 
 @torch.no_grad()
 def observed(data: str, ranks: int) -> dict[str, float]:
-    from oversmooth.trace.observations import Settings
-
-    from oversmooth.trace import Observer
+    from oversmooth import trace
 
     model, batches = deit(data)
     plan = trace.plan(model, batches[0])
