@@ -12,11 +12,10 @@ from oversmooth.safety.errors import InputError
 from oversmooth.theory import asymmetry
 from oversmooth_papers.tables import cells
 from oversmooth_papers.tables.filling import Running
-from oversmooth_papers.tables.text import figures, glue, masked, variants
-from oversmooth_papers.tables.text.causal import Causal
+from oversmooth_papers.tables.text import figures, glue
+from oversmooth_papers.tables.text import language_models as variants
 from oversmooth_papers.tables.text.glue import NOTHING, Glue, told_apart
-from oversmooth_papers.tables.text.masked import Masked
-from oversmooth_papers.tables.text.wikitext import Wikitext
+from oversmooth_papers.tables.text.language_models import Causal, Masked, Wikitext
 from oversmooth_papers.tasks.glue.recipe import TASKS, TOLD
 from oversmooth_papers.tasks.language import recipe as language
 from oversmooth_papers.tasks.language.data import load_text
@@ -135,7 +134,7 @@ def test_text_is_trained_tuned_and_drawn(monkeypatch, capsys, tmp_path):
     """All of it, with models of a second each."""
     monkeypatch.setenv("COLUMNS", "200")
     small = replace(TINY, shape=replace(TINY.shape, causal=False))
-    monkeypatch.setattr(masked.Masked, "small", small)
+    monkeypatch.setattr(Masked, "small", small)
     monkeypatch.setattr(glue.Glue, "tasks", lambda _self: ["following"])
     given = ("--quick", "--results", tmp_path, "--device", "cpu")
     assert run(monkeypatch, "reproduce", "text", "glue", *given) == 2

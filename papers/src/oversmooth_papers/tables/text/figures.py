@@ -19,10 +19,7 @@ from oversmooth.report import figures
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.figures import fig2, fig3, fig5, table_charts
 from oversmooth_papers.tables.cells import Cell, fitted_to_kept, model_path, read_kept
-from oversmooth_papers.tables.text.causal import Causal
-from oversmooth_papers.tables.text.masked import Masked
-from oversmooth_papers.tables.text.variants import CASES, TextTable
-from oversmooth_papers.tables.text.wikitext import Wikitext
+from oversmooth_papers.tables.text.language_models import CASES, Causal, Masked, TextTable, Wikitext
 
 TABLES_OF_MODELS: dict[str, type[TextTable]] = {"causal": Causal, "wikitext": Wikitext, "masked": Masked}
 _MODES = ("plain", "smooth", "sharpen")
