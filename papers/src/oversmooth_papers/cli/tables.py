@@ -130,20 +130,19 @@ def _fill(
     from oversmooth.safety import files
     from oversmooth_papers.tables.cells import chosen
     from oversmooth_papers.tasks.images.data import Splits, first_of_test
-    from oversmooth_papers.tasks.registry import check_fits, fitted
 
     files.check_folder(results)  # before the data is read, which takes a while
     with leaves_when_asked() if table.trains else contextlib.nullcontext():
         loaded = load(how["data"], recipes[0]) if table.loads_data else None
         if table.loads_data and (table.quick or (table.fits_data and how["data"] != table.default_data)):
-            recipes = [fitted(recipe, loaded) for recipe in recipes]
+            recipes = [recipe.fitted(loaded) for recipe in recipes]
             loaded = first_of_test(loaded, table.quick_test_images) if isinstance(loaded, Splits) else loaded
         if table.quick and how["at_once"] > 1:
             say("--quick runs one cell after the other: they take less than starting a process for each")
             how["at_once"] = 1
         wanted = chosen(recipes, words, table.names_of)
         for recipe in wanted if table.loads_data else ():
-            check_fits(recipe, loaded)
+            recipe.check_fits(loaded)
         with progress() if table.trains else parts_done(table.progress_unit) as on_progress:
             from oversmooth_papers.tables.filling import Running
 
