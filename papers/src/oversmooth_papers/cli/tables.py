@@ -17,10 +17,8 @@ import typer
 
 from oversmooth.cli.app import out, parts_done
 from oversmooth.cli.examples import EXAMPLES
-from oversmooth_papers.cli.neutreno import neutreno
 from oversmooth_papers.cli.options import changing_option, own_option, parameters_of, take
-from oversmooth_papers.cli.reproduce import reproduce, tell, write_page
-from oversmooth_papers.cli.text import text
+from oversmooth_papers.cli.reproduce import neutreno, reproduce, tell, text, write_page
 from oversmooth_papers.cli.train import Device, Force, OnNan, leave, leaves_when_asked, load, progress, say
 from oversmooth_papers.engine.options import option_fields
 from oversmooth_papers.tables.base import Table

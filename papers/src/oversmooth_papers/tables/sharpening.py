@@ -77,7 +77,8 @@ class Sharpening(SharpeningTable):
         for pair, values in differences.items():
             p = "primary" if pair == PRIMARY else _shown(adjusted[SECONDARY.index(pair)])
             shown = table_text.over_seeds(values, "+.2f", spread_form=".2f", count="always")
-            rows.append([f"{pair[0]} − {pair[1]}", shown, interval_in_words(values), p, self.whose()])
+            within = "–" if (ends := interval(values)) is None else f"{ends[0]:+.2f} to {ends[1]:+.2f}"
+            rows.append([f"{pair[0]} − {pair[1]}", shown, within, p, self.whose()])
         return ["", "accuracy, %; difference, points", "95% t interval", "Holm's p", "whose"], rows
 
 
@@ -93,11 +94,6 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
 
     half = student_quantile(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
     return statistics.fmean(values) - half, statistics.fmean(values) + half
-
-
-def interval_in_words(values: Sequence[float]) -> str:
-    ends = interval(values)
-    return "–" if ends is None else f"{ends[0]:+.2f} to {ends[1]:+.2f}"
 
 
 def _p_value(differences: Sequence[float]) -> float | None:
