@@ -169,7 +169,7 @@ def _parameters(table: type[Table]) -> list[Parameter]:
         "data": Annotated[str | None, typer.Option(help=table.data_help, show_default=table.default_data)],
     }
     gone = {"table", "own"} | (set() if table.trains else {"cells", "at_once", "minutes", "on_nan"})
-    gone |= (set() if table.at_once_allowed else {"at_once"}) | (set() if table.loads_data else {"data"})
+    gone |= set() if table.loads_data else {"at_once", "data"}
     shared = [one for one in parameters_of(_reproduce) if one.name not in gone]
     parameters = [one.replace(annotation=helps.get(one.name, one.annotation)) for one in shared]
     added = [(own_option(table, field.name), field.metadata["after"]) for field in option_fields(table)]

@@ -54,7 +54,6 @@ class Glue(Table):
     group = "text"
     asks_unknowns = False
     loads_data = False
-    at_once_allowed = False
     keeps_models = False
     cells_help = "Which: a variant (plain), a task (CB), or both (plain:CB); by default all that a small model learns."
 
