@@ -47,21 +47,17 @@ def check_settings(settings: Any) -> None:
 
     None, where a field may be None, is in every range.
     """
-    kind: Any = type(settings)
-    for name, allowed in _choices(kind).items():
+    choices, ranges = _rules_of(settings.__class__)
+    for name, allowed in choices.items():
         if getattr(settings, name) not in allowed:
             raise InputError(f"{name} is {getattr(settings, name)!r}; choose {' or '.join(allowed)}")
-    for field in dataclasses.fields(settings):
-        value, limits = getattr(settings, field.name), {"most": _HIGHEST, **field.metadata}
-        if value is None or not field.metadata.keys() & _RULES:
+    for name, limits in ranges.items():
+        if (value := getattr(settings, name)) is None:
             continue
-        broken = [
-            f"{words} {_shown(limits[rule])}"
-            for rule, (keeps, words) in _RULES.items()
-            if rule in limits and not keeps(value, limits[rule])
-        ]
+        broken = [rule for rule, limit in limits.items() if not _RULES[rule][0](value, limit)]
         if broken:
-            raise InputError(f"{field.name} is {_shown(value)}; give {' and '.join(broken)}")
+            remedy = " and ".join(f"{_RULES[rule][1]} {_shown(limits[rule])}" for rule in broken)
+            raise InputError(f"{name} is {_shown(value)}; give {remedy}")
 
 
 def _shown(number: float) -> str:
@@ -69,6 +65,9 @@ def _shown(number: float) -> str:
 
 
 @functools.cache  # reading the hints of a class takes milliseconds, and tables make recipes by the thousand
-def _choices(kind: type) -> dict[str, tuple[str, ...]]:
+def _rules_of(kind: Any) -> tuple[dict[str, tuple[str, ...]], dict[str, dict[str, float]]]:
+    """Words and ranges of a dataclass, by field."""
     hints = typing.get_type_hints(kind)
-    return {name: typing.get_args(hint) for name, hint in hints.items() if typing.get_origin(hint) is Literal}
+    choices = {name: typing.get_args(hint) for name, hint in hints.items() if typing.get_origin(hint) is Literal}
+    found = {field.name: {k: v for k, v in field.metadata.items() if k in _RULES} for field in dataclasses.fields(kind)}
+    return choices, {name: {"most": _HIGHEST, **limits} for name, limits in found.items() if limits}
