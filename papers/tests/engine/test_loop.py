@@ -192,7 +192,7 @@ def test_a_loss_that_is_not_finite_stops_with_step_and_layer(tmp_path, layer, mo
 def test_an_overflow_is_found_in_the_layer_that_makes_it(monkeypatch):
     """Every weight is finite, but a product is not."""
     recipe = plain(warmup=0)
-    made = task.model_of
+    made = task.ImagesTask.model_of
 
     def huge(recipe):
         model = made(recipe)
@@ -200,7 +200,7 @@ def test_an_overflow_is_found_in_the_layer_that_makes_it(monkeypatch):
             model.blocks[1].mlp.fc1.weight.fill_(1e38)
         return model
 
-    monkeypatch.setattr(task, "model_of", huge)
+    monkeypatch.setattr(task.ImagesTask, "model_of", staticmethod(huge))
     with pytest.raises(failure.Diverged, match=r"step 1 .*blocks\.1\.mlp\.fc1 is the first layer whose output"):
         train(recipe, splits(), device="cpu")
 

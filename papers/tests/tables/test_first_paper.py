@@ -12,10 +12,7 @@ from support.places import ROOT
 
 from oversmooth.steering import Spectral
 from oversmooth_papers.tables import cells, first_paper
-from oversmooth_papers.tables.controls import Controls
-from oversmooth_papers.tables.forms import Forms
-from oversmooth_papers.tables.mixtures import Mixtures
-from oversmooth_papers.tables.variants import parameters
+from oversmooth_papers.tables.forms import Controls, Forms, Mixtures, parameters
 from oversmooth_papers.tasks.images.build import model_of
 from oversmooth_papers.tasks.images.recipe import PAPER, Shape
 

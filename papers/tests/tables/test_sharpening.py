@@ -26,9 +26,9 @@ def test_rows_pair_by_seed():
     table = Sharpening(seeds=7)
     gains = {"plain": 0.0, "sharpen": 0.01, "bounded": 0.02, "front-6": 0.015}
     kept = {
-        recipe: {"accuracy": 0.3 + 0.001 * recipe.seed + gains[table._name(recipe)] + 1e-4 * (recipe.seed % 2)}
+        recipe: {"accuracy": 0.3 + 0.001 * recipe.seed + gains[table.case_of(recipe)] + 1e-4 * (recipe.seed % 2)}
         for recipe in table.recipes()
-        if (table._name(recipe), recipe.seed) != ("bounded", 9)  # not run yet
+        if (table.case_of(recipe), recipe.seed) != ("bounded", 9)  # not run yet
     }
     _, rows = table.rows(kept)
     assert rows[4][0] == "bounded − plain"

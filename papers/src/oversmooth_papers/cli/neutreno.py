@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oversmooth.cli.app import Commands, out, parts_done, progress_bar, status
+from oversmooth.cli.app import out, parts_done, progress_bar, status
 from oversmooth.cli.diagnose import Batch, Count, Data, Device, Dtype, Length, diagnose_all
-from oversmooth_papers.cli.reproduce import check_page, reproduce, tell, write_page
+from oversmooth_papers.cli.reproduce import check_page, neutreno, show, tell, write_page
 from oversmooth_papers.cli.train import Data as TrainingData
 from oversmooth_papers.cli.train import Device as TrainingDevice
 from oversmooth_papers.cli.train import Force, say
@@ -21,10 +21,6 @@ from oversmooth_papers.cli.tune import BatchSize, Folds, Inputs, Methods, Rate, 
 if TYPE_CHECKING:
     from oversmooth_papers.tables.filling import Running
 
-neutreno = Commands(
-    help="Reproduce the tables of Nguyen et al. (NeuTRENO), ours beside the published figures.", no_args_is_help=True
-)
-reproduce.add_typer(neutreno, name="neutreno")
 Models = Annotated[
     list[str] | None, typer.Argument(metavar="MODEL...", help="The models, as oversmooth diagnose takes them.")
 ]
@@ -122,19 +118,6 @@ def _by_layer(
     write_page(output, table_text.markdown(recipe.HEAD, [row for shown in tables for row in shown]))
 
 
-def _show(
-    head: Sequence[str], rows: Sequence[Sequence[str]], notes: list[str], *outputs: Path | None, style: str = "dim"
-) -> None:
-    """A table with its notes, in the terminal and as files."""
-    from oversmooth_papers.tables import table_text
-
-    out.print(table_text.terminal(head, rows))
-    for note in notes:
-        tell(note, style)
-    for output in outputs:
-        write_page(output, table_text.markdown(head, rows, notes))
-
-
 @neutreno.command()
 def cosine(
     models: Annotated[
@@ -175,7 +158,7 @@ def cosine(
         curves = [recipe.curve_of(diagnosis) for diagnosis in diagnoses]
     curves, common = recipe.shortened(curves)
     tables = [path for path in outputs if path.suffix.lower() == ".md"]
-    _show(*recipe.rows(curves), recipe.notes(curves, common), *tables)
+    show(*recipe.rows(curves), recipe.notes(curves, common), *tables, style="dim")
     drawn = [replace(d, model={**d.model, "name": curve.name}) for d, curve in zip(diagnoses, curves, strict=False)]
     for path in outputs:
         if path not in tables:
@@ -238,7 +221,7 @@ def robustness(
         test = load(data, "test")
     with _running("done", device, force) as running:
         cells = recipe.measure(models, test, results, settings, running)
-    _show(*recipe.rows(cells, settings), recipe.notes(settings), output, style="yellow" if quick else "dim")
+    show(*recipe.rows(cells, settings), recipe.notes(settings), output, style="yellow" if quick else "dim")
 
 
 @neutreno.command()
@@ -272,7 +255,7 @@ def prediction(
         given = recipe.KINDS[type(first)].load(first, data or first.data)
     with _running("inputs", device, force) as running:
         predictions = recipe.measure(models, given, results, inputs, running)
-    _show(*recipe.table(predictions, results), output)
+    show(*recipe.table(predictions, results), output, style="dim")
 
 
 @neutreno.command()

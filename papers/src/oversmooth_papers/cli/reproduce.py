@@ -20,6 +20,12 @@ reproduce = Commands(
     help="Reproduce tables and figures of the papers, ours beside the published ones.", no_args_is_help=True
 )
 app.add_typer(reproduce, name="reproduce")
+neutreno = Commands(
+    help="Reproduce the tables of Nguyen et al. (NeuTRENO), ours beside the published figures.", no_args_is_help=True
+)
+reproduce.add_typer(neutreno, name="neutreno")
+text = Commands(help="Dovonon et al.'s text experiments: language models that are forced.", no_args_is_help=True)
+reproduce.add_typer(text, name="text")
 
 
 def check_page(path: Path | None) -> Path | None:
@@ -80,14 +86,21 @@ def write_page(path: Path | None, text: str) -> None:
         tell(f"wrote {path}")
 
 
-def _show(head: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str], output: Path | None) -> None:
-    """A table with its notes, in the terminal and, where one is asked for, as a file."""
+def show(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    notes: Sequence[str],
+    *outputs: Path | None,
+    style: str | None = None,
+) -> None:
+    """A table with its notes, in the terminal and, where they are asked for, as files."""
     from oversmooth_papers.tables import table_text
 
     out.print(table_text.terminal(head, rows))
     for note in notes:
-        tell(note)
-    write_page(output, table_text.markdown(head, rows, notes))
+        tell(note, style)
+    for output in outputs:
+        write_page(output, table_text.markdown(head, rows, notes))
 
 
 def _draw(diagnoses: list[Diagnosis], figure: str, path: Path | None) -> None:
@@ -147,7 +160,7 @@ def table1(
         joined=sys.maxsize if joined else 0, ranks=0, depth=0, variant=variant.value, rule=counted, seed=seed
     )
     diagnoses = diagnose_all(names, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
-    _show(recipe.COLUMNS, recipe.rows(diagnoses, joined), recipe.notes(diagnoses, joined), output)
+    show(recipe.COLUMNS, recipe.rows(diagnoses, joined), recipe.notes(diagnoses, joined), output)
 
 
 @reproduce.command()
@@ -167,13 +180,13 @@ def fig2(
 ) -> None:
     """Draw figure 2 of Dovonon et al.: the three notions of smoothing, layer by layer."""
     from oversmooth.report import terminal
-    from oversmooth_papers.figures import fig2 as recipe
+    from oversmooth_papers.figures import FIG2
 
     names = _named(models, trained, share, results, seed)
     settings = dict(spectra=False, seed=seed)
     diagnoses = diagnose_all(names, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
     out.print(terminal.overview(diagnoses))
-    _draw(diagnoses, recipe.FIGURE, output)
+    _draw(diagnoses, FIG2, output)
 
 
 @reproduce.command()
@@ -240,7 +253,7 @@ def steering(
     with progress_bar("inputs") as bars:
         for name, method, layers in recipe.SWEEP:
             diagnoses.append(recipe.sweep(loaded, whole, few, name, method, layers, advance(bars, name)))
-    _show(recipe.COLUMNS, recipe.rows(diagnoses), [], output)
+    show(recipe.COLUMNS, recipe.rows(diagnoses), [], output)
 
 
 @reproduce.command()
@@ -255,11 +268,44 @@ def fig5(
     """Draw figure 5 of Dovonon et al.: eigenvalues of H, from weights alone."""
     from oversmooth.cli.spectrum import spectra_of
     from oversmooth.report import terminal
-    from oversmooth_papers.figures import fig5 as recipe
+    from oversmooth_papers.figures import FIG5, FIG5_PUBLISHED
 
     diagnoses = [spectra_of(name) for name in _named(models, trained, share, results, seed)]
     for diagnosis in diagnoses:
         tell(f"{diagnosis.name}: {terminal.share(diagnosis.negative_share)} of Re λ below zero")
         out.print(terminal.histogram(diagnosis))
-    out.print(recipe.PUBLISHED, style="dim")
-    _draw(diagnoses, recipe.FIGURE, output)
+    out.print(FIG5_PUBLISHED, style="dim")
+    _draw(diagnoses, FIG5, output)
+
+
+@text.command("figures")
+def figures_of_text(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Directory for fig2, fig3, fig5 and asymmetry.")],
+    table: Annotated[str, typer.Option(help="causal, wikitext or masked: whose models.")] = "causal",
+    quick: Annotated[bool, typer.Option("--quick", help="Those of the table's --quick.")] = False,
+    data: Data = None,
+    inputs: Count = None,
+    length: Length = None,
+    batch: Batch = 16,
+    results: Annotated[Path, typer.Option(help="Directory that keeps cells and models.")] = Path("results"),
+    ending: Annotated[str, typer.Option(help="svg, png or pdf.")] = "svg",
+    seed: Annotated[int, typer.Option(help="Of the models.", min=0)] = 0,
+    device: Device = None,
+) -> None:
+    """Figures 2, 3 and 5 of Dovonon et al. for trained language models, and the asymmetry of H over training."""
+    from oversmooth.report import terminal
+    from oversmooth.safety import files
+    from oversmooth_papers.figures import FIG5_PUBLISHED
+    from oversmooth_papers.tables.text import figures as recipe
+
+    files.check_folder(output)
+    models = recipe.trained(table, results, seed, quick=quick)
+    paths, settings = [str(model.path) for model in models], dict(depth=0, joined=0, seed=seed)
+    measured = diagnose_all(paths, data, inputs, length, batch, device=device, settings=settings)
+    drawn = recipe.named(measured, models)
+    out.print(terminal.overview(drawn))
+    for diagnosis in drawn:
+        tell(f"{diagnosis.name}: {terminal.share(diagnosis.negative_share)} of Re λ below zero")
+    tell(FIG5_PUBLISHED)
+    for path in recipe.write(drawn, recipe.asymmetries(models), output, ending):
+        tell(f"wrote {path}")

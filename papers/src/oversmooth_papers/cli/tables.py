@@ -17,10 +17,8 @@ import typer
 
 from oversmooth.cli.app import out, parts_done
 from oversmooth.cli.examples import EXAMPLES
-from oversmooth_papers.cli.neutreno import neutreno
 from oversmooth_papers.cli.options import changing_option, own_option, parameters_of, take
-from oversmooth_papers.cli.reproduce import reproduce, tell, write_page
-from oversmooth_papers.cli.text import text
+from oversmooth_papers.cli.reproduce import neutreno, reproduce, tell, text, write_page
 from oversmooth_papers.cli.train import Device, Force, OnNan, leave, leaves_when_asked, load, progress, say
 from oversmooth_papers.engine.options import option_fields
 from oversmooth_papers.tables.base import Table
@@ -130,20 +128,19 @@ def _fill(
     from oversmooth.safety import files
     from oversmooth_papers.tables.cells import chosen
     from oversmooth_papers.tasks.images.data import Splits, first_of_test
-    from oversmooth_papers.tasks.registry import check_fits, fitted
 
     files.check_folder(results)  # before the data is read, which takes a while
     with leaves_when_asked() if table.trains else contextlib.nullcontext():
         loaded = load(how["data"], recipes[0]) if table.loads_data else None
         if table.loads_data and (table.quick or (table.fits_data and how["data"] != table.default_data)):
-            recipes = [fitted(recipe, loaded) for recipe in recipes]
+            recipes = [recipe.fitted(loaded) for recipe in recipes]
             loaded = first_of_test(loaded, table.quick_test_images) if isinstance(loaded, Splits) else loaded
         if table.quick and how["at_once"] > 1:
             say("--quick runs one cell after the other: they take less than starting a process for each")
             how["at_once"] = 1
         wanted = chosen(recipes, words, table.names_of)
         for recipe in wanted if table.loads_data else ():
-            check_fits(recipe, loaded)
+            recipe.check_fits(loaded)
         with progress() if table.trains else parts_done(table.progress_unit) as on_progress:
             from oversmooth_papers.tables.filling import Running
 
@@ -172,7 +169,7 @@ def _parameters(table: type[Table]) -> list[Parameter]:
         "data": Annotated[str | None, typer.Option(help=table.data_help, show_default=table.default_data)],
     }
     gone = {"table", "own"} | (set() if table.trains else {"cells", "at_once", "minutes", "on_nan"})
-    gone |= (set() if table.at_once_allowed else {"at_once"}) | (set() if table.loads_data else {"data"})
+    gone |= set() if table.loads_data else {"at_once", "data"}
     shared = [one for one in parameters_of(_reproduce) if one.name not in gone]
     parameters = [one.replace(annotation=helps.get(one.name, one.annotation)) for one in shared]
     added = [(own_option(table, field.name), field.metadata["after"]) for field in option_fields(table)]

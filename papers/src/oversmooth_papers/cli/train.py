@@ -133,7 +133,7 @@ def train(
         from oversmooth_papers.engine import loop
         from oversmooth_papers.engine.ranks import asked_for
         from oversmooth_papers.engine.smoothing import MonitorWatcher, SmoothingProbe
-        from oversmooth_papers.tasks.registry import fitted, task_of
+        from oversmooth_papers.tasks.registry import task_of
 
         changed = _changed(begun(task, quick, recipe, data), settings, augment)
         watcher: MakesWatcher = SmoothingProbe if look is Look.tokens else MonitorWatcher
@@ -144,7 +144,7 @@ def train(
         loaded = load(data or changed.data, changed)
         if minutes is not None:
             minutes = max(0.0, minutes - (time.monotonic() - began) / 60)  # reading the data counts
-        chosen = fitted(changed, loaded)
+        chosen = changed.fitted(loaded)
         say(f"{chosen.title}, recipe {chosen.key}", out)
         with progress() as on_progress:
             result = loop.train(

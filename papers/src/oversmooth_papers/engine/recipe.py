@@ -7,12 +7,10 @@ its key names the cell of a table. How a run is watched or stopped changes no we
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
-import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from oversmooth.safety.errors import InputError, reason
@@ -32,9 +30,7 @@ FIRST_TASK = "images"
 """The one whose recipes do not name it: they were there before there were others."""
 _BETWEEN_METHODS = " + "
 LAYER_WORDS = ("all", "first half", "last half")
-_HIGHEST = 1e15  # of a rate: tensors take neither whole numbers of more than 64 bits nor floats beyond float32's
 _RECIPES: dict[str, type[BaseRecipe]] = {}
-_SEEDS = 2**62  # torch's generators take 64 bits, and a run needs two seeds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,6 +172,26 @@ class BaseRecipe(ABC):
             changes["shape"] = dataclasses.replace(self.shape, **sizes)
         return dataclasses.replace(self, **changes)
 
+    def decided_by(self, data: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Settings that these data decide, its own and its shape's."""
+        return {"data": data.name}, {"classes": len(data.classes)}
+
+    def fitted(self, data: Any) -> Self:
+        """The same for these data: name, sizes and classes are theirs."""
+        own, sizes = self.decided_by(data)
+        return dataclasses.replace(self, **own, shape=dataclasses.replace(self.shape, **sizes))
+
+    def check_fits(self, data: Any) -> None:
+        """Raise `InputError` for data of another name or size."""
+        for of, decided in zip((self, self.shape), self.decided_by(data), strict=True):
+            for name, value in decided.items():
+                if getattr(of, name) != value:
+                    what = "" if name == "data" else f"{name} "
+                    raise InputError(
+                        f"the recipe is for {what}{getattr(of, name)} and the data are {what}{value}; "
+                        "fit it with recipe.fitted(data)"
+                    )
+
     def fitted_like(self, other: Self) -> Self:
         """For the data that another recipe is fitted to."""
         changes: dict[str, Any] = {name: getattr(other, name) for name in self.of_data}
@@ -183,31 +199,9 @@ class BaseRecipe(ABC):
         changes["shape"] = dataclasses.replace(self.shape, **sizes)
         return dataclasses.replace(self, **changes)
 
-    def check_numbers(
-        self, *, at_least_1: tuple[str, ...], at_least_0: tuple[str, ...], bounded: tuple[str, ...]
-    ) -> None:
-        """Raise `InputError` for counts and rates that no run can have; lr, clip and seeds are checked always."""
-
-        rules: list[tuple[tuple[str, ...], Callable[[Any], bool], str]] = [
-            (at_least_1, lambda value: value >= 1, "at least 1"),
-            (at_least_0, lambda value: value >= 0, "0 or more"),
-            (bounded, lambda value: not value > _HIGHEST, f"at most {_HIGHEST:g}"),
-            (("seed", "share_seed"), lambda value: value < _SEEDS, f"less than {_SEEDS:,}"),
-            (("lr",), lambda value: value > 0, "a number above 0"),
-            (("clip",), lambda value: value > 0, "a gradient norm above 0, or none"),
-        ]
-        for names, good, remedy in rules:
-            for name in names:
-                value = getattr(self, name, None)
-                if value is not None and not good(value):
-                    shown = f"{value:g}" if isinstance(value, float) else f"{value:,}" if value >= _SEEDS else value
-                    raise InputError(f"{name} is {shown}; give {remedy}")
-
     def check_variant(self) -> None:
-        """Raise `InputError` for words that name no method, and for a ramp that is no share or has nothing to raise."""
+        """Raise `InputError` for words that name no method, and for a ramp that has nothing to raise."""
         methods = self.methods()
-        if not 0 <= self.ramp <= 1:
-            raise InputError(f"ramp is {self.ramp:g}; give a share of the steps, from 0 to 1")
         if not self.ramp:
             return
         from oversmooth.steering.methods.base import MethodWithStrength
@@ -219,22 +213,10 @@ class BaseRecipe(ABC):
             )
 
 
-def check_choices(settings: Any) -> None:
-    """Raise `InputError` for a word that is none of its field's `Literal`."""
-    for name, allowed in _choices(settings.__class__).items():
-        if getattr(settings, name) not in allowed:
-            raise InputError(f"{name} is {getattr(settings, name)!r}; choose {' or '.join(allowed)}")
-
-
-@functools.cache  # reading the hints of a class takes milliseconds, and tables make recipes by the thousand
-def _choices(kind: type) -> dict[str, tuple[str, ...]]:
-    hints = typing.get_type_hints(kind)
-    return {name: typing.get_args(hint) for name, hint in hints.items() if typing.get_origin(hint) is Literal}
-
-
 def ramp_option() -> Any:
     """The field `ramp`, the same for every task."""
-    return option(0.0, "Share of all steps, 0 to 1, over which fixed strengths rise evenly from 0; 0: none rises.")
+    words = "Share of all steps, 0 to 1, over which fixed strengths rise evenly from 0; 0: none rises."
+    return option(0.0, words, least=0, most=1)
 
 
 def read_recipe(fields: Any, where: str = "the recipe") -> BaseRecipe:

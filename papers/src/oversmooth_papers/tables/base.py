@@ -1,9 +1,9 @@
 """What every table of trained models is: recipes, the cells kept for them, rows and a chart of these, notes.
 
-A table is one file with one class, a frozen dataclass: `table_registry` lists those of the papers, and `register` adds
-others. Its command, `oversmooth reproduce NAME`, follows from it: the docstring is the help, and fields made by
-`option` are options beside those that all tables share. These files are imported for that help, so they import what
-needs torch where it is used.
+A table is a class, a frozen dataclass: `table_registry` lists those of the papers, and `register` adds others. Tables
+whose rows are cases of one recipe are declarations (`case_table`). The command, `oversmooth reproduce NAME`, follows
+from the class: the docstring is the help, and fields made by `option` are options beside those that all tables share.
+These files are imported for that help, so they import what needs torch where it is used.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Table(ABC):
     fits_data: ClassVar[bool] = False
     """Whether its recipes take whatever data a user names, and are fitted to them."""
     loads_data: ClassVar[bool] = True
-    """Whether all its cells are of one data set, which is loaded first; else its `fill` loads what it needs."""
-    at_once_allowed: ClassVar[bool] = True
-    """Whether several of its cells may run at once."""
+    """Whether all its cells are of one data set, which is loaded first; else its `fill` loads what it needs, cell after
+    cell.
+    """
     keeps_models: ClassVar[bool] = True
     """Whether results/models gets what it trains."""
     progress_unit: ClassVar[str] = ""

@@ -1,19 +1,31 @@
-"""Tables whose rows are cases of one recipe, of any task: cases, columns, notes and published figures are data."""
+"""Tables whose rows are cases of one recipe, of any task: cases, columns, notes and published figures are data.
+
+A case is what it changes of the table's recipe. Cells that are another table's own are taken from there and kept there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from oversmooth_papers.figures import table_charts
-from oversmooth_papers.tables import table_text
-from oversmooth_papers.tables.base import Rows
+from oversmooth_papers.tables import depth, table_text
+from oversmooth_papers.tables.base import Rows, Table
 from oversmooth_papers.tables.cells import Cell, Kept
-from oversmooth_papers.tables.variants import Case, VariantTable, ends
+from oversmooth_papers.tasks.images.recipe import PAPER, QUICK
 
 Column = Callable[[Sequence[Cell]], str]
 """A figure as the table shows it, of one case's cells over seeds."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row: its title, what it changes of the recipe or its shape, and what of value and output decays."""
+
+    title: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    decays: str = ""
 
 
 def scores(cells: Sequence[Cell], name: str) -> list[float]:
@@ -25,24 +37,59 @@ def percent(name: str) -> Column:
     return lambda cells: table_text.percent_over_seeds(scores(cells, name))
 
 
-def hfc_lfc(cells: Sequence[Cell]) -> str:
-    return ends(cells)[0]
+def last_look(place: int) -> Column:
+    """Of what leaves the last block: 1, HFC/LFC; 2, mean |cos|."""
+    return lambda cells: table_text.over_seeds([look[place] for look in depth.looks(cells)], ".3g")
 
 
-def mean_abs_cos(cells: Sequence[Cell]) -> str:
-    return ends(cells)[1]
+def minutes(cells: Sequence[Cell]) -> str:
+    """Of training, least and most, by runs that had the device for themselves; where there are none, of the others."""
+    cells = [cell for cell in cells if "seconds" in cell]
+    alone = [cell for cell in cells if "at_once" not in cell]
+    spent = sorted(cell["seconds"] / 60 for cell in alone or cells)
+    if not spent:
+        return "–"
+    said = f"{spent[0]:.1f}" if spent[-1] - spent[0] < 0.05 else f"{spent[0]:.1f} to {spent[-1]:.1f}"
+    return said if alone else f"{said}, {max(cell['at_once'] for cell in cells)} at once"
+
+
+def case_of(cases: Mapping[str, Case], usual: Any, recipe: Any) -> str:
+    """The case that a recipe is of, whatever data it was fitted to, and of whatever task; empty for none.
+
+    usual: the recipe that cases change. What another task's recipe does not have tells no cases apart.
+    """
+    keys = {key for case in cases.values() for key in case.changes}
+    for name, case in cases.items():
+        wanted = {key: case.changes.get(key, _setting(usual, key)) for key in keys}
+        if all(_setting(recipe, key, value) == value for key, value in wanted.items()):
+            return name
+    return ""
+
+
+def _setting(recipe: Any, key: str, default: Any = None) -> Any:
+    """Its own, or its shape's."""
+    return getattr(recipe, key, getattr(recipe.shape, key, default))
 
 
 @dataclass(frozen=True, kw_only=True)
-class CaseTable(VariantTable):
-    """Subclasses say the recipe and its quick version, the cases, the columns, what the chart shows, and the notes."""
+class CaseTable(Table):
+    """Subclasses say the cases, and what differs from table 2's recipe on 10 % of CIFAR-100."""
 
-    full: ClassVar[Any]
-    small: ClassVar[Any]
+    asks_unknowns = False
+    full: ClassVar[Any] = replace(PAPER, share=0.1)
+    small: ClassVar[Any] = QUICK
+    """The recipe, and its quick version."""
+    case_by_name: ClassVar[Mapping[str, Case]]
+    """By what --cells calls them."""
+    kept_by: ClassVar[Mapping[str, type[Table]]] = {}
+    """Cases whose cells are those of another table."""
     rows_are: ClassVar[str] = ""
     """The heading of the first column."""
-    case_by_name: ClassVar[Mapping[str, Case]]
-    columns: ClassVar[Mapping[str, Column]]
+    columns: ClassVar[Mapping[str, Column]] = {
+        "accuracy, %": percent("accuracy"),
+        "HFC/LFC, last": last_look(1),
+        "mean |cos|, last": last_look(2),
+    }
     published_as: ClassVar[tuple[str, str]] = ("", "")
     """The column of the published figures, and the data that they are of."""
     score: ClassVar[tuple[str, float]] = ("accuracy", 100)
@@ -54,15 +101,37 @@ class CaseTable(VariantTable):
     note: ClassVar[str]
     quick_note: ClassVar[str]
 
+    def __init_subclass__(cls, **more: Any) -> None:
+        """--cells names the cases, unless a table says something else."""
+        super().__init_subclass__(**more)
+        if "case_by_name" in vars(cls) and "cells_help" not in vars(cls):
+            cls.cells_help = f"Which: {', '.join(cls.case_by_name)}; by default all."
+
     def cases(self) -> Mapping[str, Case]:
         return self.case_by_name
 
     def base(self) -> Any:
         return self.small if self.quick else self.full
 
+    def recipe(self, name: str, seed: int = 0) -> Any:
+        return self.base().changed({"seed": seed, **self.cases()[name].changes})
+
+    def recipes(self) -> list[Any]:
+        """Seed by seed, so that a table that is cut short compares all of them."""
+        return [self.recipe(name, seed) for seed in range(self.seeds) for name in self.cases()]
+
+    def case_of(self, recipe: Any) -> str:
+        return case_of(self.cases(), self.base(), recipe)
+
+    def folder(self, recipe: Any) -> str:
+        return self.folder_of(self.kept_by.get(self.case_of(recipe), type(self)))
+
+    def names_of(self, recipe: Any) -> dict[str, str]:
+        return {"variant": self.case_of(recipe)}
+
     def cells(self, kept: Kept, name: str) -> list[Cell]:
         """Over seeds."""
-        return [cell for recipe, cell in kept.items() if ":".join(self.names_of(recipe).values()) == name]
+        return [cell for recipe, cell in kept.items() if self.case_of(recipe) == name]
 
     def rows(self, kept: Kept) -> Rows:
         column, data = self.published_as

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from oversmooth_papers.tables import controls, depth, forms, mixtures, rules, table1, table2, table3, table_text
+from oversmooth_papers.tables import depth, forms, rules, table1, table2, table3, table_text
 from oversmooth_papers.tables.base import Table
 from oversmooth_papers.tables.cells import Kept, read_kept
-from oversmooth_papers.tables.text import causal, glue, masked, wikitext
-from oversmooth_papers.tables.text.variants import cells_of
+from oversmooth_papers.tables.text import glue
+from oversmooth_papers.tables.text import language_models as text
 from oversmooth_papers.tasks.images.recipe import VARIANTS, percent, variant_title
 
 MISSING = "missing"
@@ -49,12 +49,12 @@ _TABLES: tuple[tuple[str, str, Table], ...] = (
         "rules --depths",
         rules.RulesOfTable1(depths=True),
     ),
-    ("Mixtures: ViT*", "mixtures", mixtures.Mixtures()),
+    ("Mixtures: ViT*", "mixtures", forms.Mixtures()),
     ("Forms of sharpening", "forms", forms.Forms()),
-    ("Sharpening or its form? Controls", "controls", controls.Controls()),
-    ("Text, causal", "text causal", causal.Causal()),
-    ("Text, causal, WikiText-2", "text wikitext", wikitext.Wikitext()),
-    ("Text, masked", "text masked", masked.Masked()),
+    ("Sharpening or its form? Controls", "controls", forms.Controls()),
+    ("Text, causal", "text causal", text.Causal()),
+    ("Text, causal, WikiText-2", "text wikitext", text.Wikitext()),
+    ("Text, masked", "text masked", text.Masked()),
     ("Text, masked, fine-tuned", "text glue", glue.Glue()),
 )
 """Titles of sections, what is typed after `oversmooth reproduce`, and the tables."""
@@ -161,14 +161,14 @@ def _depth(results: Path) -> list[Line]:
 
 def _text(results: Path) -> list[Line]:
     tables: dict[str, Table] = {
-        "Causal language model": causal.Causal(),
-        "Causal language model of WikiText-2": wikitext.Wikitext(),
-        "Masked language model": masked.Masked(),
+        "Causal language model": text.Causal(),
+        "Causal language model of WikiText-2": text.Wikitext(),
+        "Masked language model": text.Masked(),
     }
     lines = []
     for title, table in tables.items():
         kept = _kept(table, results)
-        plain, *forced = ([cell["valid_perplexity"] for cell in cells_of(kept, name)] for name in VARIANTS)
+        plain, *forced = ([cell["valid_perplexity"] for cell in text.cells_of(kept, name)] for name in VARIANTS)
         for name, values in zip(VARIANTS[1:], forced, strict=True):
             how = f"forced to {name} in all layers, begun near the plain one's weights"
             claim = f"{title} {how}: validation perplexity beside the plain model's"

@@ -11,12 +11,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from oversmooth_papers.tables import table_text
-from oversmooth_papers.tables.base import Rows, register
+from oversmooth_papers.tables.base import Rows
+from oversmooth_papers.tables.case_table import Case
 from oversmooth_papers.tables.cells import Kept
-from oversmooth_papers.tables.variants import Case, VariantTable
+from oversmooth_papers.tables.forms import SharpeningTable
 from oversmooth_papers.tasks.images.recipe import Recipe
 
 SEEDS = tuple(range(3, 10))
@@ -30,13 +31,20 @@ PRIMARY = ("bounded", "plain")
 SECONDARY = (("sharpen", "plain"), ("front-6", "plain"), ("bounded", "sharpen"), ("bounded", "front-6"))
 
 
-@register
 @dataclass(frozen=True, kw_only=True)
-class Sharpening(VariantTable):
+class Sharpening(SharpeningTable):
     """Bounded sharpening against the unmodified model, paired over seeds, as docs/sharpening.md lays down."""
 
     name = "sharpening"
     cells_help = "Which: an arm (bounded), a seed (seed-3), or both (bounded:seed-3); by default all."
+
+    kept_by: ClassVar = {}  # no other table has these subsets
+    note = (
+        "10% of CIFAR-100, the recipe of table 2, seeds 3 to 9, each with its own subset of 5,000 training images "
+        "(share_seed = seed). Accuracy of the 10,000 test images after the last epoch, mean ± standard deviation "
+        "over seeds (their number). Differences are paired by seed. The protocol is docs/sharpening.md; the claim "
+        "rests on all seven seeds."
+    )
 
     def cases(self) -> Mapping[str, Case]:
         if self.quick:  # four blocks
@@ -50,16 +58,13 @@ class Sharpening(VariantTable):
         """Of the first so many of the protocol's seeds, seed by seed."""
         return [self.recipe(name, seed) for seed in SEEDS[: self.seeds] for name in self.cases()]
 
-    def folder(self, recipe: Recipe) -> str:  # noqa: ARG002
-        return self.folder_of(type(self))  # no other table has these subsets
-
     def names_of(self, recipe: Recipe) -> dict[str, str]:
         return {**super().names_of(recipe), "seed": f"seed-{recipe.seed}"}
 
     def rows(self, kept: Kept) -> Rows:
         """The arms, then the paired differences in points."""
         accuracies = {
-            name: {recipe.seed: 100 * cell["accuracy"] for recipe, cell in kept.items() if self._name(recipe) == name}
+            name: {recipe.seed: 100 * cell["accuracy"] for recipe, cell in kept.items() if self.case_of(recipe) == name}
             for name in self.cases()
         }
         rows = []
@@ -72,18 +77,9 @@ class Sharpening(VariantTable):
         for pair, values in differences.items():
             p = "primary" if pair == PRIMARY else _shown(adjusted[SECONDARY.index(pair)])
             shown = table_text.over_seeds(values, "+.2f", spread_form=".2f", count="always")
-            rows.append([f"{pair[0]} − {pair[1]}", shown, interval_in_words(values), p, self.whose()])
+            within = "–" if (ends := interval(values)) is None else f"{ends[0]:+.2f} to {ends[1]:+.2f}"
+            rows.append([f"{pair[0]} − {pair[1]}", shown, within, p, self.whose()])
         return ["", "accuracy, %; difference, points", "95% t interval", "Holm's p", "whose"], rows
-
-    def notes(self) -> list[str]:
-        if self.quick:
-            return super().notes()
-        return [
-            "10% of CIFAR-100, the recipe of table 2, seeds 3 to 9, each with its own subset of 5,000 training images "
-            "(share_seed = seed). Accuracy of the 10,000 test images after the last epoch, mean ± standard deviation "
-            "over seeds (their number). Differences are paired by seed. The protocol is docs/sharpening.md; the claim "
-            "rests on all seven seeds."
-        ]
 
 
 def _paired(these: Mapping[int, float], those: Mapping[int, float]) -> list[float]:
@@ -98,11 +94,6 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
 
     half = student_quantile(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
     return statistics.fmean(values) - half, statistics.fmean(values) + half
-
-
-def interval_in_words(values: Sequence[float]) -> str:
-    ends = interval(values)
-    return "–" if ends is None else f"{ends[0]:+.2f} to {ends[1]:+.2f}"
 
 
 def _p_value(differences: Sequence[float]) -> float | None:

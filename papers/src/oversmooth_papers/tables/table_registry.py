@@ -8,24 +8,17 @@ from pathlib import Path
 from oversmooth_papers.engine.recipe import BaseRecipe, read_recipe
 from oversmooth_papers.tables.base import TABLES, Table, register
 from oversmooth_papers.tables.cells import Cell, read_folder
-from oversmooth_papers.tables.controls import Controls
 from oversmooth_papers.tables.depth import Depth
-from oversmooth_papers.tables.forms import Forms
-from oversmooth_papers.tables.mixtures import Mixtures
-from oversmooth_papers.tables.neutreno.ablation import Ablation
-from oversmooth_papers.tables.neutreno.classification import Classification
-from oversmooth_papers.tables.neutreno.language import Language
-from oversmooth_papers.tables.neutreno.language_ablation import LanguageAblation
-from oversmooth_papers.tables.neutreno.methods import Methods
+from oversmooth_papers.tables.forms import Controls, Forms, Mixtures
+from oversmooth_papers.tables.neutreno.language import Language, LanguageAblation
+from oversmooth_papers.tables.neutreno.methods import Ablation, Classification, Methods
 from oversmooth_papers.tables.neutreno.segmentation import Segmentation
 from oversmooth_papers.tables.rules import RulesOfTable1
 from oversmooth_papers.tables.sharpening import Sharpening
 from oversmooth_papers.tables.table2 import Table2
 from oversmooth_papers.tables.table3 import Table3
-from oversmooth_papers.tables.text.causal import Causal
 from oversmooth_papers.tables.text.glue import Glue
-from oversmooth_papers.tables.text.masked import Masked
-from oversmooth_papers.tables.text.wikitext import Wikitext
+from oversmooth_papers.tables.text.language_models import Causal, Masked, Wikitext
 
 __all__ = ["OF_THE_PAPERS", "TABLES", "all_cells", "all_tables", "folders_of_cells", "register"]
 

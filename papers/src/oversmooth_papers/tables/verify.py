@@ -23,7 +23,7 @@ from oversmooth_papers.tables.provenance import data_hash, file_hash
 from oversmooth_papers.tables.table_registry import TABLES, folders_of_cells
 from oversmooth_papers.tables.tolerances import allowed
 from oversmooth_papers.tasks.images.data import Splits, first_of_test
-from oversmooth_papers.tasks.registry import check_fits, load_trained, task_of
+from oversmooth_papers.tasks.registry import load_trained, task_of
 
 ENOUGH = 1000
 """Of a part of the test images: three standard errors of an accuracy are 5 points at most."""
@@ -110,7 +110,7 @@ def verify(cell: Cell, path: Path, data: Any, *, device: str | None = None, imag
         images: so many test images, the first ones, in place of all: quicker, and less certain.
     """
     recipe = read_recipe(cell["recipe"])
-    check_fits(recipe, data)
+    recipe.check_fits(data)
     notes = [
         _same_hash(cell, "data_sha256", "data", data_hash(task_of(recipe, data).data())),
         _same_hash(cell, "checkpoint_sha256", "model", file_hash(path)),

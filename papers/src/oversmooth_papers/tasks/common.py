@@ -22,7 +22,7 @@ from oversmooth_papers.engine.task import Task
 
 WATCHED = 8
 """Examples on which smoothing is watched."""
-_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF")  # one of ImageNet's is a PNG that is called JPEG
+_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # one of ImageNet's is a PNG that is called JPEG
 _Model = TypeVar("_Model", bound=nn.Module)
 _Recipe = TypeVar("_Recipe", bound=BaseRecipe)
 _Data = TypeVar("_Data")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import nn
 
@@ -21,11 +21,9 @@ from oversmooth_papers.tasks.glue.task import GlueTask
 from oversmooth_papers.tasks.imagenet import recipe as imagenet
 from oversmooth_papers.tasks.imagenet.data import load_splits as load_pictures
 from oversmooth_papers.tasks.imagenet.task import ImagenetTask
-from oversmooth_papers.tasks.images import build as images_build
 from oversmooth_papers.tasks.images import recipe as images
 from oversmooth_papers.tasks.images.data import load_splits as load_images
 from oversmooth_papers.tasks.images.task import ImagesTask
-from oversmooth_papers.tasks.images.vit import ViT
 from oversmooth_papers.tasks.language import recipe as language
 from oversmooth_papers.tasks.language.data import load_text
 from oversmooth_papers.tasks.language.task import LanguageTask
@@ -33,63 +31,37 @@ from oversmooth_papers.tasks.segmentation import recipe as segmentation
 from oversmooth_papers.tasks.segmentation.data import load_splits as load_labelled
 from oversmooth_papers.tasks.segmentation.task import SegmentationTask
 
-
-class _Entry(NamedTuple):
-    load: Callable[[Any, Any], Any]
-    """A recipe's data, by name or from where they lie."""
-    task: Callable[[Any, Any], Task]
-    plain: Callable[[Any], nn.Module]
-    """The model unsteered, with any weights."""
-    untrained: Callable[[Any], nn.Module]
-    """The model as training begins."""
-
-
-def _entry(load: Callable[[Any, Any], Any], task: type[DataTask[Any, Any]]) -> _Entry:
-    return _Entry(load, task, task.plain_model_of, task.model_of)
-
-
-_TASKS: dict[type[BaseRecipe], _Entry] = {
-    images.Recipe: _Entry(
-        lambda _recipe, what: load_images(what), ImagesTask, lambda recipe: ViT(recipe.shape), images_build.model_of
-    ),
-    language.Recipe: _entry(
+_TASKS: dict[type[BaseRecipe], tuple[Callable[[Any, Any], Any], type[DataTask[Any, Any]]]] = {
+    images.Recipe: (lambda _recipe, what: load_images(what), ImagesTask),
+    language.Recipe: (
         lambda recipe, what: load_text(what, recipe.tokenizer, recipe.vocabulary, masked=not recipe.shape.causal),
         LanguageTask,
     ),
-    segmentation.Recipe: _entry(lambda _recipe, what: load_labelled(what), SegmentationTask),
-    imagenet.Recipe: _entry(lambda _recipe, what: load_pictures(what), ImagenetTask),
-    glue.Recipe: _entry(lambda recipe, pretrained: load_glue(recipe.data, Path(pretrained)), GlueTask),
+    segmentation.Recipe: (lambda _recipe, what: load_labelled(what), SegmentationTask),
+    imagenet.Recipe: (lambda _recipe, what: load_pictures(what), ImagenetTask),
+    glue.Recipe: (lambda recipe, pretrained: load_glue(recipe.data, Path(pretrained)), GlueTask),
 }
+"""By recipe, what loads its data, by name or from where they lie, and its task."""
 
 
 def load_data(recipe: BaseRecipe, what: str | Path) -> Any:
     """What a recipe's task trains on, by name or from where it lies."""
-    return _TASKS[type(recipe)].load(recipe, what)
-
-
-def fitted(recipe: Any, data: Any) -> Any:
-    """The recipe for these data: sizes and the like are theirs."""
-    return recipe.fitted(data.train if isinstance(recipe, images.Recipe) else data)
-
-
-def check_fits(recipe: Any, data: Any) -> None:
-    """Refuse data of another name or size than the recipe's."""
-    recipe.check_fits(data.train if isinstance(recipe, images.Recipe) else data)
+    return _TASKS[type(recipe)][0](recipe, what)
 
 
 def task_of(recipe: BaseRecipe, data: Any) -> Task:
     """The recipe on these data, which are refused where they do not fit."""
-    return _TASKS[type(recipe)].task(recipe, data)
+    return _TASKS[type(recipe)][1](recipe, data)
 
 
 def plain_model(recipe: BaseRecipe) -> nn.Module:
     """Unsteered, on the CPU, with any weights."""
-    return _TASKS[type(recipe)].plain(recipe)
+    return _TASKS[type(recipe)][1].plain_model_of(recipe)
 
 
 def untrained_model(recipe: BaseRecipe) -> nn.Module:
     """As training begins."""
-    return _TASKS[type(recipe)].untrained(recipe)
+    return _TASKS[type(recipe)][1].model_of(recipe)
 
 
 def load_trained(path: str | Path) -> tuple[nn.Module, BaseRecipe]:

@@ -15,7 +15,7 @@ from oversmooth.steering import suggest
 from oversmooth_papers.engine.saved_model import save_model
 from oversmooth_papers.tables.filling import Running
 from oversmooth_papers.tables.neutreno import prediction
-from oversmooth_papers.tables.neutreno.ablation import STRENGTHS
+from oversmooth_papers.tables.neutreno.methods import STRENGTHS
 from oversmooth_papers.tables.neutreno.prediction import KINDS, measure, named, outcomes, table, verdict
 from oversmooth_papers.tasks.images.build import augment_of, load_vit, model_of
 from oversmooth_papers.tasks.registry import load_trained

@@ -239,4 +239,4 @@ def test_bad_options_are_one_sentence(tmp_path, monkeypatch, capsys, cifar, opti
 def test_images_of_another_data_set_are_refused(tmp_path, monkeypatch, capsys, cifar):
     given = ("reproduce", "neutreno", "robustness", "--trained", trained(tmp_path), "--data", cifar, "--quick")
     assert run(monkeypatch, *given, "--results", tmp_path / "r") == 2
-    assert "cifar100 has images (3, 32, 32)" in re.sub(r"\s+", " ", capsys.readouterr().err)
+    assert "the recipe is for blobs and the data are cifar100" in re.sub(r"\s+", " ", capsys.readouterr().err)

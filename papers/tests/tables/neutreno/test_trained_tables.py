@@ -12,7 +12,7 @@ from support.places import ROOT
 from oversmooth import steering
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.tables import cells, status
-from oversmooth_papers.tables.neutreno import ablation, classification, language, methods, segmentation
+from oversmooth_papers.tables.neutreno import language, methods, segmentation
 from oversmooth_papers.tables.table2 import Table2
 from oversmooth_papers.tasks.images.recipe import PAPER
 
@@ -44,14 +44,14 @@ def test_rows_that_were_added_leave_the_cells_that_are_there():
     kept = cells.read_kept(table.recipes(), ROOT / "results", table.folder)
     there = {path.stem for path in (ROOT / "results" / "neutreno" / "methods").glob("*.json")}
     assert there == {recipe.key for recipe in kept if table.folder(recipe) == "neutreno/methods"}
-    assert [row[0] for row in table.rows(kept)[1]] == [case.title for case in methods.CASES.values()]
+    assert [row[0] for row in table.rows(kept)[1]] == [case.title for case in table.case_by_name.values()]
 
 
 def test_tables_share_their_cells():
     ours = {methods.Methods().folder(r) + r.key for r in methods.Methods().recipes()}
-    theirs = {classification.Classification().folder(r) + r.key for r in classification.Classification().recipes()}
+    theirs = {methods.Classification().folder(r) + r.key for r in methods.Classification().recipes()}
     assert theirs < ours
-    table = ablation.Ablation()
+    table = methods.Ablation()
     shared = [r for r in table.recipes() if table.folder(r) + r.key in ours]
     assert {r.variant for r in shared} == {"plain", "neutreno:strength=0.6"}
 
@@ -69,9 +69,9 @@ def test_rows_say_what_cells_say():
     assert found["FeatScale"] == ["30.00 (1)", "0.5", "0.4", "ours"]
     assert found["AttnScale"] == ["–", "–", "–", "ours"]
     assert len(head) == 5
-    published = classification.Classification().rows(kept)[1]
+    published = methods.Classification().rows(kept)[1]
     assert [row[1] for row in published if row[-1].startswith("published")] == ["72.17", "73.01"]
-    assert {row[0]: row[1] for row in ablation.Ablation().rows(kept)[1]}["0"] == "31.00 ± 1.41 (2)"
+    assert {row[0]: row[1] for row in methods.Ablation().rows(kept)[1]}["0"] == "31.00 ± 1.41 (2)"
 
 
 def test_rows_of_language_and_segmentation():
@@ -102,8 +102,8 @@ def test_a_ramp_is_a_row_of_its_own():
     assert {recipe.key for recipe in kept} == {p.stem for p in (ROOT / "results/neutreno/segmentation").glob("*.json")}
     assert kept[rising]["epochs"][0]["strength_share"] == 1 / 32  # of 64 epochs it rises over half
     found = {row[0]: row[1] for row in table.rows(kept)[1] if row[-1] == "ours"}
-    assert found[segmentation.CASES["ramp"].title] == "44.73 (1)"
-    assert found[segmentation.CASES["neutreno"].title] == "42.46 (1)"
+    assert found[table.case_by_name["ramp"].title] == "44.73 (1)"
+    assert found[table.case_by_name["neutreno"].title] == "42.46 (1)"
 
 
 def test_cells_are_named_and_read_again(tmp_path):

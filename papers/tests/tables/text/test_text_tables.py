@@ -12,11 +12,9 @@ from oversmooth.safety.errors import InputError
 from oversmooth.theory import asymmetry
 from oversmooth_papers.tables import cells
 from oversmooth_papers.tables.filling import Running
-from oversmooth_papers.tables.text import figures, glue, masked, variants
-from oversmooth_papers.tables.text.causal import Causal
+from oversmooth_papers.tables.text import figures, glue, language_models
 from oversmooth_papers.tables.text.glue import NOTHING, Glue, told_apart
-from oversmooth_papers.tables.text.masked import Masked
-from oversmooth_papers.tables.text.wikitext import Wikitext
+from oversmooth_papers.tables.text.language_models import Causal, Masked, Wikitext
 from oversmooth_papers.tasks.glue.recipe import TASKS, TOLD
 from oversmooth_papers.tasks.language import recipe as language
 from oversmooth_papers.tasks.language.data import load_text
@@ -33,7 +31,7 @@ TINY = replace(
 def test_recipes_are_those_of_the_paper_s_experiment():
     for table in (Causal(seeds=1), Masked(seeds=1), Wikitext(seeds=1)):
         recipes = table.recipes()
-        assert [variants.name_of(recipe) for recipe in recipes] == list(variants.CASES)
+        assert [language_models.name_of(recipe) for recipe in recipes] == list(language_models.CASES)
         assert len({recipe.key for recipe in recipes}) == 9
         shape = recipes[0].shape
         assert (shape.depth, shape.width, shape.vocabulary, recipes[0].tokenizer) == (12, 256, 8192, "bpe")
@@ -45,14 +43,16 @@ def test_recipes_are_those_of_the_paper_s_experiment():
 
 
 def test_the_start_is_what_the_row_says():
-    steered = {variants.name_of(recipe): recipe.methods() for recipe in Causal(seeds=1).recipes()}
+    steered = {language_models.name_of(recipe): recipe.methods() for recipe in Causal(seeds=1).recipes()}
     starts = {name: methods[0].start for name, methods in steered.items() if methods}
-    assert starts == {name: "cold" if name.endswith("cold") else "warm" for name in variants.CASES if name != "plain"}
-    assert len({recipe.label for recipe in Causal(seeds=1).recipes()}) == len(variants.CASES)
+    assert starts == {
+        name: "cold" if name.endswith("cold") else "warm" for name in language_models.CASES if name != "plain"
+    }
+    assert len({recipe.label for recipe in Causal(seeds=1).recipes()}) == len(language_models.CASES)
     signs = {name: steered[name][0].signs for name in ("smooth-cold", "fixed-cold", "free-cold")}
     assert signs == {"smooth-cold": "one", "fixed-cold": "fixed", "free-cold": "free"}
     tuned = Glue(seeds=1).recipes()
-    assert [variants.name_of(recipe) for recipe in tuned[:5]] == list(variants.WARM)
+    assert [language_models.name_of(recipe) for recipe in tuned[:5]] == list(language_models.WARM)
 
 
 def test_only_ranges_that_do_not_meet_are_told_apart():
@@ -135,7 +135,7 @@ def test_text_is_trained_tuned_and_drawn(monkeypatch, capsys, tmp_path):
     """All of it, with models of a second each."""
     monkeypatch.setenv("COLUMNS", "200")
     small = replace(TINY, shape=replace(TINY.shape, causal=False))
-    monkeypatch.setattr(masked.Masked, "small", small)
+    monkeypatch.setattr(Masked, "small", small)
     monkeypatch.setattr(glue.Glue, "tasks", lambda _self: ["following"])
     given = ("--quick", "--results", tmp_path, "--device", "cpu")
     assert run(monkeypatch, "reproduce", "text", "glue", *given) == 2

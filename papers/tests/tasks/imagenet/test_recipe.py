@@ -69,10 +69,10 @@ def test_a_recipe_comes_back_and_changes():
     ("settings", "words"),
     [
         ({"batch": 1001}, "a batch of 1001 does not split into 4 parts"),
-        ({"drop_path": 1.0}, "drop_path is 1; give 0 or more, and less than 1"),
-        ({"ema": -0.1}, "ema is -0.1; give 0 or more"),
+        ({"drop_path": 1.0}, "drop_path is 1; give less than 1"),
+        ({"ema": -0.1}, "ema is -0.1; give at least 0"),
         ({"repeats": 0}, "repeats is 0; give at least 1"),
-        ({"erasing": 1.5}, "erasing is 1.5; give 0 or more, and less than 1"),
+        ({"erasing": 1.5}, "erasing is 1.5; give less than 1"),
         ({"interpolation": "nearest"}, "interpolation is 'nearest'; choose bicubic or bilinear"),
     ],
 )

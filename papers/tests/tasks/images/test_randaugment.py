@@ -192,8 +192,8 @@ def test_magnitudes_directions_and_interpolations_are_as_set():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (dict(magnitude=11), "magnitude is 11; it goes from 0 to 10"),
-        (dict(operations=0), "has 0 operations"),
+        (dict(magnitude=11), "magnitude is 11; give at most 10"),
+        (dict(operations=0), "operations is 0"),
         (dict(noise=math.inf), "noise is inf"),
         (dict(probability=1.5), "probability is 1.5"),
         (dict(interpolation="nearest"), "interpolation is 'nearest'; choose random or bilinear or bicubic"),

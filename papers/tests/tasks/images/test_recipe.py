@@ -79,7 +79,7 @@ def test_a_recipe_is_fitted_to_images():
         ({"seed": -1}, "seed is -1"),
         ({"wiring": "crossed"}, "wiring is 'crossed'"),
         ({"variant": "smoother"}, "variant is 'smoother'; give plain"),
-        ({"flip": 1.5}, "flip is 1.5; it goes from 0 to 1"),
+        ({"flip": 1.5}, "flip is 1.5; give at most 1"),
         ({"smoothing": -0.1}, "smoothing is -0.1"),
         ({"cutmix": float("nan")}, "cutmix is nan"),
         ({"mean": (0.5, 0.5)}, "one number for each of the 3 channels"),

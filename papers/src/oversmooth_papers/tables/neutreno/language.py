@@ -2,32 +2,34 @@
 
     oversmooth reproduce neutreno language --seeds 1
     oversmooth reproduce neutreno language --quick         bytes of the package's own prose, a minute on a CPU
+    oversmooth reproduce neutreno language-ablation --cells 0.1,0.6 --norm pre
 
 Published on WikiText-103, whose text users have (`oversmooth train --task language --data wikitext-103`); here the same
 16 blocks of width 128 read WikiText-2, a fiftieth of that, Post-LN as published and Pre-LN beside it. Differs from the
 paper: a plain softmax over all 33,278 words instead of an adaptive one; warm-up, epochs and dropout scaled to the
 smaller text and chosen for the baseline, the same for every row. Perplexity slides a window of 256 tokens by one, as
-the paper's does.
+the paper's does. Which λ̃ the spectra of the baseline propose is what `oversmooth reproduce neutreno prediction` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
+from oversmooth_papers.engine.options import option
 from oversmooth_papers.figures import table_charts
 from oversmooth_papers.tables import table_text
-from oversmooth_papers.tables.case_table import CaseTable, Column, scores
+from oversmooth_papers.tables.case_table import Case, CaseTable, Column, scores
 from oversmooth_papers.tables.cells import Kept
 from oversmooth_papers.tables.depth import looks
-from oversmooth_papers.tables.variants import Case
+from oversmooth_papers.tables.neutreno import methods
 from oversmooth_papers.tasks.language.recipe import QUICK, WIKITEXT2
 
 NORMS = {"post": "Post-LN", "pre": "Pre-LN"}
 _METHODS = {
-    "plain": Case("baseline", {"variant": "plain"}),
-    "neutreno": Case("NeuTRENO, λ̃ = 0.4", {"variant": "neutreno:strength=0.4"}),
+    "plain": ("baseline", "plain"),
+    "neutreno": ("NeuTRENO, λ̃ = 0.4", methods.FIXED["0.4"]),
 }
 
 
@@ -53,9 +55,9 @@ class Language(CaseTable):
     full = WIKITEXT2
     small = QUICK
     case_by_name: ClassVar = {
-        f"{name}:{norm}": replace(case, title=f"{case.title}, {title}")
+        f"{name}:{norm}": Case(f"{model}, {title}", {"variant": variant, "norm": norm})
         for norm, title in NORMS.items()
-        for name, case in _METHODS.items()
+        for name, (model, variant) in _METHODS.items()
     }
     columns: ClassVar = {
         "validation": _perplexity("valid_perplexity_sliding"),
@@ -78,12 +80,8 @@ class Language(CaseTable):
         "each other and with nothing that is published."
     )
 
-    def recipe(self, name: str, seed: int = 0) -> Any:
-        recipe: Any = super().recipe(name, seed)
-        return replace(recipe, shape=replace(recipe.shape, norm=name.partition(":")[2]))
-
     def names_of(self, recipe: Any) -> dict[str, str]:
-        return {"variant": super().names_of(recipe)["variant"].partition(":")[0], "norm": recipe.shape.norm}
+        return dict(zip(("variant", "norm"), self.case_of(recipe).split(":"), strict=True))
 
     def chart(self, kept: Kept) -> Any:
         panels: dict[str, list[table_charts.Point]] = {title: [] for title in NORMS.values()}
@@ -91,3 +89,31 @@ class Language(CaseTable):
             model, _, norm = case.title.rpartition(", ")
             panels[norm] += table_charts.over_seeds(model, "ours", self.charted(kept, name))
         return table_charts.points([*panels.items()], self.label)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageAblation(Language):
+    """NeuTRENO's strength on a language model, from 0 to 1.5: perplexity on WikiText-2."""
+
+    name = "language-ablation"
+    cells_help = f"Which, by λ̃: {', '.join(methods.FIXED)}; by default all."
+    rows_are = "λ̃"
+    published: ClassVar = {}
+    note = (
+        "WikiText-2: perplexity per word of the last epoch's model, windows of 256 tokens that slide by one; mean ± "
+        "standard deviation over seeds (their number). HFC/LFC of what leaves the last block, of 8 windows of the "
+        "validation text. Every λ̃ has the same recipe and steps; dropout and epochs were chosen for λ̃ = 0."
+    )
+
+    norm: Literal["post", "pre"] = option("post", "Where the norms stand: post, as published, or pre.")
+
+    def cases(self) -> Mapping[str, Case]:
+        own = {"norm": self.norm}
+        return {f"{name}:{self.norm}": Case(name, {"variant": v, **own}) for name, v in methods.FIXED.items()}
+
+    def folder(self, recipe: Any) -> str:
+        """`language` has the cells of its two variants."""
+        return self.folder_of(Language if recipe.variant in ("plain", methods.FIXED["0.4"]) else LanguageAblation)
+
+    def chart(self, kept: Kept) -> Any:
+        return methods.curve(self, kept, f"WikiText-2, {NORMS[self.norm]}")

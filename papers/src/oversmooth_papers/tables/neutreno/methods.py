@@ -1,43 +1,56 @@
-"""The comparison that neither paper has: every way of steering with one recipe, the same seeds and as many steps.
+"""The comparison that neither paper has, and two tables of Nguyen et al. that are parts of it: 10 % of CIFAR-100.
 
-    oversmooth reproduce neutreno methods --at-once 3      10 % of CIFAR-100, about 2 minutes a run on an H200
+    oversmooth reproduce neutreno methods --at-once 3      about 2 minutes a run on an H200
     oversmooth reproduce neutreno methods --quick          a small version, minutes on a CPU
+    oversmooth reproduce neutreno classification --at-once 3
+    oversmooth reproduce neutreno ablation --cells 0.1,0.4,1.0
 
 The recipe is Dovonon et al.'s for its table 2 at 10 % of the data, and was tuned for none of the methods, nor for the
 plain model beyond what its authors did. Strengths are the published ones (NeuTRENO's 0.6 for vision) or, for methods
 that learn theirs, where training begins: 0. Inversion and gated attention learn a linear map in every layer, 14 and 442
-thousand weights of ViT-Ti's more. The cells of plain, smoothing and sharpening are table 2's own.
+thousand weights of ViT-Ti's more. Tables share cells: those of plain, smoothing and sharpening are table 2's own.
+
+Nguyen et al. published classification on ImageNet-1k with DeiT-Tiny (300 epochs on 4 GPUs), so the figures do not
+compare in size: what can be held against the paper is the sign of the difference and how it stands to the spread over
+seeds. Which λ̃ the spectra of the plain model propose is what `oversmooth.steering.suggest` says.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from oversmooth_papers.tables.case_table import CaseTable, hfc_lfc, mean_abs_cos, percent
+from oversmooth_papers.figures import table_charts
+from oversmooth_papers.tables.case_table import Case, CaseTable
+from oversmooth_papers.tables.cells import Kept
 from oversmooth_papers.tables.table2 import Table2
-from oversmooth_papers.tables.variants import SHARE, Case
-from oversmooth_papers.tasks.images.recipe import PAPER, QUICK, VARIANTS, Recipe
+from oversmooth_papers.tasks.images.recipe import VARIANTS
 
-CASES = {
-    "plain": Case("plain ViT-Ti", {"variant": "plain"}),
-    "neutreno": Case("NeuTRENO, λ̃ = 0.6", {"variant": "neutreno:strength=0.6"}),
-    "featscale": Case("FeatScale", {"variant": "featscale"}),
-    "attnscale": Case("AttnScale", {"variant": "attnscale"}),
-    "neutreno+featscale": Case("NeuTRENO + FeatScale", {"variant": "neutreno:strength=0.6 + featscale"}),
-    "contranorm": Case("ContraNorm, 0.1", {"variant": "contranorm"}),
-    "valueresidual": Case("value residual, 0.5", {"variant": "valueresidual"}),
-    "centred": Case("centred attention", {"variant": "centred"}),
-    "sharpen": Case("Spectral, sharpening (ViT-Ti⁻)", {"variant": "sharpen"}),
-    "smooth": Case("Spectral, smoothing (ViT-Ti⁺)", {"variant": "smooth"}),
-    "inversion": Case("attention inversion", {"variant": "inversion"}),
-    "gatedattention": Case("gated attention", {"variant": "gatedattention"}),
-    "layernormscaling": Case("LayerNorm scaling, 1/√ℓ", {"variant": "layernormscaling"}),
-    "orthogonalupdate": Case("orthogonal update of attention", {"variant": "orthogonalupdate"}),
+STRENGTHS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5)
+"""λ̃ of the ablation."""
+FIXED = {f"{strength:g}": f"neutreno:strength={strength:g}" if strength else "plain" for strength in STRENGTHS}
+"""Variants of recipes, by what --cells calls them."""
+_TITLES = {
+    "plain": "plain ViT-Ti",
+    "neutreno": "NeuTRENO, λ̃ = 0.6",
+    "featscale": "FeatScale",
+    "attnscale": "AttnScale",
+    "neutreno+featscale": "NeuTRENO + FeatScale",
+    "contranorm": "ContraNorm, 0.1",
+    "valueresidual": "value residual, 0.5",
+    "centred": "centred attention",
+    "sharpen": "Spectral, sharpening (ViT-Ti⁻)",
+    "smooth": "Spectral, smoothing (ViT-Ti⁺)",
+    "inversion": "attention inversion",
+    "gatedattention": "gated attention",
+    "layernormscaling": "LayerNorm scaling, 1/√ℓ",
+    "orthogonalupdate": "orthogonal update of attention",
 }
-"""By what --cells calls them."""
-METHODS = {name: case.changes["variant"] for name, case in CASES.items()}
-"""Variants of the recipe."""
+METHODS = {name: name for name in _TITLES} | {
+    "neutreno": FIXED["0.6"],
+    "neutreno+featscale": f"{FIXED['0.6']} + featscale",
+}
+"""Variants of the recipe, by what --cells calls them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +59,9 @@ class Methods(CaseTable):
 
     name = "methods"
     group = "neutreno"
-    cells_help = f"Which, by name: {', '.join(METHODS)}; by default all."
-    full = replace(PAPER, share=SHARE)
-    small = QUICK
-    case_by_name = CASES
-    columns: ClassVar = {"accuracy, %": percent("accuracy"), "HFC/LFC, last": hfc_lfc, "mean |cos|, last": mean_abs_cos}
+    case_by_name: ClassVar = {name: Case(title, {"variant": METHODS[name]}) for name, title in _TITLES.items()}
+    cells_help = f"Which, by name: {', '.join(case_by_name)}; by default all."
+    kept_by: ClassVar = dict.fromkeys(VARIANTS, Table2)
     quick_note = (
         "quick: a small ViT (patch 4, depth 4, width 64), 2,500 images, 5 epochs. These figures compare with each "
         "other and with nothing that is published."
@@ -62,6 +73,47 @@ class Methods(CaseTable):
         "seed by seed."
     )
 
-    def folder(self, recipe: Recipe) -> str:
-        """Table 2 has the cells of Dovonon et al.'s variants."""
-        return self.folder_of(Table2 if recipe.variant in VARIANTS else Methods)
+
+@dataclass(frozen=True, kw_only=True)
+class Classification(Methods):
+    """Make the classification table of Nguyen et al.: the plain model, NeuTRENO, and NeuTRENO with FeatScale."""
+
+    name = "classification"
+    case_by_name: ClassVar = {n: Methods.case_by_name[n] for n in ("plain", "neutreno", "neutreno+featscale")}
+    cells_help = Methods.cells_help
+    kept_by: ClassVar = {"plain": Table2, "neutreno": Methods, "neutreno+featscale": Methods}
+    published: ClassVar = {"plain": 72.17, "neutreno": 73.01}
+    """Top-1 of DeiT-Tiny, in %."""
+    published_as = ("accuracy, %", "ImageNet-1k")
+
+
+def curve(table: CaseTable, kept: Kept, title: str) -> Any:
+    """The chart of an ablation: figures against λ̃, where it is fixed."""
+    points = []
+    for name in table.cases():
+        strength = name.partition(":")[0]
+        if strength in FIXED:
+            points += table_charts.over_seeds("NeuTRENO", "ours", table.charted(kept, name), x=float(strength))
+    return table_charts.lines([(title, points, table.label)], "λ̃")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ablation(Methods):
+    """NeuTRENO's strength, from 0 to 1.5 and learned: accuracy and how smooth tokens end, 10 % of CIFAR-100."""
+
+    name = "ablation"
+    case_by_name: ClassVar = {name: Case(name, {"variant": variant}) for name, variant in FIXED.items()} | {
+        "per-layer": Case("learned per layer, from 0", {"variant": "neutreno:strength=0,learned"}),
+        "per-head": Case("learned per head, from 0", {"variant": "neutreno:strength=0,learned,per=head"}),
+    }
+    cells_help = f"Which, by λ̃: {', '.join(case_by_name)}; by default all."
+    kept_by: ClassVar = {"0": Table2, "0.6": Methods}
+    rows_are = "λ̃"
+    note = (
+        "10 % of CIFAR-100; accuracy in % of the test images after the last epoch, mean ± standard deviation over "
+        "seeds (their number); HFC/LFC and mean |cos| of what leaves the last block, of the first 8 test images. Every "
+        "λ̃ has the same recipe and steps."
+    )
+
+    def chart(self, kept: Kept) -> Any:
+        return curve(self, kept, self.title)

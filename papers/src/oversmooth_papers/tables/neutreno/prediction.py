@@ -33,10 +33,9 @@ from oversmooth_papers.tables.case_table import scores
 from oversmooth_papers.tables.cells import Cell, Folder, cell_path, read_kept
 from oversmooth_papers.tables.filling import Running
 from oversmooth_papers.tables.neutreno import measured
-from oversmooth_papers.tables.neutreno.ablation import STRENGTHS, VARIANTS, Ablation
-from oversmooth_papers.tables.neutreno.language import over_seeds
-from oversmooth_papers.tables.neutreno.language_ablation import LanguageAblation
+from oversmooth_papers.tables.neutreno.language import LanguageAblation, over_seeds
 from oversmooth_papers.tables.neutreno.measured import Trained
+from oversmooth_papers.tables.neutreno.methods import FIXED, STRENGTHS, Ablation
 from oversmooth_papers.tasks.images import recipe as images
 from oversmooth_papers.tasks.images.build import augment_of
 from oversmooth_papers.tasks.images.data import Images
@@ -191,7 +190,7 @@ def outcomes(recipe: Recipe, results: Path) -> Outcomes:
     """Of every λ̃ that was trained with this recipe, ascending; λ̃ = 0 is the plain model."""
     kind, trained = KINDS[type(recipe)], {}
     for strength in STRENGTHS:
-        recipes = [replace(recipe, variant=VARIANTS[f"{strength:g}"], seed=seed) for seed in range(SEEDS)]
+        recipes = [replace(recipe, variant=FIXED[f"{strength:g}"], seed=seed) for seed in range(SEEDS)]
         trained[strength] = scores([*read_kept(recipes, results, kind.folder).values()], kind.score)
     return {strength: figures for strength, figures in trained.items() if figures}
 

@@ -14,18 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from oversmooth_papers.tables.case_table import CaseTable, hfc_lfc, percent
-from oversmooth_papers.tables.variants import Case
+from oversmooth_papers.tables.case_table import Case, CaseTable, last_look, percent
 from oversmooth_papers.tasks.segmentation.recipe import PAPER, QUICK
 
 _NEUTRENO = "neutreno:strength=0.6"
-_LEARNED = "neutreno:strength=0,learned,per=head"
-CASES = {
-    "plain": Case("baseline", {"variant": "plain", "ramp": 0.0}),
-    "neutreno": Case("NeuTRENO, λ̃ = 0.6 from the start", {"variant": _NEUTRENO, "ramp": 0.0}),
-    "ramp": Case("NeuTRENO, λ̃ from 0 to 0.6 over half of the steps", {"variant": _NEUTRENO, "ramp": 0.5}),
-    "learned": Case("NeuTRENO, λ̃ learned per head, from 0", {"variant": _LEARNED, "ramp": 0.0}),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,18 +29,25 @@ class Segmentation(CaseTable):
     default_data = "camvid"
     quick_data = "shapes"
     data_help = "camvid where OVERSMOOTH_DATA has it, or its folder."
-    cells_help = f"Which: {', '.join(CASES)}; by default all."
     full = replace(
         PAPER, data="camvid", crop=352, stride=234, shorter=0, shape=replace(PAPER.shape, image=352, classes=11)
     )
     """What `Recipe.fitted` makes of the published recipe for CamVid and DeiT-Tiny."""
     small = QUICK
-    case_by_name = CASES
+    case_by_name: ClassVar = {
+        name: Case(title, {"variant": variant, "ramp": ramp})
+        for name, title, variant, ramp in (
+            ("plain", "baseline", "plain", 0.0),
+            ("neutreno", "NeuTRENO, λ̃ = 0.6 from the start", _NEUTRENO, 0.0),
+            ("ramp", "NeuTRENO, λ̃ from 0 to 0.6 over half of the steps", _NEUTRENO, 0.5),
+            ("learned", "NeuTRENO, λ̃ learned per head, from 0", "neutreno:strength=0,learned,per=head", 0.0),
+        )
+    }
     columns: ClassVar = {
         "mIoU, %": percent("miou"),
         "multi-scale": percent("miou_multiscale"),
         "pixels right, %": percent("pixel_accuracy"),
-        "HFC/LFC, last": hfc_lfc,
+        "HFC/LFC, last": last_look(1),
     }
     published: ClassVar = {"plain": 35.72, "neutreno": 37.24}
     published_as = ("mIoU, %", "ADE20K")

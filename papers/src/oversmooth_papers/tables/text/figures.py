@@ -17,12 +17,9 @@ from typing import NamedTuple
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.report import figures
 from oversmooth.safety.errors import InputError
-from oversmooth_papers.figures import fig2, fig3, fig5, table_charts
+from oversmooth_papers.figures import FIG2, FIG5, fig3, table_charts
 from oversmooth_papers.tables.cells import Cell, fitted_to_kept, model_path, read_kept
-from oversmooth_papers.tables.text.causal import Causal
-from oversmooth_papers.tables.text.masked import Masked
-from oversmooth_papers.tables.text.variants import CASES, TextTable
-from oversmooth_papers.tables.text.wikitext import Wikitext
+from oversmooth_papers.tables.text.language_models import CASES, Causal, Masked, TextTable, Wikitext
 
 TABLES_OF_MODELS: dict[str, type[TextTable]] = {"causal": Causal, "wikitext": Wikitext, "masked": Masked}
 _MODES = ("plain", "smooth", "sharpen")
@@ -79,7 +76,7 @@ def write(drawn: list[Diagnosis], points: list[table_charts.Point], folder: Path
     """The files, one by one."""
     if ending not in figures.FORMATS:
         raise InputError(f"--ending is {ending!r}; choose one of {', '.join(figures.FORMATS)}")
-    for name, chart in (("fig2", fig2.FIGURE), ("fig3", fig3.FIGURE), ("fig5", fig5.FIGURE)):
+    for name, chart in (("fig2", FIG2), ("fig3", fig3.FIGURE), ("fig5", FIG5)):
         path = folder / f"{name}.{ending}"
         figures.save_one(drawn, chart, path)
         yield path

@@ -23,8 +23,7 @@ from oversmooth_papers.figures import table_charts
 from oversmooth_papers.tables import case_table
 from oversmooth_papers.tables.base import Rows, Table
 from oversmooth_papers.tables.cells import Kept, missing, model_path
-from oversmooth_papers.tables.text.masked import Masked
-from oversmooth_papers.tables.text.variants import WARM, cells_of, name_of
+from oversmooth_papers.tables.text.language_models import WARM, Masked, cells_of, name_of
 from oversmooth_papers.tasks.glue.recipe import TASKS, TOLD, Recipe
 from oversmooth_papers.tasks.language.recipe import Recipe as LanguageRecipe
 
@@ -55,7 +54,6 @@ class Glue(Table):
     group = "text"
     asks_unknowns = False
     loads_data = False
-    at_once_allowed = False
     keeps_models = False
     cells_help = "Which: a variant (plain), a task (CB), or both (plain:CB); by default all that a small model learns."
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 from oversmooth.safety.errors import InputError
-from oversmooth_papers.engine.recipe import BaseRecipe, Scores, check_choices, check_layers, methods_of, ramp_option
+from oversmooth_papers.engine.options import check_settings, limited
+from oversmooth_papers.engine.recipe import BaseRecipe, Scores, check_layers, methods_of, ramp_option
 from oversmooth_papers.tasks.language.recipe import Shape
 
 if TYPE_CHECKING:
@@ -79,25 +80,20 @@ class Recipe(BaseRecipe):
     ramp: float = ramp_option()
     layers: str = "all"
     shape: Shape = field(default_factory=lambda: Shape(causal=False))
-    epochs: int = 10
-    warmup: float = 0.1
-    lr: float = 2e-4
-    weight_decay: float = 0.01
-    batch: int = 32
-    clip: float | None = 1.0
-    seed: int = 0
+    epochs: int = limited(10, least=1)
+    warmup: float = limited(0.1, least=0)
+    lr: float = limited(2e-4, above=0)
+    weight_decay: float = limited(0.01, least=0)
+    batch: int = limited(32, least=1)
+    clip: float | None = limited(1.0, above=0)
+    seed: int = limited(0, least=0)
     """Of the answer's first weights, of order and dropout."""
     precision: Literal["bf16", "float32"] = "bf16"
 
     def __post_init__(self) -> None:
         if self.data not in TASKS:
             raise InputError(f"there is no task {self.data!r}; choose {', '.join(TASKS)}")
-        self.check_numbers(
-            at_least_1=("epochs", "batch"),
-            at_least_0=("seed", "weight_decay", "warmup"),
-            bounded=("lr", "weight_decay", "clip"),
-        )
-        check_choices(self)
+        check_settings(self)
         check_layers(self.layers, self.shape.depth)
         self.check_variant()
 
@@ -131,16 +127,12 @@ class Recipe(BaseRecipe):
         """Begun from weights, so that nothing of them is drawn: runs of several seeds share what is built."""
         return methods_of(self.variant, start="warm", seed=0)
 
-    def fitted(self, data: Any) -> Recipe:
-        """For the task and the model of a `GlueData`."""
-        own = data.language
-        model = dataclasses.replace(self, pretrained=own.key, variant=own.variant, layers=own.layers, shape=own.shape)
-        return dataclasses.replace(model, data=data.task, epochs=TASKS[data.task].epochs)
+    def decided_by(self, data: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The task and the model of a `GlueData`."""
+        return {"data": data.task, "pretrained": data.language.key}, {}
 
-    def check_fits(self, data: Any) -> None:
-        """Raise InputError for another task or another model."""
-        if (data.task, data.language.key) != (self.data, self.pretrained):
-            raise InputError(
-                f"the recipe is for {self.data} with the model {self.pretrained}, and these are {data.task} with "
-                f"{data.language.key}; fit it with recipe.fitted(data)"
-            )
+    def fitted(self, data: Any) -> Self:
+        """For the task and the model of a `GlueData`."""
+        own, epochs = data.language, TASKS[data.task].epochs
+        model = dict(pretrained=own.key, variant=own.variant, layers=own.layers, shape=own.shape)
+        return dataclasses.replace(self, data=data.task, epochs=epochs, **model)

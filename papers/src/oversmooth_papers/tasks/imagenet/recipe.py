@@ -13,15 +13,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from oversmooth.safety.errors import InputError
-from oversmooth_papers.engine.options import option
-from oversmooth_papers.engine.recipe import BaseRecipe, Scores, check_choices, methods_of, ramp_option
+from oversmooth_papers.engine.options import check_settings, limited, option
+from oversmooth_papers.engine.recipe import BaseRecipe, Scores, methods_of, ramp_option
 from oversmooth_papers.tasks.images.recipe import Shape
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from oversmooth.steering import Method
-    from oversmooth_papers.tasks.imagenet.data import Splits
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -48,38 +47,34 @@ class Recipe(BaseRecipe):
     shape: Shape = field(
         default_factory=lambda: Shape(image=224, patch=16, classes=1000, width=192, depth=12, heads=3, qkv_bias=True)
     )
-    epochs: int = 300  # the warm-up's among them
-    warmup: int = 5  # epochs
-    lr: float = 1e-3  # the highest, for a batch of 1,024: it grows with the batch
+    epochs: int = limited(300, least=1)  # the warm-up's among them
+    warmup: int = limited(5, least=0)  # epochs
+    lr: float = limited(1e-3, above=0)  # the highest, for a batch of 1,024: it grows with the batch
     warmup_lr: float = 1e-6  # at which the warm-up begins, whatever the batch
     last_lr: float = 1e-5  # to which the cosine goes, whatever the batch
-    weight_decay: float = 0.05  # on matrices
-    batch: int = 1024  # images per step, of all processes together
-    clip: float | None = None
-    drop_path: float = option(0.1, "Stochastic depth of the last block; it grows evenly from 0 in the first.")
-    ema: float = option(0.99996, "Decay of the averaged weights; 0: none are kept.")
-    repeats: int = option(3, "How often an image stands in a row, each time augmented anew.")
+    weight_decay: float = limited(0.05, least=0)  # on matrices
+    batch: int = limited(1024, least=1)  # images per step, of all processes together
+    clip: float | None = limited(None, above=0)
+    drop_path: float = option(
+        0.1, "Stochastic depth of the last block; it grows evenly from 0 in the first.", least=0, below=1
+    )
+    ema: float = option(0.99996, "Decay of the averaged weights; 0: none are kept.", least=0, below=1)
+    repeats: int = option(3, "How often an image stands in a row, each time augmented anew.", least=1)
     rand_augment: str = "rand-m9-mstd0.5-inc1"  # in timm's words; empty for none
-    erasing: float = 0.25  # probability that a rectangle of an image becomes noise
-    smoothing: float = 0.1
-    mixup: float = 0.8
-    cutmix: float = 1.0
-    mix_parts: int = 4  # of a batch, each with a draw of its own for Mixup and CutMix: the paper's four GPUs
+    erasing: float = limited(0.25, least=0, below=1)  # probability that a rectangle of an image becomes noise
+    smoothing: float = limited(0.1, least=0, below=1)
+    mixup: float = limited(0.8, least=0)
+    cutmix: float = limited(1.0, least=0)
+    mix_parts: int = limited(
+        4, least=1
+    )  # of a batch, each with a draw of its own for Mixup and CutMix: the paper's four GPUs
     interpolation: Literal["bicubic", "bilinear"] = "bicubic"
     crop_ratio: float = 0.875  # of the side that is tested, to what the shorter side is resized to: 224 of 256
-    seed: int = 0  # of weights, order and augmentation
+    seed: int = limited(0, least=0)  # of weights, order and augmentation
     precision: Literal["bf16", "float32"] = "bf16"  # of products on a GPU; on a CPU all is float32
 
     def __post_init__(self) -> None:
-        self.check_numbers(
-            at_least_1=("epochs", "batch", "repeats", "mix_parts"),
-            at_least_0=("warmup", "seed", "weight_decay", "mixup", "cutmix"),
-            bounded=("lr", "weight_decay", "clip"),
-        )
-        check_choices(self)
-        for name in ("erasing", "smoothing", "drop_path", "ema"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name):g}; give 0 or more, and less than 1")
+        check_settings(self)
         if self.mixes and self.batch % (pairs := 2 * self.mix_parts):
             parts = f"{self.mix_parts} parts of pairs for Mixup"
             raise InputError(f"a batch of {self.batch} does not split into {parts}; give a batch that {pairs} divides")
@@ -140,19 +135,6 @@ class Recipe(BaseRecipe):
 
     def methods(self) -> list[Method]:
         return methods_of(self.variant, start=self.start, seed=self.seed)
-
-    def fitted(self, splits: Splits) -> Recipe:
-        """The same for these data: name and classes are theirs."""
-        shape = dataclasses.replace(self.shape, classes=len(splits.classes))
-        return dataclasses.replace(self, data=splits.name, shape=shape)
-
-    def check_fits(self, splits: Splits) -> None:
-        """Raise InputError for data of another name or with other classes."""
-        if splits.name != self.data or len(splits.classes) != self.shape.classes:
-            raise InputError(
-                f"the recipe is for {self.data} with {self.shape.classes:,} classes and the data are {splits.name} "
-                f"with {len(splits.classes):,}; fit it with recipe.fitted(splits)"
-            )
 
 
 PAPER = Recipe()

@@ -17,6 +17,11 @@ from oversmooth_papers.tasks.images.recipe import Recipe
 from oversmooth_papers.tasks.images.vit import Attention, ViT
 
 
+def plain_model_of(recipe: Recipe) -> ViT:
+    """Unsteered, on the CPU, with random weights."""
+    return ViT(recipe.shape)
+
+
 def model_of(recipe: Recipe) -> ViT:
     """On the CPU, with the weights that the seed gives on any machine; the caller's random state is left alone."""
     with seeded(recipe.seed):
@@ -47,7 +52,7 @@ def load_vit(path: str | Path) -> tuple[ViT, Recipe]:
     def build(recipe: BaseRecipe) -> ViT:
         if not isinstance(recipe, Recipe):
             raise InputError(f"{path} was trained for {recipe.task_name}; give a model of images")
-        return ViT(recipe.shape)
+        return plain_model_of(recipe)
 
     model, recipe = load_model(path, build)
     assert isinstance(model, ViT)  # it was built so

@@ -26,13 +26,12 @@ from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import read_bytes
 from oversmooth.safety.libraries import import_library
 from oversmooth.safety.machine import check_fits
+from oversmooth_papers.tasks.common import decoded_image
 
 LAYOUTS = "train-*.parquet, CIFAR's python or binary version (train, train.bin), train-images-idx3-ubyte[.gz]"
 _PIXELS = 3 * 32 * 32  # of a CIFAR image
 _THREADS = 16  # that decode
 _MOST_CLASSES = 1_000_000
-_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
-"""Of images in parquet files; Pillow tries them in this order, and no others."""
 _REMEDY = "fetch it again"
 
 
@@ -231,15 +230,10 @@ def read_parquet(files: list[Path]) -> Read:
 
 def _decoded(encoded: Sequence[Any], folder: Path) -> NDArray[np.uint8]:
     """``(n, c, h, w)``; the first image decides on the size and on one channel or three."""
-    pil = import_library("PIL.Image", "decoding images")
 
     def pixels(index: int, mode: str = "") -> NDArray[np.uint8]:
-        try:
-            image = pil.open(io.BytesIO(encoded[index]), formats=_FORMATS)
-            image = image.convert(mode or ("L" if image.mode in ("1", "L") else "RGB"))
-        except Exception as error:  # decoders raise whatever they like on broken files
-            formats = ", ".join(_FORMATS)
-            raise InputError(f"row {index} of {folder} does not decode as one of {formats}; {_REMEDY}") from error
+        image = decoded_image(encoded[index], f"row {index} of {folder}")
+        image = image.convert(mode or ("L" if image.mode in ("1", "L") else "RGB"))
         return np.atleast_3d(np.asarray(image)).transpose(2, 0, 1)
 
     channels, height, width = shape = pixels(0).shape

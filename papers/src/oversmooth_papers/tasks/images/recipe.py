@@ -32,19 +32,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.machine import check_fits
-from oversmooth_papers.engine.options import option
-from oversmooth_papers.engine.recipe import BaseRecipe, Scores, check_choices, check_layers, methods_of, ramp_option
+from oversmooth_papers.engine.options import check_settings, limited, option
+from oversmooth_papers.engine.recipe import BaseRecipe, Scores, check_layers, methods_of, ramp_option
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from oversmooth.steering import Method
-    from oversmooth_papers.tasks.images.data import Images
 
 CIFAR100_MEAN, CIFAR100_STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
 HIGHEST_MAGNITUDE = 10.0
 """The magnitude at which each RandAugment operation is strongest, or weakest for some."""
-_MOST_OPERATIONS = 100  # of RandAugment on one image
 _BLOCK = 50_000  # bytes of a block's modules, whatever its width
 
 
@@ -52,24 +50,19 @@ _BLOCK = 50_000  # bytes of a block's modules, whatever its width
 class Shape:
     """The defaults are ViT-Ti on 32 px images with patches of 2: 257 tokens."""
 
-    image: int = 32
-    patch: int = option(2, "Side of a patch.")
-    channels: int = 3
-    classes: int = 100
-    width: int = option(192, "Features of a token.")
-    depth: int = option(12, "Blocks.")
-    heads: int = option(3, "Attention heads.")
-    mlp_ratio: float = 4.0
+    image: int = limited(32, least=1)
+    patch: int = option(2, "Side of a patch.", least=1)
+    channels: int = limited(3, least=1)
+    classes: int = limited(100, least=1)
+    width: int = option(192, "Features of a token.", least=1)
+    depth: int = option(12, "Blocks.", least=1)
+    heads: int = option(3, "Attention heads.", least=1)
+    mlp_ratio: float = limited(4.0, above=0)
     qkv_bias: bool = False
-    eps: float = 1e-6
+    eps: float = limited(1e-6, above=0)
 
     def __post_init__(self) -> None:
-        for name in ("image", "patch", "channels", "classes", "width", "depth", "heads"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; give at least 1")
-        for name in ("mlp_ratio", "eps"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise InputError(f"{name} is {getattr(self, name)}; give a number above 0")
+        check_settings(self)
         if self.image % self.patch:
             raise InputError(f"patches of {self.patch} do not tile images of {self.image} pixels; give a divisor")
         if self.width % self.heads:
@@ -110,20 +103,15 @@ class RandAugment:
     or bicubic with equal chance.
     """
 
-    magnitude: float = 9.0
-    operations: int = 2
-    noise: float = 1.0
-    probability: float = 0.5
+    magnitude: float = limited(9.0, least=0, most=HIGHEST_MAGNITUDE)
+    operations: int = limited(2, least=1, most=100)  # on one image
+    noise: float = limited(1.0, least=0, most=1e6)
+    probability: float = limited(0.5, least=0, most=1)
     increasing: bool = False
     interpolation: Literal["random", "bilinear", "bicubic"] = "random"
 
     def __post_init__(self) -> None:
-        for name, most in (("magnitude", HIGHEST_MAGNITUDE), ("noise", 1e6), ("probability", 1)):
-            if not 0 <= getattr(self, name) <= most:
-                raise InputError(f"RandAugment's {name} is {getattr(self, name)}; it goes from 0 to {most:g}")
-        if not 1 <= self.operations <= _MOST_OPERATIONS:
-            raise InputError(f"RandAugment has {self.operations} operations; give 1 to {_MOST_OPERATIONS}")
-        check_choices(self)
+        check_settings(self)
 
 
 @dataclass(frozen=True)
@@ -141,8 +129,8 @@ class Recipe(BaseRecipe):
     shape_of_data: ClassVar[tuple[str, ...]] = ("image", "channels", "classes")
 
     data: str = "cifar100"
-    share: float = option(1.0, "Share of the training images, above 0 and up to 1.")
-    share_seed: int = option(0, "Which images the share takes.")
+    share: float = option(1.0, "Share of the training images, above 0 and up to 1.", above=0, most=1)
+    share_seed: int = option(0, "Which images the share takes.", least=0)
     """The same images for every variant and seed."""
     variant: str = option(
         "plain",
@@ -163,36 +151,26 @@ class Recipe(BaseRecipe):
     freed: bool = option(False, "Steer the beginning alone: fold what the variant makes into weights, and train those.")
     """A control: the same initial weights without the constraint."""
     shape: Shape = field(default_factory=Shape)
-    epochs: int = option(300, "Epochs of cosine.")
-    warmup: int = option(5, "Epochs of warm-up before them.")
-    lr: float = option(1.25e-4, "Highest learning rate.")
-    weight_decay: float = option(0.05, "On all parameters.")
-    batch: int = option(96, "Images per step.")
-    clip: float | None = 5.0
-    smoothing: float = 0.1
-    mixup: float = 1.0
-    cutmix: float = 0.8
+    epochs: int = option(300, "Epochs of cosine.", least=1)
+    warmup: int = option(5, "Epochs of warm-up before them.", least=0)
+    lr: float = option(1.25e-4, "Highest learning rate.", above=0)
+    weight_decay: float = option(0.05, "On all parameters.", least=0)
+    batch: int = option(96, "Images per step.", least=1)
+    clip: float | None = limited(5.0, above=0)
+    smoothing: float = limited(0.1, least=0, most=1)
+    mixup: float = limited(1.0, least=0)
+    cutmix: float = limited(0.8, least=0)
     rand_augment: RandAugment | None = field(default_factory=RandAugment)
-    padding: int = 4
-    flip: float = 0.5
+    padding: int = limited(4, least=0)
+    flip: float = limited(0.5, least=0, most=1)
     mean: tuple[float, ...] = CIFAR100_MEAN
     std: tuple[float, ...] = CIFAR100_STD
-    seed: int = option(0, "Of weights, order and augmentation.")
+    seed: int = option(0, "Of weights, order and augmentation.", least=0)
     precision: Literal["bf16", "float32"] = option("bf16", "On a GPU: bf16 or float32.")
     """Of products on a GPU, under autocast; on a CPU all is float32."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise InputError(f"share is {self.share:g}; give a fraction above 0 and at most 1")
-        self.check_numbers(
-            at_least_1=("epochs", "batch"),
-            at_least_0=("warmup", "seed", "share_seed", "weight_decay", "mixup", "cutmix", "padding"),
-            bounded=("lr", "weight_decay", "clip", "mixup", "cutmix"),
-        )
-        check_choices(self)
-        for name in ("flip", "smoothing"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name} is {getattr(self, name)}; it goes from 0 to 1")
+        check_settings(self)
         object.__setattr__(self, "mean", tuple(self.mean))
         object.__setattr__(self, "std", tuple(self.std))
         if not len(self.mean) == len(self.std) == self.shape.channels or not all(one > 0 for one in self.std):
@@ -247,24 +225,20 @@ class Recipe(BaseRecipe):
             return dataclasses.replace(changed, mixup=0.0, cutmix=0.0, rand_augment=None)
         return changed
 
-    def fitted(self, images: Images) -> Recipe:
+    def decided_by(self, data: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """data: images, or those to train on and to test on."""
+        images = getattr(data, "train", data)
+        _, channels, side, _ = images.images.shape
+        return {"data": images.name}, {"classes": len(images.classes), "channels": channels, "image": side}
+
+    def fitted(self, data: Any) -> Self:
         """The same for these images: name, size, channels, classes and normalisation are theirs."""
         from oversmooth_papers.tasks.images.data import normalisation
 
-        mean, std = normalisation(images)
-        _, channels, side, _ = images.images.shape
-        shape = dataclasses.replace(self.shape, image=side, channels=channels, classes=len(images.classes))
-        return dataclasses.replace(self, data=images.name, shape=shape, mean=mean, std=std)
-
-    def check_fits(self, images: Images) -> None:
-        """Raise InputError for images of another data set or size."""
-        shape = self.shape
-        given, wanted = tuple(images.images.shape[1:]), (shape.channels, shape.image, shape.image)
-        if (given, len(images.classes), images.name) != (wanted, shape.classes, self.data):
-            raise InputError(
-                f"{images.name} has images {given} in {len(images.classes)} classes and the recipe is for {self.data}, "
-                f"{wanted} in {shape.classes}; fit it with recipe.fitted(images)"
-            )
+        mean, std = normalisation(getattr(data, "train", data))
+        _, sizes = self.decided_by(data)
+        shape = dataclasses.replace(self.shape, **sizes)
+        return dataclasses.replace(self, data=getattr(data, "train", data).name, shape=shape, mean=mean, std=std)
 
 
 VARIANTS = ("plain", "smooth", "sharpen")

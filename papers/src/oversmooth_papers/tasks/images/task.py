@@ -12,29 +12,25 @@ from torch import Tensor, nn
 from oversmooth_papers import compiling
 from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.recipe import Scores
-from oversmooth_papers.engine.task import Batch, Forward, Probe, Task
+from oversmooth_papers.engine.task import Batch, Forward, Probe
+from oversmooth_papers.tasks.common import WATCHED, DataTask, ShuffledFeed
 from oversmooth_papers.tasks.images import data, mixing
 from oversmooth_papers.tasks.images.augment import AugmentDraws
-from oversmooth_papers.tasks.images.build import augment_of, model_of
+from oversmooth_papers.tasks.images.build import augment_of, model_of, plain_model_of
 from oversmooth_papers.tasks.images.data import Images, Splits
 from oversmooth_papers.tasks.images.evaluate import Evaluator
 from oversmooth_papers.tasks.images.recipe import Recipe
-from oversmooth_papers.tasks.images.vit import ViT
-
-WATCHED = 8
-"""Test images on which smoothing is watched."""
 
 
-class ImagesTask(Task):
+class ImagesTask(DataTask[Recipe, Splits]):
     """``loss`` is the cross-entropy with soft targets, the score the accuracy on the test images."""
 
+    plain_model_of, model_of = staticmethod(plain_model_of), staticmethod(model_of)
     examples_are: ClassVar[str] = "images"
 
     def __init__(self, recipe: Recipe, splits: Splits) -> None:
-        for images in (splits.train, splits.test):
-            recipe.check_fits(images)
-        self.recipe: Recipe = recipe
-        self.splits = splits
+        super().__init__(recipe, splits)
+        recipe.check_fits(splits.test)
         self.train = data.share(splits.train, recipe.share, recipe.share_seed)
         self.test = splits.test
 
@@ -42,20 +38,9 @@ class ImagesTask(Task):
     def examples(self) -> int:
         return len(self.train)
 
-    def plain_model(self) -> ViT:
-        return ViT(self.recipe.shape)
-
-    def model(self) -> ViT:
-        return model_of(self.recipe)
-
-    def check_memory(self, device: torch.device) -> None:
-        # Weights, gradients and two moments; on a CPU what a step leaves for its way back too, by a low estimate.
-        shape, batch = self.recipe.shape, min(self.recipe.batch, len(self.train))
-        activations = 8 * 4 * batch * shape.tokens * shape.width * shape.depth
-        shape.check_fits(4, activations if device.type == "cpu" else 0)
-
-    def has_data_of(self, other: Task) -> bool:
-        return isinstance(other, ImagesTask) and other.splits is self.splits
+    def activations(self) -> int:
+        shape = self.recipe.shape
+        return 8 * min(self.recipe.batch, self.examples) * shape.tokens * shape.width * shape.depth
 
     def feed(self, device: torch.device, ranks: Ranks, *, compiled: bool) -> ImagesFeed:
         return ImagesFeed(self.recipe, self.train, device, ranks, compiled=compiled)
@@ -91,18 +76,16 @@ class _Accuracy:
         return {"accuracy": self.evaluator.accuracy(self.test.images, self.test.labels)}
 
 
-class ImagesFeed:
+class ImagesFeed(ShuffledFeed):
     """Bytes on the device, in an order of the epoch's, augmented with random numbers of the step's."""
 
     def __init__(
         self, recipe: Recipe, images: Images, device: torch.device, ranks: Ranks, *, compiled: bool = False
     ) -> None:
-        self.recipe, self.ranks, self.device, self.units_per_step = recipe, ranks, device, recipe.batch
+        super().__init__(recipe, len(images), device, ranks)
         self.data = images.to(device)
-        self.places = ranks.places(recipe.batch).to(device)
         self.augment = augment_of(recipe).to(device)
         self.draws = self.augment.draw(recipe.batch, torch.Generator(device).manual_seed(0))
-        self.order = torch.zeros(len(images), dtype=torch.int64, device=device)
         self.remark: str | None = None
         """What a user should know of it."""
         self._transform = self._transformed
@@ -110,9 +93,6 @@ class ImagesFeed:
             self.reorder(torch.Generator(device).manual_seed(0))
             first = self._given(torch.zeros(1, dtype=torch.int64, device=device))
             self._transform, self.remark = compiling.checked_augmentation(self._transformed, *first)
-
-    def reorder(self, generator: torch.Generator) -> None:
-        self.order.copy_(torch.randperm(len(self.order), generator=generator, device=self.device))
 
     def draw(self, generator: torch.Generator) -> None:
         self.draws.refill(generator)
@@ -122,7 +102,7 @@ class ImagesFeed:
         return self._transform(*self._given(step))
 
     def _given(self, step: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        rows = self.order.index_select(0, step * self.recipe.batch + self.places)
+        rows = self.rows(step)
         uniform, normal = self.draws.uniform, self.draws.normal
         if self.ranks.world > 1:
             own = uniform[: -mixing.UNIFORMS].view(self.recipe.batch, -1)[self.places]

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.machine import check_fits
-from oversmooth_papers.engine.options import option
-from oversmooth_papers.engine.recipe import BaseRecipe, Scores, check_choices, check_layers, methods_of, ramp_option
+from oversmooth_papers.engine.options import check_settings, limited, option
+from oversmooth_papers.engine.recipe import BaseRecipe, Scores, check_layers, methods_of, ramp_option
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from oversmooth.steering import Method
-    from oversmooth_papers.tasks.language.data import Text
 
 
 _BLOCK = 50_000  # bytes of a block's modules, whatever its width
@@ -33,29 +32,24 @@ class Shape:
 
     vocabulary: int = 0
     """Kinds of tokens; the data decide."""
-    length: int = option(256, "Tokens of a window.")
-    width: int = option(128, "Features of a token.")
-    depth: int = option(16, "Blocks.")
-    heads: int = option(8, "Attention heads.")
-    hidden: int = option(2048, "Features inside the MLP.")
+    length: int = option(256, "Tokens of a window.", least=1)
+    width: int = option(128, "Features of a token.", least=1)
+    depth: int = option(16, "Blocks.", least=1)
+    heads: int = option(8, "Attention heads.", least=1)
+    hidden: int = option(2048, "Features inside the MLP.", least=1)
     activation: Literal["relu", "gelu"] = option("relu", "Of the MLP: relu or gelu.")
     norm: Literal["post", "pre"] = option("post", "LayerNorm after each sum (post, as published) or before (pre).")
     positions: Literal["sinusoidal", "learned"] = option("sinusoidal", "sinusoidal or learned.")
     causal: bool = option(True, "Predict the next token, or, with --no-causal, tokens that are masked.")
-    dropout: float = option(0.1, "Of embeddings, attention's output and the MLP's.")
+    dropout: float = option(0.1, "Of embeddings, attention's output and the MLP's.", least=0, below=1)
     eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        for name in ("length", "width", "depth", "heads", "hidden"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; give at least 1")
+        check_settings(self)
         if self.width % self.heads:
             raise InputError(f"{self.heads} heads do not share {self.width} features evenly; give a divisor")
         if self.positions == "sinusoidal" and self.width % 2:
             raise InputError(f"width is {self.width}; sinusoidal positions need an even one")
-        if not 0 <= self.dropout < 1:
-            raise InputError(f"dropout is {self.dropout:g}; give 0 or more, and less than 1")
-        check_choices(self)
 
     @property
     def parameters(self) -> int:
@@ -96,26 +90,19 @@ class Recipe(BaseRecipe):
     start: Literal["cold", "warm"] = "cold"
     layers: str = "all"  # which blocks the variant steers; see `steering.steer`
     shape: Shape = field(default_factory=Shape)
-    masked: float = option(0.15, "Share of tokens that a masked model must find.")
-    epochs: int = 120  # the warm-up among them
-    warmup: int = 2000  # steps
-    lr: float = 2.5e-4  # the highest
-    weight_decay: float = 0.0  # on all parameters
-    batch: int = 96  # windows per step
-    clip: float | None = 0.25
-    seed: int = 0  # of weights, order and dropout
+    masked: float = option(0.15, "Share of tokens that a masked model must find.", above=0, below=1)
+    epochs: int = limited(120, least=1)  # the warm-up among them
+    warmup: int = limited(2000, least=0)  # steps
+    lr: float = limited(2.5e-4, above=0)  # the highest
+    weight_decay: float = limited(0.0, least=0)  # on all parameters
+    batch: int = limited(96, least=1)  # windows per step
+    clip: float | None = limited(0.25, above=0)
+    seed: int = limited(0, least=0)  # of weights, order and dropout
     precision: Literal["bf16", "float32"] = "bf16"  # of products on a GPU; on a CPU all is float32
     sliding: bool = True  # whether a causal model is tested at the end with windows that slide by one token: long
 
     def __post_init__(self) -> None:
-        self.check_numbers(
-            at_least_1=("epochs", "batch"),
-            at_least_0=("warmup", "seed", "weight_decay"),
-            bounded=("lr", "weight_decay", "clip"),
-        )
-        check_choices(self)
-        if not 0 < self.masked < 1:
-            raise InputError(f"masked is {self.masked:g}; give a share above 0 and below 1")
+        check_settings(self)
         if self.tokenizer == "bpe" and self.vocabulary < 300:
             raise InputError(f"vocabulary is {self.vocabulary}; bpe begins with 256 bytes: give at least 300")
         check_layers(self.layers, self.shape.depth)
@@ -152,18 +139,8 @@ class Recipe(BaseRecipe):
     def methods(self) -> list[Method]:
         return methods_of(self.variant, wiring=self.wiring, start=self.start, seed=self.seed)
 
-    def fitted(self, text: Text) -> Recipe:
-        """The same for this text: its name and its vocabulary."""
-        shape = dataclasses.replace(self.shape, vocabulary=text.tokenizer.size)
-        return dataclasses.replace(self, data=text.name, shape=shape)
-
-    def check_fits(self, text: Text) -> None:
-        """Raise InputError for text of another name or vocabulary."""
-        if text.name != self.data or text.tokenizer.size != self.shape.vocabulary:
-            raise InputError(
-                f"the recipe is for {self.data} with {self.shape.vocabulary:,} tokens and the text is {text.name} with "
-                f"{text.tokenizer.size:,}; fit it with recipe.fitted(text)"
-            )
+    def decided_by(self, data: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {"data": data.name}, {"vocabulary": data.tokenizer.size}
 
 
 PAPER = Recipe()

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from oversmooth.safety.errors import InputError
-from oversmooth_papers.engine.options import option
-from oversmooth_papers.engine.recipe import BaseRecipe, Scores, check_choices, methods_of, ramp_option
+from oversmooth_papers.engine.options import check_settings, limited, option
+from oversmooth_papers.engine.recipe import BaseRecipe, Scores, methods_of, ramp_option
 from oversmooth_papers.tasks.images.recipe import Shape
 
 if TYPE_CHECKING:
@@ -61,33 +61,28 @@ class Recipe(BaseRecipe):
         default_factory=lambda: Shape(image=512, patch=16, classes=150, width=192, depth=12, heads=3, qkv_bias=True)
     )
     """Of the encoder; its image is the crop, and its classes are those of the pixels."""
-    crop: int = option(512, "Side of the crops that it learns from, and of the windows that it is tested in.")
-    stride: int = option(512, "From one window to the next, at most.")
+    crop: int = option(512, "Side of the crops that it learns from, and of the windows that it is tested in.", least=1)
+    stride: int = option(512, "From one window to the next, at most.", least=1)
     """The authors' on ADE20K; elsewhere they take two thirds of the window, and so does `fitted`."""
-    shorter: int = 512  # images are tested at this length of their shorter side; 0: as they are
-    decoder_layers: int = option(2, "Blocks of the decoder.")
-    epochs: int = 64
-    lr: float = 1e-3  # of the first step
-    power: float = 0.9  # of the learning rate's fall
-    weight_decay: float = 0.0
-    batch: int = 8  # images per step
-    clip: float | None = None
+    shorter: int = limited(512, least=0)  # images are tested at this length of their shorter side; 0: as they are
+    decoder_layers: int = option(2, "Blocks of the decoder.", least=1)
+    epochs: int = limited(64, least=1)
+    lr: float = limited(1e-3, above=0)  # of the first step
+    power: float = limited(0.9, least=0)  # of the learning rate's fall
+    weight_decay: float = limited(0.0, least=0)
+    batch: int = limited(8, least=1)  # images per step
+    clip: float | None = limited(None, above=0)
     scales: tuple[float, float] = (0.5, 2.0)  # between which an image's size is drawn, evenly, before it is cropped
     flip: float = 0.5
     colours: bool = True  # whether brightness, contrast, saturation and hue are distorted
     test_scales: tuple[float, ...] = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)  # of the last evaluation, each mirrored too
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
-    seed: int = 0  # of weights, order and augmentation
+    seed: int = limited(0, least=0)  # of weights, order and augmentation
     precision: Literal["bf16", "float32"] = "bf16"  # of products on a GPU; on a CPU all is float32
 
     def __post_init__(self) -> None:
-        self.check_numbers(
-            at_least_1=("epochs", "batch", "crop", "stride", "decoder_layers"),
-            at_least_0=("seed", "weight_decay", "shorter", "power"),
-            bounded=("lr", "weight_decay", "clip", "power"),
-        )
-        check_choices(self)
+        check_settings(self)
         if not self.test_scales or not all(0 < scale <= 100 for scale in (*self.scales, *self.test_scales)):
             raise InputError(f"scales are {self.scales} and {self.test_scales}; give numbers above 0 and at most 100")
         object.__setattr__(self, "shape", dataclasses.replace(self.shape, image=self.crop))  # which patches must tile
@@ -130,11 +125,11 @@ class Recipe(BaseRecipe):
     def methods(self) -> list[Method]:
         return methods_of(self.variant, start=self.start, seed=self.seed)
 
-    def changed(self, settings: dict[str, Any]) -> Recipe:
+    def changed(self, settings: dict[str, Any]) -> Self:
         """With these settings, its own or the shape's; None leaves one as it is."""
         return super().changed({"image": settings.get("patch"), **settings})  # which becomes the crop
 
-    def fitted(self, splits: Splits) -> Recipe:
+    def fitted(self, data: Splits) -> Self:
         """The same for these data and this encoder: name, classes and shape are theirs.
 
         Where images have one size and the crop does not fit into them, it becomes the largest that the patches tile:
@@ -144,21 +139,13 @@ class Recipe(BaseRecipe):
         from oversmooth_papers.tasks.segmentation.pretrained import shape_of
 
         shape = shape_of(self.encoder) if self.encoder else self.shape
-        crop, stride, side = self.crop, self.stride, min(splits.train.images[0].shape[1:])
-        if splits.one_size and crop > side:
+        crop, stride, side = self.crop, self.stride, min(data.train.images[0].shape[1:])
+        if data.one_size and crop > side:
             crop = side - side % shape.patch
             stride = max(1, 2 * crop // 3)
-        shape = dataclasses.replace(shape, image=shape.patch, classes=len(splits.classes))
-        shorter = 0 if splits.one_size else self.shorter
-        return dataclasses.replace(self, data=splits.name, shape=shape, crop=crop, stride=stride, shorter=shorter)
-
-    def check_fits(self, splits: Splits) -> None:
-        """Refuse data of another name or with other classes."""
-        if splits.name != self.data or len(splits.classes) != self.shape.classes:
-            raise InputError(
-                f"the recipe is for {self.data} with {self.shape.classes} classes and the data are {splits.name} with "
-                f"{len(splits.classes)}; fit it with recipe.fitted(splits)"
-            )
+        shape = dataclasses.replace(shape, image=shape.patch, classes=len(data.classes))
+        shorter = 0 if data.one_size else self.shorter
+        return dataclasses.replace(self, data=data.name, shape=shape, crop=crop, stride=stride, shorter=shorter)
 
 
 PAPER = Recipe()
