@@ -1,0 +1,218 @@
+"""What tracing a large model costs: each row as a multiple of the plain forward pass of the same run, with its memory.
+
+    python benchmarks/large.py [--rows 8b,long,vit,small] [--json FILE]
+
+On a GPU: an 8B-shaped decoder (4 texts of 4,096 tokens, and 1 of 131,072) in bfloat16, a ViT-L-shaped encoder (64
+images) in float32. On a CPU: a decoder of 30 blocks, 576 wide (8 texts of 256 tokens). Weights are random, which makes
+attention easier than trained attention: queries and keys are scaled until the median a_ii of a decoder is that of
+stories15m, and both are printed. The plan is fitted once and is a row of its own. Nothing here is asserted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from oversmooth import diagnose, trace
+from oversmooth.anatomy import locate
+
+A_II = 0.07
+"""Median of the diagonal of attention over layers, heads and tokens of stories15m on 256 tokens of WikiText-2."""
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def seconds(run: Callable[[], object], repeats: int = 2) -> tuple[float, float]:
+    """(the median after one warm-up, GiB at the peak)."""
+    times = []
+    for _ in range(repeats + 1):
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+        start = time.perf_counter()
+        run()
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    most = torch.cuda.max_memory_allocated() / 2**30 if DEVICE == "cuda" else 0.0
+    return statistics.median(times[1:]), most
+
+
+class Diagonals(trace.Reducer):
+    """The median a_ii of every layer."""
+
+    attention = True
+
+    def __init__(self) -> None:
+        self.medians: list[Tensor] = []
+
+    def attend(self, _call: int, _block: Any, A: Any) -> None:
+        self.medians.append(A.diagonal()[..., 1:].float().median())
+
+    def finish(self, _facts: Any) -> None:
+        self.result = float(torch.stack(self.medians).median())
+
+
+def diagonal(model: nn.Module, ids: Tensor) -> float:
+    """The median a_ii of a decoder."""
+    trace.run(model, ids, trace.plan(model, ids, attention=True), [reducer := Diagonals()])
+    return float(reducer.result)
+
+
+def sharpened(model: nn.Module, ids: Tensor) -> None:
+    """Scale queries until the median a_ii is that of a trained model."""
+    before, scale = diagonal(model, ids), 1.0
+    for _ in range(8):
+        if diagonal(model, ids) >= A_II:
+            break
+        scale *= 1.5
+        for name, weight in model.named_parameters():
+            if name.endswith(("q_proj.weight", "k_proj.weight")):
+                weight.data.mul_(1.5)
+    print(f"  median a_ii {before:.3g} -> {diagonal(model, ids):.3g}, queries and keys scaled by {scale:.3g}")
+
+
+def decoder(layers: int, width: int, heads: int, shared: int, inner: int, positions: int) -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        hidden_size=width, intermediate_size=inner, num_hidden_layers=layers, num_attention_heads=heads,
+        num_key_value_heads=shared, vocab_size=32_000, max_position_embeddings=positions,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    with torch.device(DEVICE):
+        model = LlamaForCausalLM(config)
+    return model.to(torch.bfloat16 if DEVICE == "cuda" else torch.float32).eval()
+
+
+class Bench:
+    """Rows of one model on one batch."""
+
+    def __init__(self, what: str, model: nn.Module, given: dict[str, Tensor]) -> None:
+        self.what, self.model, self.given, self.rows = what, model, given, []  # type: ignore[var-annotated]
+        with torch.no_grad():
+            self.plain, self.memory = seconds(lambda: model(**given))
+        self.add("plain forward pass", self.plain, self.memory)
+        for attention in (False, True):
+            took, most = seconds(lambda attention=attention: trace.plan(model, given, attention=attention), 1)
+            self.add(f"the plan, {'with' if attention else 'without'} attention", took, most)
+        self.plan = trace.plan(model, given, attention=True)
+
+    def add(self, work: str, took: float, most: float) -> None:
+        ratio, memory = took / self.plain, most / self.memory if self.memory else 0.0
+        self.rows.append(dict(what=self.what, work=work, seconds=took, ratio=ratio, gib=most, memory=memory))
+        print(f"  {work}: {took:.3f} s, {ratio:.2f} ×" + (f", memory {memory:.2f} ×" if memory else ""), flush=True)
+
+    def traced(self, work: str, make: Callable[[], list[trace.Reducer]]) -> None:
+        try:
+            self.add(work, *seconds(lambda: trace.run(self.model, self.given, self.plan, make())))
+        except torch.OutOfMemoryError as error:
+            print(f"  {work}: {str(error)[:90]}", flush=True)
+
+    def tokens(self, work: str, **how: Any) -> None:
+        self.traced(work, lambda: [trace.TokenMetrics(self.plan, **how)])
+
+    def everything(self, **how: Any) -> None:
+        self.add(
+            "a diagnosis, default settings" if not how else f"a diagnosis, {how}",
+            *seconds(lambda: diagnose(self.model, self.given, **how), 1),
+        )
+
+
+def moments_to_ranks(bench: Bench) -> None:
+    bench.tokens("moments", ranks=0, absolute=False)
+    bench.tokens("tokens", ranks=0, absolute=False, directions=True)
+    bench.tokens("tokens and |cos|", ranks=0, directions=True)
+    bench.tokens("tokens, |cos|, effective rank of one input", ranks=1, directions=True)
+
+
+def heads(bench: Bench) -> None:
+    bench.traced(
+        "tokens, spectra and dominance of every head",
+        lambda: [
+            trace.TokenMetrics(bench.plan, ranks=0, absolute=False, directions=True),
+            trace.HeadSpectra(bench.plan, trace.Settings(joined=0)),
+        ],
+    )
+
+
+def eight_billion() -> Bench:
+    model = decoder(32, 4096, 32, 8, 14_336, 4096)
+    sharpened(model, torch.randint(32_000, (1, 1024), device=DEVICE))
+    bench = Bench("8B shape, 4 × 4,096", model, {"input_ids": torch.randint(32_000, (4, 4096), device=DEVICE)})
+    moments_to_ranks(bench)
+    heads(bench)
+    bench.everything()
+    return bench
+
+
+def long() -> Bench:
+    model = decoder(32, 4096, 32, 8, 14_336, 131_072).model
+    bench = Bench("8B shape, 1 × 131,072", model, {"input_ids": torch.randint(32_000, (1, 131_072), device=DEVICE)})
+    bench.tokens("tokens", ranks=0, absolute=False, directions=True)
+    heads(bench)
+    return bench
+
+
+def vit() -> Bench:
+    from transformers import ViTConfig, ViTModel
+
+    torch.manual_seed(0)
+    config = ViTConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
+    model = ViTModel(config, add_pooling_layer=False).to(DEVICE).eval()
+    print(f"  {len(locate(model))} layers")
+    bench = Bench("ViT-L shape, 64 images", model, {"pixel_values": torch.randn(64, 3, 224, 224, device=DEVICE)})
+    moments_to_ranks(bench)
+    heads(bench)
+    bench.everything()
+    return bench
+
+
+def small() -> Bench:
+    model = decoder(30, 576, 9, 3, 1536, 2048)
+    sharpened(model, torch.randint(32_000, (1, 256), device=DEVICE))
+    bench = Bench("30 blocks, 576 wide, 8 × 256", model, {"input_ids": torch.randint(32_000, (8, 256), device=DEVICE)})
+    moments_to_ranks(bench)
+    heads(bench)
+    bench.everything()
+    return bench
+
+
+ROWS = {"8b": eight_billion, "long": long, "vit": vit, "small": small}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rows", default="8b,long,vit" if DEVICE == "cuda" else "small")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    where = (
+        torch.cuda.get_device_name() if DEVICE == "cuda" else f"{platform.machine()}, {torch.get_num_threads()} threads"
+    )
+    print(f"{where}, torch {torch.__version__}")
+    rows = []
+    for name in options.rows.split(","):
+        print(name)
+        rows += ROWS[name]().rows
+        if DEVICE == "cuda":
+            torch.cuda.empty_cache()
+    table = Table("model", "work", "seconds", "× plain", "memory ×")
+    for row in rows:
+        table.add_row(row["what"], row["work"], f"{row['seconds']:.3f}", f"{row['ratio']:.2f}", f"{row['memory']:.2f}")
+    Console(width=140).print(table)
+    if options.json:
+        options.json.write_text(json.dumps({"where": where, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
