@@ -16,13 +16,13 @@ from oversmooth.safety.errors import InputError, about
 from oversmooth.theory.dominance import Dominance, dominance
 from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.weights import fold_norm
-from oversmooth.trace.catch import Caught
+from oversmooth.trace.attention import CapturedAttention
 from oversmooth.trace.observations import MASSIVE_RATIO, Observations, Settings
 from oversmooth.trace.real_rule import real_rule
 from oversmooth.trace.stages import BY_INPUT, SeenBlock, Stage
 from oversmooth.trace.study import inverse_sigma
 from oversmooth.trace.sums import few_tokens, holds
-from oversmooth.trace.tokens import Tokens, tokens_of
+from oversmooth.trace.valid import ValidTokens
 
 # Reasons kept per layer of its undecided cases.
 _REASONS = 3
@@ -57,8 +57,8 @@ class Collect:
         self._weights: tuple[AttentionLayer, Tensor, Tensor] | None = None
         self._named: Tensor | None = None
         self._special: Tensor | None = None
-        self._tokens: Tokens | None = None
-        self._before: Tokens | None = None
+        self._tokens: ValidTokens | None = None
+        self._before: ValidTokens | None = None
         """Those of an earlier stream of the same inputs."""
         self._waiting: list[tuple[tuple[int, int], Tensor, bool]] = []
         self._start = 0
@@ -102,7 +102,7 @@ class Collect:
         if call == 0 or not block.continues:
             self._site((call, -1), x, cosines=True)
 
-    def _know(self, caught: Caught | None) -> None:
+    def _know(self, caught: CapturedAttention | None) -> None:
         """Decide which tokens count, now that attention has shown its mask, and measure what waited for that."""
         if caught is None and self._before is not None:
             self._tokens = self._before
@@ -112,10 +112,10 @@ class Collect:
             self._site(site, x, cosines)
         self._waiting = []
 
-    def _look(self, caught: Caught | None) -> None:
+    def _look(self, caught: CapturedAttention | None) -> None:
         assert self._x is not None
         shape, named, special = self._x.shape, self._named, self._special
-        tokens = None if caught is None else caught.tokens
+        tokens = None if caught is None else caught.pairs.valid
         if caught is None and named is not None:
             if named.shape == shape[:2]:
                 tokens = named.to(self._x.device)
@@ -124,13 +124,13 @@ class Collect:
         if special is not None and special.shape != shape[:2]:
             self.observations.unread.add("special tokens count too: the stream has other tokens than the text")
             special = None
-        allowed = None if caught is None else caught.allowed
-        self._tokens = tokens_of(shape, tokens, allowed, special, packed=not self.blocks[0].windows)
+        segments = None if caught is None or self.blocks[0].windows else caught.pairs.segments()
+        self._tokens = ValidTokens.of(tokens, special, segments)
         if self._before is not None:
             return  # the same inputs
         counted = self._tokens.counted
-        here = shape[0] if self._tokens.rows is None else len(self._tokens.rows)
-        self.observations.packed += here if self._tokens.rows is not None else 0
+        here = len(self._tokens.apart(self._x))
+        self.observations.packed += 0 if segments is None else here
         self.observations.tokens_seen += [shape[1]] * here if counted is None else counted.sum(-1).tolist()
         self._start, self.observations.inputs = self.observations.inputs, self.observations.inputs + here
 
@@ -190,7 +190,9 @@ class Collect:
         self._site((call, len(self.blocks[call].stages) - 1), y, cosines=True)
         self._x = None
 
-    def attention(self, call: int, layer: AttentionLayer, caught: Caught, _x: Tensor | None, _y: Tensor) -> None:
+    def attention(
+        self, call: int, layer: AttentionLayer, caught: CapturedAttention, _x: Tensor | None, _y: Tensor
+    ) -> None:
         call %= len(self.blocks)
         if self._tokens is None:
             self._know(caught)
@@ -287,11 +289,10 @@ class Collect:
             folded = folded * self._sigma.to(folded)[:, None, None, None]
         return folded
 
-    def _check_apart(self, layer: AttentionLayer, caught: Caught) -> None:
+    def _check_apart(self, layer: AttentionLayer, caught: CapturedAttention) -> None:
         """Texts that are packed stay apart in every layer."""
         assert self._tokens is not None
-        assert caught.A is not None
-        if self._tokens.cross(caught.A.tokens, caught.allowed):
+        if self._tokens.cross(caught.pairs.allowed):
             raise InputError(
                 f"{layer.name} lets tokens see each other that the first layer keeps apart as different texts; "
                 "give it texts one by one"

@@ -16,9 +16,8 @@ from oversmooth.inputs.batches import Batch, Inputs
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import untouched
-from oversmooth.trace.layout import own_word
-from oversmooth.trace.padding import Padding, decodes
-from oversmooth.trace.watch import first_tensor
+from oversmooth.trace.layout import first_tensor, own_word
+from oversmooth.trace.valid import Padding, decodes
 
 if TYPE_CHECKING:
     from oversmooth.trace import Observer

@@ -22,11 +22,10 @@ from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
 from oversmooth.trace.account import account
-from oversmooth.trace.axes import axes_checked
-from oversmooth.trace.catch import Caught
+from oversmooth.trace.attention import CapturedAttention
+from oversmooth.trace.layout import axes_checked
 from oversmooth.trace.stages import Account, Event, SeenBlock
 from oversmooth.trace.sums import same
-from oversmooth.trace.tokens import sequences
 from oversmooth.trace.watch import Watch
 
 SINK = "a sink takes a share of attention, so that its rows sum to less than one and constant arrays are not kept"
@@ -128,23 +127,15 @@ class Study:
             )
         )
 
-    def attention(self, _call: int, _layer: AttentionLayer, caught: Caught, x: Tensor | None, y: Tensor) -> None:
+    def attention(
+        self, _call: int, _layer: AttentionLayer, caught: CapturedAttention, x: Tensor | None, y: Tensor
+    ) -> None:
         assert self._heard is not None
         self._heard.A, self._heard.row_sums = caught.A, caught.row_sums
         self._heard.attention_in = x if x is not None else caught.values_in
-        self._note_links(caught)
+        self._apart.append(caught.pairs.segments() is not None)  # whether this layer keeps some tokens apart
         if self._heard.attention_out is None:
             self._heard.attention_out = self._kept(y)
-
-    def _note_links(self, caught: Caught) -> None:
-        """Whether this layer keeps some tokens apart from others."""
-        texts = None
-        if caught.allowed is not None:
-            n = caught.allowed.shape[-1]
-            tokens = torch.ones(n, dtype=torch.bool, device=caught.allowed.device)
-            tokens = tokens if caught.tokens is None else caught.tokens[0]
-            texts = sequences(caught.allowed[0], tokens)
-        self._apart.append(texts is not None)
 
     def _kept(self, x: Tensor) -> Tensor:
         """A copy that later in-place arithmetic leaves alone; the same one for the same array."""
