@@ -7,9 +7,10 @@ from torch.nn.functional import multi_head_attention_forward, scaled_dot_product
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import oversmooth
 from oversmooth.theory import operators
 from oversmooth.trace.attention import CaptureAttention
-from oversmooth.trace.valid import PairMasks, ValidTokens
+from oversmooth.trace.valid import ValidTokens
 
 N, WIDTH, HEADS = 5, 8, 2
 
@@ -102,7 +103,7 @@ def test_the_call_gives_the_same_bits_and_the_diagonal(name, dtype, kv_heads, ke
         out, found = captured(lambda: scaled_dot_product_attention(q, k, v, **how))
         assert torch.equal(out, scaled_dot_product_attention(q, k, v, **how))
     exact = dtype in (torch.float32, torch.float64)
-    assert (found.lse is not None) == (kernel and exact and name != "none")
+    assert (found.lse is not None) == (kernel and exact and found.pairs.causal)
     A = oracle(q, k, scale, visible, given.double() if name == "causal, biased" else 0.0)
     valid = torch.ones_like(KEEP) if "padding" not in name and "hidden" not in name and "added" not in name else KEEP
     valid = START if "start" in name else valid
@@ -165,23 +166,36 @@ def test_no_array_of_all_pairs(dtype):
     torch.testing.assert_close(*diagonals, rtol=0, atol=1e-6)
 
 
+def test_a_diagnosis_of_tokens_makes_no_array_of_all_pairs():
+    from transformers import LlamaConfig, LlamaModel
+
+    n = 4096
+    sizes = dict(vocab_size=64, hidden_size=32, num_hidden_layers=1, num_attention_heads=1, intermediate_size=64)
+    model = LlamaModel(LlamaConfig(**sizes, max_position_embeddings=n, attn_implementation="sdpa")).eval()
+    ids = torch.randint(0, 64, (1, n), generator=torch.Generator().manual_seed(0))
+    for mask in ({}, {"attention_mask": torch.ones_like(ids)}):
+        with Largest() as largest:
+            oversmooth.diagnose(model, {"input_ids": ids, **mask}, spectra=False, ranks=0)
+        assert largest.entries < n**2 // 4
+
+
 def test_a_mask_is_read_once_for_all_layers(monkeypatch):
     """And the device is waited for once; without a mask never."""
     waits = []
     for name in ("tolist", "item", "__bool__"):
         own = getattr(torch.Tensor, name)
         monkeypatch.setattr(torch.Tensor, name, lambda x, own=own, name=name: waits.append(name) or own(x))
-    (q, k, v), masks = arrays(torch.float32, 4), PairMasks()
+    (q, k, v), known = arrays(torch.float32, 4), {}
     mask = KEEP[:, None, None] & LOWER
     for given in (None, mask, mask.clone()):
         waits.clear()
         how = dict(attn_mask=given, is_causal=given is None)
         for _ in range(3):
-            _, found = captured(lambda how=how: scaled_dot_product_attention(q, k, v, **how), masks=masks)
+            _, found = captured(lambda how=how: scaled_dot_product_attention(q, k, v, **how), known=known)
             found.diagonal()
             assert found.pairs.segments() is None
         assert waits == ([] if given is None else ["tolist"])
     waits.clear()
     mask[1, :, :, 20:] = False  # the same array, written to
-    found = captured(lambda: scaled_dot_product_attention(q, k, v, attn_mask=mask), masks=masks)[1]
+    found = captured(lambda: scaled_dot_product_attention(q, k, v, attn_mask=mask), known=known)[1]
     assert found.pairs.valid.sum(-1).tolist() == [37, 20]

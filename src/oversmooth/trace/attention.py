@@ -25,7 +25,7 @@ from oversmooth.theory.operators import (
     attend_with_lse,
     diagonal_by_lse,
 )
-from oversmooth.trace.valid import PairMasks, Pairs, may_see, read_pairs
+from oversmooth.trace.valid import KnownMasks, Pairs, may_see, read_once, read_pairs
 
 _SOFTMAX: tuple[Callable[..., Any], ...] = (F.softmax, torch.softmax, Tensor.softmax)
 _FUSED = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
@@ -56,15 +56,12 @@ class CapturedAttention:
     @cached_property
     def A(self) -> AttentionOperator | None:
         """As an operator; None where only the mask was wanted."""
-        pairs = self.pairs
+        mask, bias, causal = self.pairs.valid, self.pairs.bias, self.pairs.causal
         if self.weights is not None:
-            return DenseAttention(self.weights, mask=pairs.valid)
+            return DenseAttention(self.weights, mask=mask)
         if self.q is None or self.k is None:
             return None
-        bias = None if pairs.bias is None else pairs.bias.expand(*self.q.shape[:-1], -1)
-        return SoftmaxAttention(
-            self.q, self.k, scale=self.scale, mask=pairs.valid, bias=bias, causal=pairs.causal, lse=self.lse
-        )
+        return SoftmaxAttention(self.q, self.k, scale=self.scale, mask=mask, bias=bias, causal=causal, lse=self.lse)
 
     def diagonal(self) -> Tensor:
         """``(b, h, n)``: a_ii, and 0 for tokens that are not valid."""
@@ -89,15 +86,15 @@ class CaptureAttention(TorchFunctionMode):
         named: ``(batch, n)``: tokens that are not padding, from an argument of the model; decides what rows leave
             undecided.
         operators: False to read masks only.
-        masks: reads those that several layers share once.
+        known: masks that other layers were given.
     """
 
     def __init__(
-        self, heads: int, named: Tensor | None, *, operators: bool = True, masks: PairMasks | None = None
+        self, heads: int, named: Tensor | None, *, operators: bool = True, known: KnownMasks | None = None
     ) -> None:
         super().__init__()
         self.heads, self.named, self.operators = heads, named, operators
-        self.masks = PairMasks() if masks is None else masks
+        self.known = {} if known is None else known
         self.captured: list[CapturedAttention] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -116,28 +113,29 @@ class CaptureAttention(TorchFunctionMode):
     def _fused(self, args: Any, kwargs: Any) -> Any:
         given = {**dict(zip(_FUSED, args, strict=False)), **kwargs}
         q, k, v = (given[name] for name in _FUSED[:3])
-        mask, causal, scale = given.get("attn_mask"), given.get("is_causal", False), given.get("scale")
         if q.shape[-2] != k.shape[-2]:  # reads another sequence: cross-attention, or a cache
             return F.scaled_dot_product_attention(*args, **kwargs)
-        attended = None
-        if self.operators and (causal or mask is not None) and not given.get("dropout_p"):
+        mask, causal, scale = given.get("attn_mask"), given.get("is_causal", False), given.get("scale")
+        q4, k4 = (x.detach() if x.ndim == 4 else x.detach().unflatten(0, (-1, self.heads)) for x in (q, k))
+        captured = self._capture(q4, k4, mask, causal, scale)
+        if self.operators and captured.pairs.causal and not given.get("dropout_p"):  # otherwise nobody asks for a_ii
             attended = attend_with_lse(q, k, v, mask, causal=causal, scale=scale)
-        out, lse = (F.scaled_dot_product_attention(*args, **kwargs), None) if attended is None else attended
-        if q.device.type == "cpu" and q.dtype in (torch.float16, torch.bfloat16):
-            lse = None  # 5e-5 off there
-        with torch.no_grad():
-            q, k = (x if x.ndim == 4 else x.unflatten(0, (-1, self.heads)) for x in (q, k))
-            self._capture(q, k, mask, causal, scale, lse)
-        return out
+            if attended is not None:
+                half = q.dtype in (torch.float16, torch.bfloat16) and q.device.type == "cpu"  # a_ii is 5e-5 off there
+                captured.lse = None if half else attended[1]
+                return attended[0]
+        return F.scaled_dot_product_attention(*args, **kwargs)
 
+    @torch.no_grad()
     def _capture(
-        self, q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, scale: float | None, lse: Tensor | None
-    ) -> None:
-        pairs = Pairs(causal=causal) if mask is None else self.masks.read(mask.to(q.device), len(q), self.named)
-        captured = CapturedAttention(pairs)
-        if self.operators:
-            captured = CapturedAttention(pairs, q.detach(), k.detach(), scale, lse)
+        self, q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, scale: float | None = None
+    ) -> CapturedAttention:
+        pairs = Pairs(causal=causal)
+        if mask is not None:
+            pairs = read_once(mask.to(q.device), len(q), self.named, self.known)
+        captured = CapturedAttention(pairs, q, k, scale) if self.operators else CapturedAttention(pairs)
         self.captured.append(captured)
+        return captured
 
     def _multi_head(self, given: dict[str, Any]) -> None:
         """torch's own attention is a single function: q and k are projected once more, with its own weights."""
@@ -148,8 +146,9 @@ class CaptureAttention(TorchFunctionMode):
         query, key, value, number = (given[name] for name in ("query", "key", "value", "num_heads"))
         if key is not query and not torch.equal(query, key):
             return
-        weights = given.get("q_proj_weight"), given.get("k_proj_weight")
-        W_q, W_k = given["in_proj_weight"].chunk(3)[:2] if weights[0] is None else weights
+        W_q, W_k = given.get("q_proj_weight"), given.get("k_proj_weight")
+        if W_q is None or W_k is None:
+            W_q, W_k, _ = given["in_proj_weight"].chunk(3)
         b_q, b_k = (None, None) if given["in_proj_bias"] is None else given["in_proj_bias"].chunk(3)[:2]
 
         def heads(x: Tensor) -> Tensor:  # (n, batch, d) -> (batch, heads, n, k)
@@ -165,8 +164,8 @@ class CaptureAttention(TorchFunctionMode):
         if padding is not None:
             hidden = _added(padding.reshape(len(q), 1, 1, n))
             mask = hidden if mask is None else mask + hidden
-        self._capture(q, k, mask, causal, None, None)
-        self.captured[-1].values_in = value.transpose(0, 1) if value.ndim == 3 else value[None]
+        captured = self._capture(q, k, mask, causal)
+        captured.values_in = value.transpose(0, 1) if value.ndim == 3 else value[None]
 
     def _weights(self, scores: Tensor, A: Tensor) -> None:
         if A.ndim == 3 and A.shape[0] % self.heads == 0:

@@ -153,29 +153,28 @@ def _connected(linked: Tensor) -> Tensor:
         labels = reached
 
 
-class PairMasks:
-    """Reads each mask of pairs once, however many layers are given it."""
+KnownMasks = dict[Any, tuple[Any, Pairs]]
+"""Masks that were read, with what they do."""
 
-    def __init__(self) -> None:
-        self._read: dict[Any, tuple[Any, Pairs]] = {}
 
-    def read(self, mask: Tensor, inputs: int, named: Tensor | None) -> Pairs:
-        """What a mask does.
+def read_once(mask: Tensor, inputs: int, named: Tensor | None, known: KnownMasks) -> Pairs:
+    """What a mask does, read once however many layers are given it.
 
-        Args:
-            mask: ``(b, h, n, n)`` or broadcastable: who may see whom, or what is added to scores.
-            inputs: b.
-            named: ``(b, n)``: a mask given under its usual name; decides what rows leave undecided.
-        """
-        key = (id(mask), None if mask.is_inference() else mask._version, inputs, id(named))
-        if key not in self._read:
-            pairs = mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
-            added = pairs if mask.is_floating_point() else None
-            allowed = pairs if added is None else may_see(added, alone=True)
-            # Some models have one mask for windows and one without. Both are held, so that their ids stay theirs.
-            self._read = dict([*self._read.items()][-1:])
-            self._read[key] = ((mask, named), read_pairs(allowed, inputs, named, added))
-        return self._read[key][1]
+    Args:
+        mask: ``(b, h, n, n)`` or broadcastable: who may see whom, or what is added to scores.
+        inputs: b.
+        named: ``(b, n)``: a mask given under its usual name; decides what rows leave undecided.
+        known: those that were read; changed here.
+    """
+    key = (id(mask), None if mask.is_inference() else mask._version, inputs, id(named))
+    if key not in known:
+        if len(known) > 1:  # some models have one mask for windows and one without
+            known.clear()
+        pairs = mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
+        added = pairs if mask.is_floating_point() else None
+        allowed = pairs if added is None else may_see(added, alone=True)
+        known[key] = ((mask, named), read_pairs(allowed, inputs, named, added))  # held, so that their ids stay theirs
+    return known[key][1]
 
 
 def read_pairs(allowed: Tensor, inputs: int, named: Tensor | None, added: Tensor | None = None) -> Pairs:
@@ -286,10 +285,11 @@ class ValidTokens:
 
         if not isinstance(A, SoftmaxAttention):
             return DenseAttention(pairs(A.dense().A), mask=inside)
-        q, k = (x.transpose(1, 2)[rows[:, None], positions].transpose(1, 2) for x in (A.q, A.k))
+        q, k = (self.apart(x.transpose(1, 2)).transpose(1, 2) for x in (A.q, A.k))
+        lse = None if A.lse is None else self.apart(A.lse.mT).mT
         # Padding of a text sees itself, so that its row is not empty.
         bias = None if A.bias is None else pairs(A.bias).masked_fill(~inside[:, None, :, None], 0.0)
-        return SoftmaxAttention(q, k, scale=A.scale, mask=inside, bias=bias, causal=A.causal)
+        return SoftmaxAttention(q, k, scale=A.scale, mask=inside, bias=bias, causal=A.causal, lse=lse)
 
 
 class Padding:
@@ -301,11 +301,13 @@ class Padding:
     """
 
     def __init__(self, module: nn.Module, decodes: bool) -> None:
-        self.names = names = positions(module)
+        parameters = _parameters(module)
+        self.names = names = list(parameters)
         """Of all that the module takes, in order."""
         pairs = ((DECODER_PADDING_SHOWN, PADDING_SHOWN), (_DECODER_PADDING_HIDDEN, PADDING_HIDDEN))
         # Where a module takes the masks of both, each stack has its own. Wrappers take whatever comes.
-        both = bool(getattr(getattr(module, "config", None), "is_encoder_decoder", False)) and _takes_anything(module)
+        both = bool(getattr(getattr(module, "config", None), "is_encoder_decoder", False))
+        both = both and any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
         self.shown, self.hidden = (
             decoder if decodes and (decoder in names or both) else encoder for decoder, encoder in pairs
         )  # fmt: skip
@@ -405,10 +407,6 @@ def sizes_of_masks(args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[int]:
 def positions(module: nn.Module) -> list[str]:
     """The names of the arguments that a module takes, in their order."""
     return list(_parameters(module))
-
-
-def _takes_anything(module: nn.Module) -> bool:
-    return any(one.kind is inspect.Parameter.VAR_KEYWORD for one in _parameters(module).values())
 
 
 def _parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:

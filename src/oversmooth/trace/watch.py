@@ -19,7 +19,7 @@ from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
 from oversmooth.trace.attention import CaptureAttention, CapturedAttention
 from oversmooth.trace.layout import attention_batch_first, first_tensor, own_word, seen_batch_first
-from oversmooth.trace.valid import PairMasks
+from oversmooth.trace.valid import KnownMasks
 
 
 class Listener(Protocol):
@@ -90,7 +90,7 @@ class Watch:
         self._shape = torch.Size()
         self._beside: list[Tensor] = []
         """Other arrays of the stream's shape that the previous block gave."""
-        self._masks = PairMasks()
+        self._known: KnownMasks = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Watch:
@@ -111,7 +111,7 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-        self._block, self._beside, self._masks = None, [], PairMasks()
+        self._block, self._beside, self._known = None, [], {}
 
     def _listen(self, stack: ExitStack, layer: AttentionLayer) -> None:
         for name in self.parts(layer):
@@ -158,7 +158,7 @@ class Watch:
     def _run_attention(self, layer: AttentionLayer, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self._block is None:  # the fast path itself, or not one of our blocks
             return original(*args, **kwargs)
-        capture = CaptureAttention(layer.heads, self.mask, operators=self.catches, masks=self._masks)
+        capture = CaptureAttention(layer.heads, self.mask, operators=self.catches, known=self._known)
         own = isinstance(self.modules[layer.name], nn.MultiheadAttention)
         fast = own and not self.modules[layer.name].training and not _has_fast_path(self.modules[layer.block])
         if fast:
