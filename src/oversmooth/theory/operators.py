@@ -353,7 +353,8 @@ class SoftmaxAttention(AttentionOperator):
         if self.lse is not None or self.mask is not None or self.bias is not None:
             return self.lse
         q, k = (_at_least_4d(pad(x, (0, -x.shape[-1] % 8))) for x in (self.q, self.k))
-        attended = attend_with_lse(q, k, k, causal=self.causal, scale=self.scale)
+        v = k[..., :8].contiguous() if k.is_cuda else k  # only the scores are of interest
+        attended = attend_with_lse(q, k, v, causal=self.causal, scale=self.scale)
         return None if attended is None else attended[1].reshape(self.q.shape[:-1])
 
     def rows(self, start: int, stop: int) -> Tensor:
@@ -386,7 +387,14 @@ def diagonal_by_lse(q: Tensor, k: Tensor, scale: float, lse: Tensor, bias: Tenso
 
 
 def attend_with_lse(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, causal: bool = False, scale: float | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    grouped: bool = False,
 ) -> tuple[Tensor, Tensor] | None:
     """What scaled_dot_product_attention returns, bit for bit, with the log-sum-exp of each row of scores.
 
@@ -400,6 +408,7 @@ def attend_with_lse(
         mask: who sees whom, or what is added to the scores.
         causal: whether no token sees a later one.
         scale: ``1/√k`` if None.
+        grouped: whether several heads of q share one of k.
 
     Returns:
         ``(batch, heads, n, k)`` and ``(batch, heads, n)``; None where torch's kernel does not return the latter.
@@ -407,7 +416,7 @@ def attend_with_lse(
     recorded = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
     if recorded or q.ndim != 4 or torch.is_autocast_enabled(q.device.type):
         return None
-    aten, grouped = torch.ops.aten, q.shape[1] != k.shape[1]
+    aten = torch.ops.aten
     try:
         choice = torch._fused_sdp_choice(q, k, v, mask, 0.0, causal, scale=scale, enable_gqa=grouped)
         if mask is not None and mask.dtype == torch.bool:

@@ -119,7 +119,8 @@ class CaptureAttention(TorchFunctionMode):
         q4, k4 = (x.detach() if x.ndim == 4 else x.detach().unflatten(0, (-1, self.heads)) for x in (q, k))
         captured = self._capture(q4, k4, mask, causal, scale)
         if self.operators and captured.pairs.causal and not given.get("dropout_p"):  # otherwise nobody asks for a_ii
-            attended = attend_with_lse(q, k, v, mask, causal=causal, scale=scale)
+            grouped = given.get("enable_gqa", False)
+            attended = attend_with_lse(q, k, v, mask, causal=causal, scale=scale, grouped=grouped)
             if attended is not None:
                 half = q.dtype in (torch.float16, torch.bfloat16) and q.device.type == "cpu"  # a_ii is 5e-5 off there
                 captured.lse = None if half else attended[1]
