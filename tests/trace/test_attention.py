@@ -114,7 +114,7 @@ def test_the_call_gives_the_same_bits_and_the_diagonal(name, dtype, kv_heads, ke
         torch.testing.assert_close(diagonal.double(), expected, rtol=0, atol=1e-6)
     rows = torch.where(valid[:, None, 5:9, None], A[..., 5:9, :], 0.0)
     torch.testing.assert_close(found.rows(5, 9).double(), rows, rtol=0, atol=1e-6)
-    tokens = ValidTokens.of(found.pairs.valid, None, found.pairs.segments())
+    tokens = ValidTokens.of(found.pairs)
     if name == "packed":
         alone = [A.diagonal(dim1=-2, dim2=-1)[i][:, part] for i in range(2) for part in (TEXT == 1, TEXT == 0)]
         for text, one in zip(tokens.operators(found.A).diagonal().double(), alone, strict=True):
@@ -159,7 +159,7 @@ def test_no_array_of_all_pairs(dtype):
     with torch.no_grad(), Largest() as largest:
         how = dict(is_causal=True, enable_gqa=True)
         _, found = captured(lambda: scaled_dot_product_attention(q, k, v, **how))
-        tokens = ValidTokens.of(found.pairs.valid, None, found.pairs.segments())
+        tokens = ValidTokens.of(found.pairs)
         diagonals = found.diagonal(), tokens.operators(found.A).diagonal()
     assert tokens.counted is None
     assert largest.entries < n**2 // 4

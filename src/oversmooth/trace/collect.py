@@ -115,22 +115,20 @@ class Collect:
     def _look(self, caught: CapturedAttention | None) -> None:
         assert self._x is not None
         shape, named, special = self._x.shape, self._named, self._special
-        tokens = None if caught is None else caught.pairs.valid
         if caught is None and named is not None:
-            if named.shape == shape[:2]:
-                tokens = named.to(self._x.device)
-            else:
+            named = named.to(self._x.device) if named.shape == shape[:2] else None
+            if named is None:
                 self.observations.unread.add("the mask does not fit the tokens and was not read: all of them count")
         if special is not None and special.shape != shape[:2]:
             self.observations.unread.add("special tokens count too: the stream has other tokens than the text")
             special = None
-        segments = None if caught is None or self.blocks[0].windows else caught.pairs.segments()
-        self._tokens = ValidTokens.of(tokens, special, segments)
+        pairs = None if caught is None else caught.pairs
+        self._tokens = ValidTokens.of(pairs, named, special, packed=not self.blocks[0].windows)
         if self._before is not None:
             return  # the same inputs
         counted = self._tokens.counted
         here = len(self._tokens.apart(self._x))
-        self.observations.packed += 0 if segments is None else here
+        self.observations.packed += 0 if self._tokens.segments is None else here
         self.observations.tokens_seen += [shape[1]] * here if counted is None else counted.sum(-1).tolist()
         self._start, self.observations.inputs = self.observations.inputs, self.observations.inputs + here
 

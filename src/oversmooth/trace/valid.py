@@ -222,20 +222,26 @@ class ValidTokens:
     """``(b, n)``: the number of the text that each token is part of, −1 for padding; None: no texts are packed."""
 
     @classmethod
-    def of(cls, mask: Tensor | None, special: Tensor | None = None, segments: Tensor | None = None) -> ValidTokens:
-        """Those that a mask shows, without special ones.
+    def of(
+        cls, pairs: Pairs | None, named: Tensor | None = None, special: Tensor | None = None, *, packed: bool = True
+    ) -> ValidTokens:
+        """Those that attention's mask shows, without special ones.
 
         Args:
-            mask: ``(b, n)``; None: all.
+            pairs: what the mask does; None: attention showed none.
+            named: ``(b, n)``: the mask that is used then; None: all tokens are valid.
             special: ``(b, n)``: tokens that are left out unless an input has no others.
-            segments: ``(b, n)``: as `Pairs.segments` gives them.
+            packed: whether an input may hold several texts.
         """
+        mask = named if pairs is None else pairs.valid
+        segments = pairs.segments() if pairs is not None and packed else None
         if special is not None:
             every = torch.ones_like(special, dtype=torch.bool) if mask is None else mask
             mask = every & ~special.to(every.device)
             # An input of special tokens alone is measured with them, rather than not at all.
             mask = mask | (~mask.any(-1, keepdim=True) & every)
-        return cls(None if mask is None or bool(mask.all()) else mask, segments)
+        hides = special is None and pairs is not None  # as was seen when it was read
+        return cls(mask if mask is None or hides or not bool(mask.all()) else None, segments)
 
     @cached_property
     def _texts(self) -> tuple[Tensor, Tensor, Tensor] | None:
