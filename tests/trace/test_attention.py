@@ -112,6 +112,7 @@ def test_the_call_gives_the_same_bits_and_the_diagonal(name, dtype, kv_heads, ke
     expected = torch.where(valid[:, None], A.diagonal(dim1=-2, dim2=-1), 0.0)
     for diagonal in (found.diagonal(), found.A.diagonal()):
         torch.testing.assert_close(diagonal.double(), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(found.A.to(torch.float64).diagonal(), expected, rtol=0, atol=1e-9)
     rows = torch.where(valid[:, None, 5:9, None], A[..., 5:9, :], 0.0)
     torch.testing.assert_close(found.rows(5, 9).double(), rows, rtol=0, atol=1e-6)
     tokens = ValidTokens.of(found.pairs)

@@ -288,6 +288,12 @@ class SoftmaxAttention(AttentionOperator):
                     "let each query see at least itself, or mask it out as a token"
                 )
 
+    def to(self, dtype: torch.dtype) -> Self:
+        other = super().to(dtype)
+        if dtype != self.dtype:
+            other.lse = None  # as exact as what it was computed from
+        return other
+
     def _blocks(self) -> list[tuple[int, int]]:
         n, items = self.tokens, self.batch_shape.numel()
         most = 32 * _BLOCK if self.device.type == "cuda" else _BLOCK

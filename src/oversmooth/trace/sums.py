@@ -153,11 +153,11 @@ class _Fit:
 
     def solve(self, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """(factors, their standard errors), ``(terms, ...)``, with entries pooled along dims."""
-        X, y = [term * self.weight for term in self.terms], self.target * self.weight
-        # Pair by pair, as all products at once are terms² such arrays: 64 GiB for 4 terms, 131,072 tokens, 4,096 wide.
-        gram = torch.stack([torch.stack([(a * b).sum(dims, keepdim=True) for a in X], -1) for b in X], -1)
-        moment = torch.stack([(x * y).sum(dims, keepdim=True) for x in X], -1)
-        gram, moment = gram.cpu(), moment.cpu()  # cuSOLVER's workspace grows with the number of small matrices
+        X = torch.stack([term * self.weight for term in self.terms])
+        y = self.target * self.weight
+        gram = (X[:, None] * X[None]).sum([d + 2 for d in dims], keepdim=True)
+        moment = (X * y).sum([d + 1 for d in dims], keepdim=True)
+        gram, moment = gram.movedim((0, 1), (-2, -1)), moment.movedim(0, -1)
         scale = gram.diagonal(dim1=-2, dim2=-1).clamp(min=1e-300).rsqrt()
         gram = finite(gram * scale[..., :, None] * scale[..., None, :])
         inverse = torch.linalg.pinv(gram, rtol=_SINGULAR, hermitian=True)
@@ -165,8 +165,7 @@ class _Fit:
         errors = inverse.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt() * scale
         # A term that is zero, or a multiple of another, leaves its factor open.
         known = torch.linalg.eigvalsh(gram)[..., :1] > _SINGULAR
-        factors, errors = (f.movedim(-1, 0).to(y.device) for f in (factors, torch.where(known, errors, torch.inf)))
-        return factors, errors
+        return factors.movedim(-1, 0), torch.where(known, errors, torch.inf).movedim(-1, 0)
 
     def different_tokens(self) -> int:
         """How many tokens of the target are not the same as another, of a sample."""
