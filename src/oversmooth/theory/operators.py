@@ -355,12 +355,11 @@ class SoftmaxAttention(AttentionOperator):
         return out if self.mask is None else torch.where(self.mask, out, 0.0)
 
     def _log_sum_exp(self) -> Tensor | None:
-        """``(..., n)``, as given or from a fused kernel; None where no kernel returns it."""
-        if self.lse is not None or self.mask is not None or self.bias is not None:
+        """``(..., n)``, as given or from a fused kernel; None where blocks are faster, or no kernel returns it."""
+        if self.lse is not None or self.mask is not None or self.bias is not None or self.device.type != "cuda":
             return self.lse
         q, k = (_at_least_4d(pad(x, (0, -x.shape[-1] % 8))) for x in (self.q, self.k))
-        v = k[..., :8].contiguous() if k.is_cuda else k  # only the scores are of interest
-        attended = attend_with_lse(q, k, v, causal=self.causal, scale=self.scale)
+        attended = attend_with_lse(q, k, k[..., :8].contiguous(), causal=self.causal, scale=self.scale)
         return None if attended is None else attended[1].reshape(self.q.shape[:-1])
 
     def rows(self, start: int, stop: int) -> Tensor:
