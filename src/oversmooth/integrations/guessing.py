@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from oversmooth.monitor.warning import say
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.untouched import random_states
-from oversmooth.trace.padding import MASKS, positions
+from oversmooth.trace.valid import MASKS, positions
 
 _MOST = 64
 """Entries up to which a list may hold transforms, and is no data."""

@@ -32,11 +32,10 @@ from oversmooth.monitor.reduced import band_norms, token_numbers
 from oversmooth.monitor.rooms import Room
 from oversmooth.monitor.scalers import OtherScalers
 from oversmooth.safety.errors import InputError, reason
-from oversmooth.trace.axes import around, check_axes, says_nothing, shapes_of
 from oversmooth.trace.depths import has_pairs, mean_of_counted, ranks_together
-from oversmooth.trace.layout import says_batch_first
-from oversmooth.trace.padding import Padding, decodes, mask_of, sizes_of_masks
-from oversmooth.trace.watch import first_tensor, results_like
+from oversmooth.trace.layout import around, check_axes, first_tensor, says_batch_first, says_nothing, shapes_of
+from oversmooth.trace.valid import Padding, decodes, mask_of, sizes_of_masks
+from oversmooth.trace.watch import results_like
 
 _GAUGES: weakref.WeakValueDictionary[int, Gauge] = weakref.WeakValueDictionary()
 _COLUMNS = ("seen", "hfc_lfc", "cos", "room", "gradient_norm", "gradient_hfc")

@@ -25,12 +25,12 @@ from oversmooth.safety.untouched import untouched
 from oversmooth.steering import steering_of, verify
 from oversmooth.theory.weights import head_spectrum, joined_asymmetry
 from oversmooth.trace import HeadSpectra, Plan, Reducer, TokenMetrics, Trace, study
-from oversmooth.trace.axes import axes_checked
+from oversmooth.trace.attention import CapturedAttention
 from oversmooth.trace.blocks import named_blocks, repeated_blocks
-from oversmooth.trace.catch import Caught
 from oversmooth.trace.depths import Depths, every_depth, every_stream
-from oversmooth.trace.padding import HeardPadding, Padding, UnknownPaddingError, decodes, mask_of
+from oversmooth.trace.layout import axes_checked
 from oversmooth.trace.reducers.heads import Settings
+from oversmooth.trace.valid import HeardPadding, Padding, UnknownPaddingError, decodes, mask_of
 from oversmooth.trace.watch import Watch
 
 T = TypeVar("T")
@@ -244,8 +244,10 @@ class _FirstAttention:
 
     tokens: Tensor | None = None
 
-    def attention(self, _call: int, _layer: AttentionLayer, caught: Caught, _x: Tensor | None, _y: Tensor) -> None:
-        self.tokens = caught.tokens if self.tokens is None else self.tokens
+    def attention(
+        self, _call: int, _layer: AttentionLayer, caught: CapturedAttention, _x: Tensor | None, _y: Tensor
+    ) -> None:
+        self.tokens = caught.pairs.valid if self.tokens is None else self.tokens
 
     def enter(self, *_: Any) -> None: ...
 
