@@ -68,18 +68,13 @@ def forward(data: str) -> dict[str, float]:
 
 @torch.no_grad()
 def observed(data: str, ranks: int) -> dict[str, float]:
-    from oversmooth.anatomy import locate
-    from oversmooth.trace import Observer, study
-    from oversmooth.trace.observations import Settings
+    from oversmooth import trace
 
     model, batches = deit(data)
     plan = trace.plan(model, batches[0])
 
     def run() -> None:
-        with Observer(model, blocks, Settings(ranks=ranks, spectra=False)) as observer:
-            for b in batches:
-                observer.begin()
-                model(**b)
+        trace.run(model, batches, plan, [trace.TokenMetrics(plan, ranks)])
 
     # In turn with the plain pass, so that both meet the same machine.
     plain = lambda: [model(**b) for b in batches]  # noqa: E731
@@ -120,11 +115,11 @@ def obvious(data: str) -> dict[str, float]:
 def ours(data: str) -> dict[str, float]:
     """The whole diagnosis, and within it the time of dominance per head."""
     from oversmooth import diagnose
-    from oversmooth.trace import collect
+    from oversmooth.trace.reducers import heads
 
     model, batches = deit(data)
     spent = [0.0]
-    plain = collect.dominance
+    plain = heads.dominance
 
     def timed(*args: Any, **kwargs: Any) -> Any:
         begin = time.perf_counter()
@@ -133,7 +128,7 @@ def ours(data: str) -> dict[str, float]:
             spent[0] += time.perf_counter() - begin
         return found
 
-    collect.dominance = timed  # type: ignore[assignment]
+    heads.dominance = timed  # type: ignore[assignment]
     diagnose(model, [{k: v[:2] for k, v in batches[0].items()}], depth=0)  # warm-up
     spent[0] = 0.0
     start = time.perf_counter()

@@ -141,7 +141,7 @@ def test_a_compiled_fit_is_bit_for_bit_the_same_and_every_layer_reports(prepare,
 def test_the_passing_batch_of_a_module_that_is_compiled_inside_is_not_watched_and_it_is_said():
     callback = LightningSmoothing(every=3, passing=True)
     trainer = L.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
-    with pytest.warns(MonitorWarning, match="smoothing is not watched: .* make the monitor before torch.compile"):
+    with pytest.warns(MonitorWarning, match="smoothing is not monitored: .* make the monitor before torch.compile"):
         callback.setup(trainer, compiled_inside(Module()), "fit")
     assert callback.monitor is None
 

@@ -173,6 +173,6 @@ def test_data_without_an_order_get_a_sentence_and_the_training_goes_on(tmp_path)
 def test_a_history_that_cannot_be_written_is_kept_in_memory(tmp_path):
     (tmp_path / "file").write_text("")
     callback = SmoothingCallback(every=1, history=tmp_path / "file" / "looks.jsonl")
-    with pytest.warns(MonitorWarning, match="what is seen is kept in memory alone"):
+    with pytest.warns(MonitorWarning, match="snapshots are kept in memory alone"):
         trained(tmp_path, callback, max_steps=2)
     assert callback.history.steps == [1, 2]

@@ -42,7 +42,7 @@ SETTINGS = {
     "dropout and augmentation": {},
     "autocast": {"autocast": "plain"},
     "a look inside autocast": {"autocast": "look inside"},
-    "GradScaler": {"scaler": True},
+    "GradScaler": {"scaler": True, "autocast": "plain"},
     "accumulation": {"accumulate": 3},
     "checkpointing": {"make": lambda: watched.Own(checkpointing=False)},
     "reentrant checkpointing": {"make": lambda: watched.Own(checkpointing=True)},
@@ -62,7 +62,7 @@ def test_bit_for_bit(setting, way):
     seen_losses, seen_model, monitor = watched.trained(watch=WAYS[way], **settings)
     assert seen_losses == losses
     assert watched.same(model, seen_model)
-    unknown = setting == "GradScaler" and way == "passing"  # its scale, so that the norm is left out
+    unknown = "autocast" in settings and way == "passing"  # whether a scale is used, so that the norm is left out
     assert ["GradScaler may scale" in failure for failure in monitor.failures] == [True] * unknown
     assert {1, 2, 4} <= set(monitor.history.steps)
     assert all(len(row["cos"]) == 4 and None not in row["cos"] for row in monitor.history.rows)
@@ -198,7 +198,7 @@ def test_where_warnings_are_errors_the_training_goes_on_too(capsys):
             model, probe=watched.probe(), every=1, blocks="layers.*", sinks=[lambda _step, _values: 1 / 0]
         )
 
-    assert watched.trained(watch=broken)[2].failures == ["a sink failed: division by zero"]
+    assert watched.trained(watch=broken)[2].failures == ["a logger failed: division by zero"]
     assert "division by zero" in capsys.readouterr().err
 
 
@@ -260,7 +260,7 @@ def test_a_copy_that_is_trained_instead_is_noticed():
     monitor = oversmooth.Monitor(model, probe=watched.probe(), every=1)
     monitor.step()
     monitor.step()
-    with pytest.warns(MonitorWarning, match="have not changed in three looks"):
+    with pytest.warns(MonitorWarning, match="have not changed in three snapshots"):
         monitor.step()
 
 
@@ -271,7 +271,7 @@ def test_a_block_that_does_not_report_is_named():
                 x = layer(x)
             return self.head(x.mean(1))
 
-    with pytest.warns(MonitorWarning, match=r"1 of 4 depths did not report from the passing batch, layers\.2 first"):
+    with pytest.warns(MonitorWarning, match=r"1 of 4 depths did not report from the training batch, layers\.2 first"):
         _, _, monitor = watched.trained(Skips, WAYS["passing"])
     assert len(monitor.history) == 0
     with pytest.warns(MonitorWarning, match=r"1 of 3 blocks did not run on the probe, layers\.2 first"):
@@ -355,7 +355,7 @@ def test_a_hook_half_put_on_breaks_no_pass_of_another_thread():
         assert not monitor.failures
 
 
-@pytest.mark.filterwarnings("ignore:the weights that are watched have not changed")
+@pytest.mark.filterwarnings("ignore:the recorded weights have not changed")
 def test_a_pass_of_another_thread_is_none_of_a_looks_business():
     model = watched.Known().eval()
     monitor, x, broken, passes = oversmooth.Monitor(model, probe=watched.probe()), watched.probe(2), [], []
@@ -396,5 +396,5 @@ def test_one_pass_in_inference_mode_leaves_the_others_to_be_seen():
 
 def test_a_loss_that_fails_is_told_how_it_is_called():
     monitor = oversmooth.Monitor(watched.Known(), probe=watched.probe(), gradients=1, loss=lambda out: out.sum())
-    with pytest.warns(MonitorWarning, match=r"loss failed \(TypeError: .* called as loss\(what the model gives"):
+    with pytest.warns(MonitorWarning, match=r"loss failed \(TypeError: .* called as loss\(what the model returns"):
         monitor.look(1)

@@ -11,7 +11,7 @@ from support.nightly import nightly
 
 import oversmooth
 from oversmooth.monitor import History, JSONLines, Monitor, MonitorWarning, TensorBoard, WandB
-from oversmooth.monitor.alarm import Crossing
+from oversmooth.monitor.alarm import Alarms, Crossing
 from oversmooth.monitor.names import keys
 
 
@@ -53,7 +53,7 @@ def test_a_history_whose_last_line_was_cut_off_is_read_up_to_there(tmp_path):
     assert history.steps == [1, 2]
     assert history.curve("cos", 1) == [0.5, None]
     assert history.curve("cos") == [0.6, 0.7]
-    with pytest.raises(oversmooth.InputError, match="'rank' was not seen; there is cos"):
+    with pytest.raises(oversmooth.InputError, match="'rank' was not recorded; there is cos"):
         history.curve("rank")
 
 
@@ -114,20 +114,19 @@ ALARMS = [
 
 @pytest.mark.parametrize(("bound", "values", "steps"), ALARMS)
 def test_alarms_go_off_where_the_bound_is_crossed_and_not_again_until_it_came_back(bound, values, steps):
-    alarm = oversmooth.Alarm("cos", **bound)
-    off = [
-        crossing for step, v in enumerate(values, 1) if (crossing := alarm.look({"step": step, "cos": [1.0, v][1:]}))
-    ]
-    assert [crossing.step for crossing in off] == steps
+    alarms = Alarms([oversmooth.Alarm("cos", **bound, then=lambda _: None)], lambda act, _: act(), pytest.fail)
+    for step, v in enumerate(values, 1):
+        alarms.look({"step": step, "cos": [v]})
+    assert [crossing.step for crossing in alarms.crossings] == steps
 
 
 def test_alarms_look_where_they_are_told():
     row = {"step": 1, "cos": [0.1, 0.99, 0.2]}
-    assert oversmooth.Alarm("cos", above=0.9).look(row).depth == 1
-    assert oversmooth.Alarm("cos", above=0.9, depth=-1).look(row) is None
-    assert oversmooth.Alarm("cos", above=0.9, depth=-2).look(row).value == 0.99
-    assert oversmooth.Alarm("asymmetry", above=0.5).look({"step": 1, "asymmetry": [0.1, 0.9]}).depth == 2
-    assert oversmooth.Alarm("cos", above=0.9).look({"step": 1}) is None
+    assert oversmooth.Alarm("cos", above=0.9).crossing(row)[0].depth == 1
+    assert oversmooth.Alarm("cos", above=0.9, depth=-1).crossing(row)[0] is None
+    assert oversmooth.Alarm("cos", above=0.9, depth=-2).crossing(row)[0].value == 0.99
+    assert oversmooth.Alarm("asymmetry", above=0.5).crossing({"step": 1, "asymmetry": [0.1, 0.9]})[0].depth == 2
+    assert oversmooth.Alarm("cos", above=0.9).crossing({"step": 1})[0] is None
 
 
 def test_alarms_warn_call_and_stop():
@@ -164,7 +163,7 @@ def test_an_alarm_that_can_never_go_off_is_named():
         Monitor(watched.Own(), passing=True, blocks="layers.*", alarms=alarm)
     with pytest.warns(MonitorWarning, match="an alarm cannot go off: depth of an alarm for cos is 9"):
         Monitor(watched.Own(), probe=watched.probe(), blocks="layers.*", alarms=alarm).look(1)
-    assert oversmooth.Alarm("verified", below=0.5).look({"step": 3, "verified": 0.0}).text == (
+    assert oversmooth.Alarm("verified", below=0.5).crossing({"step": 3, "verified": 0.0})[0].text == (
         "step 3: whether every promise of steering holds is 0, below 0.5"
     )
 
@@ -226,7 +225,7 @@ def test_weights_and_biases_gets_looks_with_the_users_own_lines():
     assert [line.get("loss") for line in run.lines] == [None, 2, 3, None, None]
     run = Run()
     monitor = Monitor(model, probe=watched.probe(), every=1, blocks="layers.*", sinks=run)
-    with pytest.warns(MonitorWarning, match="W&B gets fewer lines than there are looks") as caught:
+    with pytest.warns(MonitorWarning, match="W&B receives fewer lines than there are snapshots") as caught:
         step_through(monitor, model, 3)
     assert len(caught) == 1
     assert run.step == 0  # the user's own count of lines is the user's
@@ -283,7 +282,7 @@ def test_a_sink_that_cannot_close_or_says_something_else_each_time_is_named_once
     with pytest.warns(MonitorWarning) as caught:  # noqa: PT031 (every one of them)
         step_through(monitor, model, 3)
         monitor.close()
-    assert [str(one.message) for one in caught if "sink" in str(one.message)] == [monitor.failures[0]]
+    assert [str(one.message) for one in caught if "logger" in str(one.message)] == [monitor.failures[0]]
     assert monitor.history.steps == [1, 2, 3]
     (tmp_path / "file").write_text("")
     with pytest.raises(oversmooth.InputError, match="TensorBoard cannot write to"):
@@ -295,8 +294,8 @@ def test_what_is_due_follows_from_the_step_alone():
     for every in (1, 2, 5):
         monitor = Monitor(watched.Own(), probe=watched.probe(), every=every, blocks="layers.*")
         due = [step for step in range(1, 40) if monitor._is_due(step)]
-        assert [monitor._looks_until(step) for step in due] == list(range(1, len(due) + 1))
-        assert monitor._looks_until(0) == 0
+        assert [monitor._snapshots_until(step) for step in due] == list(range(1, len(due) + 1))
+        assert monitor._snapshots_until(0) == 0
     known = watched.Known()
     monitor = Monitor(known, watched.probe(), spectra=5)
     assert [step for step in range(1, 13) if "asymmetry" in monitor.look(step)] == [1, 6, 11]  # by hand
@@ -372,12 +371,12 @@ def refused():
     )
     yield "spectra", lambda: Monitor(model, x, blocks="layers.*", spectra=1), "spectra need attention that is known"
     yield "no metric", lambda: Monitor(known, x, tokens=("rank",)), "one of tokens is 'rank'; choose"
-    yield "parts", lambda: Monitor(known, passing=True, parts=1), "parts cannot be seen in the passing batch"
+    yield "parts", lambda: Monitor(known, passing=True, parts=1), "changes by part cannot be had of the training batch"
     yield "alarm", lambda: oversmooth.Alarm("loss", above=1), "an alarm's metric is 'loss'; choose one of hfc_lfc"
     yield "no bound", lambda: oversmooth.Alarm("cos"), "has 0 bounds; give one of above, below"
     yield "factor", lambda: oversmooth.Alarm("cos", falls_by=0.5), "falls_by of an alarm is 0.5; give a factor over 1"
     yield "no alarm", lambda: Monitor(known, x, alarms=["cos"]), "an alarm is 'cos'; give oversmooth.Alarm"
-    yield "no sink", lambda: Monitor(known, x, sinks=[3]), "a sink is 3; give TensorBoard"
+    yield "no sink", lambda: Monitor(known, x, sinks=[3]), "a logger is 3; give TensorBoard"
     yield "alarms", lambda: Monitor(known, x, alarms=None), "alarms is None; give oversmooth.Alarm"
     yield "tokens", lambda: Monitor(known, x, tokens=None), "tokens is None; give names of metrics"
     yield "together", lambda: Monitor(known, x, together="yes"), "together is 'yes'; give True or False"
@@ -388,7 +387,7 @@ def refused():
     yield (
         "not watched",
         lambda: Monitor(known, x, alarms=oversmooth.Alarm("abs_cos", above=0)),
-        "an alarm is for abs_cos, which is not watched",
+        "an alarm is for abs_cos, which is not recorded",
     )
     yield "no run", lambda: History.load("nowhere"), "nowhere has no smoothing.jsonl; give the directory of a run"
 

@@ -142,7 +142,7 @@ def test_inputs_that_have_one_token_alone_have_no_figure():
         with pytest.raises(InputError, match="no input has two tokens that count; give longer ones"):
             oversmooth.diagnose(model, x, **settings)
     monitor = oversmooth.Monitor(model, probe=x)
-    with pytest.warns(MonitorWarning, match="no input of the probe has two tokens that count"):
+    with pytest.warns(MonitorWarning, match="every input of the probe has fewer than two valid tokens"):
         assert monitor.look(1) is None
 
 

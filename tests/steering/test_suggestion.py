@@ -158,9 +158,9 @@ def test_what_is_undecided_counts_as_such_and_is_said(monkeypatch):
     real = module.study
 
     def one_unknown(*args, **kwargs):
-        blocks = real(*args, **kwargs)
-        blocks[1].undecided = "gated per token"
-        return blocks
+        sample = real(*args, **kwargs)
+        sample.plan = sample.plan.undecided([1], "gated per token")
+        return sample
 
     monkeypatch.setattr(module, "study", one_unknown)
     suggestion = suggest(toy(), FAMILIES[TOY].inputs(), strengths=STRENGTHS)

@@ -1,8 +1,8 @@
-"""Smoothing watched in other people's trainers; each library is imported when its class is asked for.
+"""Smoothing monitored in other people's trainers; each library is imported when its class is asked for.
 
 SmoothingCallback(every=100)      for transformers.Trainer(callbacks=[...])
 LightningSmoothing(every=100)     for lightning.Trainer(callbacks=[...])
-tracker(accelerator)              a sink for `Monitor(sinks=...)` that logs through accelerate
+tracker(accelerator)              a logger for `Monitor(sinks=...)` that goes through accelerate
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from oversmooth.integrations.accelerating import tracker
+    from oversmooth.integrations.accelerate import tracker
     from oversmooth.integrations.lightning import LightningSmoothing
     from oversmooth.integrations.trainer import SmoothingCallback
 
 __all__ = ["LightningSmoothing", "SmoothingCallback", "tracker"]
-_HOMES = {"LightningSmoothing": "lightning", "SmoothingCallback": "trainer", "tracker": "accelerating"}
+_HOMES = {"LightningSmoothing": "lightning", "SmoothingCallback": "trainer", "tracker": "accelerate"}
 
 
 def __getattr__(name: str) -> Any:

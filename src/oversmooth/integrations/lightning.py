@@ -1,4 +1,4 @@
-"""Smoothing watched in Lightning, logged to the loggers that the trainer has."""
+"""Smoothing monitored in Lightning, logged to the loggers that the trainer has."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from oversmooth.integrations.watching import Watching
+from oversmooth.integrations.callback import Monitoring
 from oversmooth.safety.libraries import import_library
 
 # The same classes under two names: whoever uses one cannot use the callbacks of the other.
@@ -14,21 +14,20 @@ _LIBRARY = "lightning.pytorch" if importlib.util.find_spec("lightning") else "py
 _callbacks: Any = import_library(f"{_LIBRARY}.callbacks", "a callback for Lightning")
 
 
-class LightningSmoothing(Watching, _callbacks.Callback):  # type: ignore[misc]
-    """A callback that looks at smoothing every so many steps and hands it to every logger of the trainer.
+class LightningSmoothing(Monitoring, _callbacks.Callback):  # type: ignore[misc]
+    """A callback that records smoothing every so many steps and hands it to every logger of the trainer.
 
     It is written at the step it belongs to, whatever ``log_every_n_steps`` says, and is among ``callback_metrics``, so
     that EarlyStopping and ModelCheckpoint can go by it.
 
     Args:
-        every: steps between looks: batches after which an optimiser stepped.
-        probe: a batch as the module's ``forward`` takes it; None: the first examples of the training data, drawing none
-            of their random numbers but those of generators that lie hidden in a function.
-        passing: watch the training batch as it passes, in place of a probe.
+        every: steps between snapshots: batches after which an optimiser stepped.
+        probe: a batch as the module's ``forward`` takes it; None: the first examples of the training data. Data that
+            draw random numbers from generators of their own need one.
         inputs: examples of the probe that is made.
-        model: the name of the module to watch inside the LightningModule; None: the LightningModule itself.
-        history: where to write what is seen; None: the trainer's log directory; False: nowhere.
-        **settings: for `oversmooth.Monitor`: what to see, alarms, sinks.
+        model: the name of the module to monitor inside the LightningModule; None: the LightningModule itself.
+        history: where to write snapshots; None: the trainer's log directory; False: nowhere.
+        **settings: fields of `oversmooth.monitor.MonitorConfig`, such as ``use_training_batch=True``.
     """
 
     def __init__(
@@ -36,20 +35,19 @@ class LightningSmoothing(Watching, _callbacks.Callback):  # type: ignore[misc]
         every: int = 100,
         *,
         probe: Any = None,
-        passing: bool = False,
         inputs: int = 8,
         model: str | None = None,
         history: str | Path | bool | None = None,
         **settings: Any,
     ) -> None:
         super().__init__()
-        self._settle(every, probe, passing, inputs, history, settings)
+        self._configure(every, probe, inputs, history, settings)
         self.model = model
         self._last = 0
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Before anything is wrapped: the time to put hooks on."""
-        if stage == "fit" and self.passing:
+        if stage == "fit" and self.config.use_training_batch:
             self._begin(trainer, pl_module)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -57,7 +55,7 @@ class LightningSmoothing(Watching, _callbacks.Callback):  # type: ignore[misc]
         self._last = trainer.global_step
         # Asked in every process, whatever becomes of its monitor: the first tells the others.
         folder = (trainer.log_dir or trainer.default_root_dir) if self._history in (None, True) else ""
-        if not self.passing:
+        if not self.config.use_training_batch:
             self._begin(trainer, pl_module)
         if self.monitor is not None and self.monitor.is_open:
             self._restart(folder, _steps_of(trainer))
@@ -67,12 +65,12 @@ class LightningSmoothing(Watching, _callbacks.Callback):  # type: ignore[misc]
             loader = trainer.train_dataloader
             return getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
 
-        self._watch(
+        self._begin_monitor(
             lambda: pl_module if self.model is None else pl_module.get_submodule(self.model),
             data,
             _steps_of(trainer),
             together=trainer.world_size > 1 or None,
-            scaler=getattr(trainer.precision_plugin, "scaler", None),
+            scaler=getattr(trainer.precision_plugin, "scaler", None) or False,
         )
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:

@@ -1,4 +1,4 @@
-"""Smoothing watched in `transformers.Trainer`, logged through the trainer itself."""
+"""Smoothing monitored in `transformers.Trainer`, logged through the trainer itself."""
 
 from __future__ import annotations
 
@@ -9,27 +9,26 @@ from typing import Any
 import torch.distributed as dist
 
 from oversmooth.anatomy.live import unwrapped
-from oversmooth.integrations.watching import Watching
+from oversmooth.integrations.callback import Monitoring
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.libraries import import_library
 
 _callbacks: Any = import_library("transformers.trainer_callback", "a callback for transformers.Trainer")
 
 
-class SmoothingCallback(Watching, _callbacks.TrainerCallback):  # type: ignore[misc]
-    """A callback that looks at smoothing every so many steps and logs it with the trainer's own logging.
+class SmoothingCallback(Monitoring, _callbacks.TrainerCallback):  # type: ignore[misc]
+    """A callback that records smoothing every so many steps and logs it with the trainer's own logging.
 
-    What is seen reaches ``log_history`` and every reporter, under ``train/oversmooth/…`` as Trainer names it; the whole
-    history lies in ``smoothing.jsonl`` in the output directory, and goes on where a training is resumed.
+    Snapshots reach ``log_history`` and every reporter, under ``train/oversmooth/…`` as Trainer names it; the history is
+    ``smoothing.jsonl`` in the output directory, and goes on where a training is resumed.
 
     Args:
-        every: steps between looks.
+        every: steps between snapshots.
         probe: a batch as the model takes it; None: the first examples of the training data, through the trainer's own
-            collator, drawing none of their random numbers but those of generators that lie hidden in a function.
-        passing: watch the training batch as it passes, in place of a probe.
+            collator. Data that draw random numbers from generators of their own need one.
         inputs: examples of the probe that is made.
-        history: where to write what is seen; None: the output directory; False: nowhere.
-        **settings: for `oversmooth.Monitor`: what to see, alarms, sinks.
+        history: where to write snapshots; None: the output directory; False: nowhere.
+        **settings: fields of `oversmooth.monitor.MonitorConfig`, such as ``use_training_batch=True``.
     """
 
     def __init__(
@@ -37,44 +36,43 @@ class SmoothingCallback(Watching, _callbacks.TrainerCallback):  # type: ignore[m
         every: int = 100,
         *,
         probe: Any = None,
-        passing: bool = False,
         inputs: int = 8,
         history: str | Path | bool | None = None,
         **settings: Any,
     ) -> None:
-        self._settle(every, probe, passing, inputs, history, settings)
+        self._configure(every, probe, inputs, history, settings)
         self.trainer: Any = None
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """The trainer is ready, and nothing is compiled yet: the time to put hooks on."""
-        if self.passing:
+        if self.config.use_training_batch:
             self._begin(0, kwargs.get("model"))
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Training begins, or goes on."""
         self.trainer = _trainer_of(self) or self.trainer
-        model, monitor = kwargs.get("model"), self.monitor if self.passing else None
-        if monitor is not None and model is not None and unwrapped(model) is not monitor.eyes.model:
+        model, monitor = kwargs.get("model"), self.monitor if self.config.use_training_batch else None
+        if monitor is not None and model is not None and unwrapped(model) is not monitor.model.module:
             monitor.close()  # a trainer with model_init has made another
         if monitor is None or not monitor.is_open:
             self._begin(state.global_step, model)
-        elif monitor.gauge is not None and monitor.gauge.scaler is None:
-            monitor.gauge.scaler = self._scaler
+        elif monitor.recorder is not None and monitor.recorder.gradients.scaler is None:
+            monitor.recorder.gradients.scaler = self._scaler
         self._restart(args.output_dir, state.global_step)
 
     def _begin(self, step: int, model: Any) -> None:
         several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-        self._watch(lambda: model, self._data, step, together=several or None, scaler=self._scaler)
+        self._begin_monitor(lambda: model, self._data, step, together=several or None, scaler=self._scaler)
 
     def _data(self) -> tuple[Any, Any]:
         if self.trainer is None:
-            raise InputError("the trainer is not known to the callback; give probe=batch, or passing=True")
+            raise InputError("the trainer is not known to the callback; give probe=batch, or use_training_batch=True")
         return self.trainer.train_dataset, self.trainer.data_collator
 
     @property
     def _scaler(self) -> Any:
-        """The GradScaler of a trainer that has one."""
-        return getattr(getattr(self.trainer, "accelerator", None), "scaler", None)
+        """The GradScaler of the trainer; False: it has none; None: the trainer is not known yet."""
+        return None if self.trainer is None else self.trainer.accelerator.scaler or False
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:  # noqa: ARG002
         """A step of the optimiser is done."""
@@ -97,8 +95,8 @@ class SmoothingCallback(Watching, _callbacks.TrainerCallback):  # type: ignore[m
 
 
 def _trainer_of(callback: Any) -> Any:
-    """The trainer that is calling: no callback is told who it is, and only the trainer's own log reaches all reporters
-    and ``log_history``.
+    """The trainer that is calling: Trainer does not pass itself to callbacks, and only its own log reaches all
+    reporters and ``log_history``.
     """
     frame: Any = sys._getframe(1)
     while frame is not None:

@@ -1,15 +1,19 @@
-"""Alarms: a bound on what is seen, and what happens where it is crossed."""
+"""Alarms: a bound on what is recorded, and what happens where it is crossed."""
 
 from __future__ import annotations
 
-import copy
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from oversmooth.monitor.names import LABELS, TOKENS, Row, depth_of
+from oversmooth.monitor.warning import say
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
+
+Memory = tuple[list[float | None] | None, bool]
+"""What an alarm compares with, the first snapshot, and whether the last one was beyond the bound."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +37,9 @@ class Alarm:
         metric: its name, such as "cos", "effective_rank" or "hfc_lfc".
         above: goes off above this.
         below: goes off below this.
-        falls_by: goes off where it is this many times smaller than in the first look.
-        rises_by: goes off where it is this many times larger than in the first look.
-        depth: where to look: the number of blocks before it, negative numbers from the end; None: anywhere.
+        falls_by: goes off where it is this many times smaller than in the first snapshot.
+        rises_by: goes off where it is this many times larger than in the first snapshot.
+        depth: where: the number of blocks before it, negative numbers from the end; None: anywhere.
         then: "warn", "stop", or a function that is called with the `Crossing`.
     """
 
@@ -71,30 +75,9 @@ class Alarm:
         if not callable(then) and then not in ("warn", "stop"):
             raise InputError(f"then of an alarm is {arguments.shown(then)}; give 'warn', 'stop' or a function")
         self.metric, self.depth, self.then = metric, depth, then
-        self._first: list[float | None] | None = None
-        self._on = False
-
-    def fresh(self) -> Alarm:
-        """The same alarm, which has seen nothing yet."""
-        one = copy.copy(self)
-        one._first, one._on = None, False
-        return one
-
-    @property
-    def memory(self) -> tuple[list[float | None] | None, bool]:
-        """What it compares with, and whether it is on."""
-        return self._first, self._on
-
-    @memory.setter
-    def memory(self, known: tuple[list[float | None] | None, bool]) -> None:
-        self._first, self._on = known
 
     def check_depth(self, blocks: int) -> None:
-        """Refuse a depth that there is not, where it would never go off.
-
-        Args:
-            blocks: how many there are.
-        """
+        """Refuse a depth that a model of so many blocks does not have, where it would never go off."""
         least = 0 if self.metric in TOKENS else 1
         deepest = blocks - least + 1
         if self.depth is not None and not (least <= self.depth <= blocks or -deepest <= self.depth < 0):
@@ -103,53 +86,34 @@ class Alarm:
                 f"{blocks}, or negative numbers from the end"
             )
 
-    def check_row(self, row: Row) -> None:
-        """Refuse a depth that a look does not have.
-
-        Args:
-            row: the look.
-        """
-        if isinstance(row.get(self.metric), list):
-            self.check_depth(depth_of(self.metric, len(row[self.metric])) - 1)
-
-    def look(self, row: Row) -> Crossing | None:
-        """The crossing, where this look is the first beyond the bound.
-
-        Args:
-            row: the look.
-        """
+    def crossing(self, row: Row, memory: Memory = (None, False)) -> tuple[Crossing | None, Memory]:
+        """The crossing, where this snapshot is the first beyond the bound; and what to remember."""
         if self.metric not in row:
-            return None
+            return None, memory
         value = row[self.metric]
         values = value if isinstance(value, list) else [value]
-        if self._first is None:
-            self._first = values
+        first, on = values if memory[0] is None else memory[0], memory[1]
         worst: tuple[float, int, float] | None = None
         for index, one in enumerate(values):
             depth = depth_of(self.metric, index)
             if one is None or self.depth not in (None, depth, index - len(values)):
                 continue
-            first = self._first[index] if index < len(self._first) else None
-            over = self._beyond(one, first)
+            over = self._beyond(one, first[index] if index < len(first) else None)
             if over > 0 and (worst is None or over > worst[0]):
                 worst = (over, depth, one)
-        before, self._on = self._on, worst is not None
-        if worst is None or before:
-            return None
+        if worst is None or on:
+            return None, (first, worst is not None)
         _, depth, one = worst
         text = self._text(row["step"], depth if isinstance(value, list) else None, one)
-        return Crossing(self.metric, row["step"], depth, one, text, self.then)
+        return Crossing(self.metric, row["step"], depth, one, text, self.then), (first, True)
 
     def _beyond(self, value: float, first: float | None) -> float:
         """How far beyond the bound; positive where it is crossed."""
-        if self.kind == "above":
-            return value - self.bound
-        if self.kind == "below":
-            return self.bound - value
+        if self.kind in ("above", "below"):
+            return value - self.bound if self.kind == "above" else self.bound - value
         if first is None or first <= 0:
             return 0.0
-        ratio = first / max(value, 1e-300) if self.kind == "falls_by" else value / first
-        return ratio - self.bound
+        return (first / max(value, 1e-300) if self.kind == "falls_by" else value / first) - self.bound
 
     def _text(self, step: int, depth: int | None, value: float) -> str:
         where = "" if depth is None else " before the first block" if depth == 0 else f" after block {depth}"
@@ -163,6 +127,51 @@ class Alarm:
 
     def __repr__(self) -> str:
         return f"Alarm({self.metric!r}, {self.kind}={self.bound:g})"
+
+
+class Alarms:
+    """The alarms of one monitor.
+
+    Args:
+        alarms: they remember nothing yet.
+        attempt: calls a function and warns where it fails.
+        warn: of something, once.
+    """
+
+    def __init__(
+        self, alarms: list[Alarm], attempt: Callable[[Callable[[], Any], str], Any], warn: Callable[[str], None]
+    ) -> None:
+        self.alarms, self.attempt, self.warn = alarms, attempt, warn
+        self.memory: list[Memory] = [(None, False)] * len(alarms)
+        self.crossings: list[Crossing] = []
+        self.should_stop = False
+
+    def remember(self, rows: Iterable[Row]) -> None:
+        """Begin anew, with what a run showed so far: alarms compare with its first snapshot."""
+        self.memory = [(None, False)] * len(self.alarms)
+        for row in rows:
+            self.memory = [alarm.crossing(row, one)[1] for alarm, one in zip(self.alarms, self.memory, strict=True)]
+
+    def look(self, row: Row) -> None:
+        """Warn, ask the training to stop, or call a function where a snapshot crosses a bound."""
+        for place, alarm in enumerate(self.alarms):
+            values = row.get(alarm.metric)
+            if isinstance(values, list):
+                blocks = depth_of(alarm.metric, len(values)) - 1
+                self.attempt(functools.partial(alarm.check_depth, blocks), "an alarm cannot go off")
+                if values and all(value is None for value in values):
+                    self.warn(f"{alarm.metric} is no number at any depth, so an alarm is blind: NaN, or short inputs")
+            crossing, self.memory[place] = alarm.crossing(row, self.memory[place])
+            if crossing is not None:
+                self.crossings.append(crossing)
+                self._act(crossing)
+
+    def _act(self, crossing: Crossing) -> None:
+        if callable(crossing.then):
+            self.attempt(lambda: crossing.then(crossing), "the function of an alarm failed")
+            return
+        self.should_stop |= crossing.then == "stop"
+        say(f"alarm at {crossing.text}" + ("; training is asked to stop" if crossing.then == "stop" else ""))
 
 
 def checked(alarms: Any) -> list[Alarm]:

@@ -1,4 +1,4 @@
-"""What was seen, look by look: in memory, and as JSON lines on disk that a restarted training goes on with."""
+"""Snapshots by step: in memory, and as JSON lines on disk that a restarted training goes on with."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _MOST = 2**30
 
 
 class History:
-    """The looks of one run, in the order of their steps, no step twice.
+    """The snapshots of one run, in the order of their steps, no step twice.
 
     Args:
-        path: the file of JSON lines that each look is added to; None: memory alone.
+        path: the file of JSON lines that each snapshot is added to; None: memory alone.
         resume: whether to go on with what the file holds. Otherwise a file that is there is kept, under another name.
     """
 
@@ -60,11 +60,11 @@ class History:
         given = arguments.path(path, "the run", "give its directory, or the file of JSON lines")
         file = given / FILE if given.is_dir() else given
         if not file.is_file():
-            raise InputError(f"{given} has no {FILE}; give the directory of a run that is or was watched")
+            raise InputError(f"{given} has no {FILE}; give the directory of a run that is or was monitored")
         history = cls()
         history.rows, history.about = _read(file)
         if not history.rows and not history.about and b"\n" in read_bytes(file, "give the file of a run", _MOST):
-            raise InputError(f"{file} holds no looks of a training; give the directory of a run, or its {FILE}")
+            raise InputError(f"{file} holds no snapshots of a training; give the directory of a run, or its {FILE}")
         history.path, history._resumed = file, True
         return history
 
@@ -79,80 +79,76 @@ class History:
 
     @property
     def metrics(self) -> list[str]:
-        """The names of all that was seen, in the order in which they are shown."""
+        """The names of all that was recorded, in the order in which they are shown."""
         seen = {name for row in self.rows for name in row if name != "step"}
         return [*(name for name in LABELS if name in seen), *sorted(seen - set(LABELS))]
 
     @property
     def steps(self) -> list[int]:
-        """The steps at which somebody looked."""
+        """The steps of the snapshots."""
         return [row["step"] for row in self.rows]
 
     def add(self, row: Row) -> None:
-        """Add a look. One of the same step or of later ones, from before a restart, gives way.
+        """Append a snapshot. Replaces those at the same or later steps, left from before a restart.
 
         Args:
-            row: the look.
+            row: the snapshot.
 
         Raises:
             OSError: it could not be written; it is in memory all the same.
         """
+        earlier = [one for one in self.rows if one["step"] < row["step"]]
         # A file that is gone on with may end in half a line, which nothing may be added to.
-        fresh = not self.rows or self._resumed
-        cut = self.cut(row["step"] - 1, write=False)
-        self.rows.append(row)
-        if self.path is None:
-            return
-        if cut or fresh:
-            self._rewrite()
-            self._resumed = False
-        else:
+        appends = bool(earlier) and len(earlier) == len(self.rows) and not self._resumed
+        self.rows = [*earlier, row]
+        if self.path is not None and appends:
             append_line(self.path, json_text(row))
+        else:
+            self._rewrite()
 
-    def cut(self, step: int, *, write: bool = True) -> bool:
-        """Drop what was seen after a step; whether there was anything.
+    def cut(self, step: int) -> None:
+        """Drop snapshots after a step.
 
         Args:
             step: the last that stays.
-            write: whether the file follows at once.
         """
         kept = [row for row in self.rows if row["step"] <= step]
-        cut = len(kept) < len(self.rows)
-        self.rows = kept
-        if cut and write and self.path is not None:
+        if len(kept) < len(self.rows):
+            self.rows = kept
             self._rewrite()
-        return cut
 
     def _rewrite(self) -> None:
-        assert self.path is not None
+        if self.path is None:
+            return
         lines = [{"about": self.about}, *self.rows] if self.about else self.rows
         with whole_file(self.path) as temporary:
             temporary.write_text("".join(json_text(line) + "\n" for line in lines), encoding="utf-8")
+        self._resumed = False
 
     def curve(self, metric: str, step: int | None = None) -> list[float | None]:
         """A metric by depth.
 
         Args:
             metric: its name, such as "cos".
-            step: of the look; None: the last that has it.
+            step: of the snapshot; None: the last that has it.
 
         Raises:
-            InputError: it was not seen.
+            InputError: it was not recorded.
         """
         for row in reversed(self.rows):
             if metric in row and step in (None, row["step"]):
                 return list(row[metric]) if isinstance(row[metric], list) else [row[metric]]
         at = "" if step is None else f" at step {step}"
         known = ", ".join(self.metrics) or "nothing yet"
-        raise InputError(f"{arguments.shown(metric)} was not seen{at}; there is {known}")
+        raise InputError(f"{arguments.shown(metric)} was not recorded{at}; there is {known}")
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row per look and depth, with a column for each metric.
+        """One row per snapshot and depth, with a column for each metric.
 
-        What is one number for the whole model stands in every row of its look; what belongs to blocks is missing at
+        What is one number for the whole model stands in every row of its snapshot; what belongs to blocks is missing at
         depth 0.
         """
-        pandas = import_library("pandas", "a table of what was seen")
+        pandas = import_library("pandas", "a table of snapshots")
         names = self.about.get("blocks") or []
         table = []
         for row in self.rows:
@@ -173,11 +169,11 @@ class History:
 
     def __repr__(self) -> str:
         span = f", steps {self.rows[0]['step']} to {self.rows[-1]['step']}" if self.rows else ""
-        return f"<History of {self.name}: {len(self.rows)} looks{span}>"
+        return f"<History of {self.name}: {len(self.rows)} snapshots{span}>"
 
 
 def _read(path: Path) -> tuple[list[Row], dict[str, Any]]:
-    """All whole lines, up to one that was cut off or is none of ours; of a step that is there twice the last."""
+    """All whole lines, up to one that was cut off or is of another kind; of a step that is there twice the last."""
     rows: dict[int, Row] = {}
     about: dict[str, Any] = {}
     for line in read_bytes(path, "give the file of a run", _MOST).split(b"\n")[:-1]:

@@ -1,4 +1,4 @@
-"""What a look gives, by name: how it is called in logs, on pages and in alarms."""
+"""What a snapshot holds, by name: how it is called in logs, on pages and in alarms."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LABELS = {
 }
 """By name, in the order in which they are shown."""
 Row = dict[str, Any]
-"""A look: "step", and by name a list with one number per depth, or one number; None where it has no meaning."""
+"""A snapshot: "step", and by name a list with one number per depth, or one number; None where it has no meaning."""
 
 
 def depth_of(name: str, index: int) -> int:
@@ -42,13 +42,13 @@ def depth_of(name: str, index: int) -> int:
 
 
 def keys(row: Row) -> dict[str, float]:
-    """A look as loggers take it: few plain floats under names that they group by what stands before the last slash.
+    """A snapshot as loggers take it: few plain floats under names that they group by what stands before the last slash.
 
     ``oversmooth/cos/layer_07`` is after the seventh block, ``layer_00`` what enters the first; ``oversmooth/last/cos``
     is after the last one, ``oversmooth/mean/asymmetry`` the mean over blocks of what is no metric of tokens.
 
     Args:
-        row: the look.
+        row: the snapshot.
 
     >>> keys({"step": 3, "cos": [0.5, 0.75], "verified": 1.0})
     {'oversmooth/cos/layer_00': 0.5, 'oversmooth/cos/layer_01': 0.75, 'oversmooth/last/cos': 0.75, \

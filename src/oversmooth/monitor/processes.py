@@ -1,4 +1,4 @@
-"""Several processes, each of which looks: which one writes, and what all of them saw together."""
+"""Several processes, each of which takes snapshots: which one writes, and the mean over all of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oversmooth.results.facts import plain
 
 
 def mean_over(rows: list[Row | None]) -> Row | None:
-    """The mean over processes of what each has seen; None where one has seen nothing."""
+    """The mean over the snapshots of all processes; None where one failed."""
     seen = [row for row in rows if row is not None]
     if len(seen) < len(rows):
         return None

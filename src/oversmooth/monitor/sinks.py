@@ -1,4 +1,4 @@
-"""Where looks go in a plain loop: TensorBoard, W&B, JSON lines, or any function. Each is imported when it is made."""
+"""Loggers for a plain loop: TensorBoard, W&B, JSON lines, or any function. Libraries are imported when needed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import append_line, check_folder
 from oversmooth.safety.foreign import json_text
 
-Sink = Callable[[int, dict[str, float]], object]
-"""Gets the step, and plain floats by key."""
+Logger = Callable[[int, dict[str, float]], object]
+"""Receives the step, and plain floats by key."""
 
 
 class TensorBoard:
@@ -41,12 +41,7 @@ class TensorBoard:
             raise InputError(f"TensorBoard cannot write to {folder} ({reason(error)}); name another folder") from error
 
     def __call__(self, step: int, values: dict[str, float]) -> None:
-        """Add the values of a look.
-
-        Args:
-            step: of the training.
-            values: by key.
-        """
+        """Add the values of a snapshot."""
         for key, value in values.items():
             self.writer.add_scalar(key, value, step)
 
@@ -59,13 +54,13 @@ class TensorBoard:
 class WandB:
     """Logs to a run of Weights & Biases, against the step of the training.
 
-    A look stands in the line that the user logs next; the last one gets its own when the monitor is closed.
+    A snapshot stands in the line that the user logs next; the last one has its own when the monitor is closed.
 
     Args:
         run: the run; None: the one that ``wandb.init`` began.
-        own_lines: whether a look gets a line of its own where the user logs none before the next look. W&B counts that
-            as a step of the run, and then drops lines that are logged with a smaller ``step=``. Otherwise such a look
-            is not in W&B, which is said once.
+        own_lines: whether a snapshot has a line of its own where the user logs none before the next. W&B counts that as
+            a step of the run, and then drops lines that are logged with a smaller ``step=``. Otherwise such a snapshot
+            is not in W&B, of which there is one warning.
     """
 
     def __init__(self, run: Any = None, *, own_lines: bool = False) -> None:
@@ -81,38 +76,33 @@ class WandB:
         self.run = run
         self._said = False
         self._waits: int | None = None
-        """The number of the run's line that holds a look and is not finished."""
+        """The number of the run's line that holds a snapshot and is not finished."""
         # Not the run's own count of lines, which the user's lines move on.
         run.define_metric("oversmooth/step")
         run.define_metric("oversmooth/*", step_metric="oversmooth/step")
 
     def __call__(self, step: int, values: dict[str, float]) -> None:
-        """Add the values of a look to the line that is being made.
-
-        Args:
-            step: of the training.
-            values: by key.
-        """
+        """Add the values of a snapshot to the line that is being made."""
         if self.own_lines:
             self.close()
         elif self._waits == self.run.step and not self._said:
             self._said = True
             say(
-                "W&B gets fewer lines than there are looks, and looks without a line are not in it (the history has "
-                "all); log as often, or give WandB(own_lines=True)"
+                "W&B receives fewer lines than there are snapshots, and those without a line are not in it (the "
+                "history has all); log as often, or give WandB(own_lines=True)"
             )
         self._waits = self.run.step
         self.run.log({**values, "oversmooth/step": step}, commit=False)
 
     def close(self) -> None:
-        """Finish the line of the last look, where the user has not."""
+        """Finish the line of the last snapshot, where the user has not."""
         if self._waits is not None and self._waits == self.run.step:
             self.run.log({}, commit=True)
         self._waits = None
 
 
 class JSONLines:
-    """Writes one JSON object per look, with "step" and the keys that loggers get.
+    """Writes one JSON object per snapshot, with "step" and the keys of other loggers.
 
     Args:
         path: the file, which is appended to.
@@ -124,65 +114,54 @@ class JSONLines:
         self.path.parent.mkdir(parents=True, exist_ok=True)
 
     def __call__(self, step: int, values: dict[str, float]) -> None:
-        """Add the values of a look.
-
-        Args:
-            step: of the training.
-            values: by key.
-        """
+        """Add the values of a snapshot."""
         append_line(self.path, json_text({"step": step, **values}))
 
 
-class Guarded:
-    """Several sinks, none of which ends a training, whatever happens to its disk or its server.
+class Loggers:
+    """Several of them, none of which ends a training, whatever happens to its disk or its server.
 
     Args:
-        sinks: where looks go.
-        warn: is told of each that fails, once, whatever it says the next time.
+        loggers: functions of (step, values).
+        warn: of each that fails, once, whatever it says the next time.
     """
 
-    def __init__(self, sinks: list[Sink], warn: Callable[[str], None]) -> None:
-        self.sinks, self.warn = sinks, warn
+    def __init__(self, loggers: list[Logger], warn: Callable[[str], None]) -> None:
+        self.loggers, self.warn = loggers, warn
         self._failed: set[int] = set()
 
     def send(self, step: int, values: dict[str, float]) -> None:
-        """Give a look to all of them.
-
-        Args:
-            step: of the training.
-            values: by key.
-        """
-        for sink in self.sinks:
-            self._try(sink, lambda sink=sink: sink(step, dict(values)))  # type: ignore[misc]
+        for logger in self.loggers:
+            self._try(logger, lambda logger=logger: logger(step, dict(values)))  # type: ignore[misc]
 
     def close(self) -> None:
         """Close those that were opened here, and finish what is begun."""
-        for sink in self.sinks:
-            if isinstance(sink, (TensorBoard, WandB)):
-                self._try(sink, sink.close)
+        for logger in self.loggers:
+            if isinstance(logger, (TensorBoard, WandB)):
+                self._try(logger, logger.close)
 
-    def _try(self, sink: Sink, do: Callable[[], object]) -> None:
+    def _try(self, logger: Logger, do: Callable[[], object]) -> None:
         try:
             do()
         except Exception as error:
-            if id(sink) not in self._failed:
-                self._failed.add(id(sink))
-                self.warn(f"a sink failed: {reason(error, 240)}")
+            if id(logger) not in self._failed:
+                self._failed.add(id(logger))
+                self.warn(f"a logger failed: {reason(error, 240)}")
 
 
-def checked(sinks: Any) -> list[Sink]:
-    """A list of sinks, of one or several; a SummaryWriter or a W&B run will do as it is."""
+def checked(sinks: Any) -> list[Logger]:
+    """A list of loggers, of one or several; a SummaryWriter or a W&B run will do as it is."""
     several = isinstance(sinks, Iterable) and not isinstance(sinks, (str, bytes)) and not callable(sinks)
     return [_checked(sink) for sink in (sinks if several else [sinks])]
 
 
-def _checked(sink: Any) -> Sink:
+def _checked(sink: Any) -> Logger:
     if hasattr(sink, "add_scalar"):
         return TensorBoard(sink)
     if hasattr(sink, "log") and hasattr(sink, "define_metric"):
         return WandB(sink)
     if not callable(sink):
         raise InputError(
-            f"a sink is {arguments.shown(sink)}; give TensorBoard(folder), WandB(), JSONLines(path) or a function"
+            f"a logger is {arguments.shown(sink)}; give TensorBoard(folder), WandB(), JSONLines(path) or a function"
         )
     return sink

@@ -1,4 +1,4 @@
-"""How a monitor says that something could not be seen: it warns, and never raises."""
+"""How a monitor says that something could not be recorded: it warns, and never raises."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from contextlib import suppress
 
 
 class MonitorWarning(UserWarning):
-    """Something could not be seen, or an alarm went off; the training goes on."""
+    """Something could not be recorded, or an alarm went off; training continues."""
 
 
 def say(text: str) -> None:
-    """Warn; without raising, whatever warnings have become: a training does not end because of a look."""
+    """Warn; without raising, whatever warnings have become: a training does not end because of a snapshot."""
     try:
         warnings.warn(text, MonitorWarning, stacklevel=5)
     except Exception:

@@ -46,9 +46,29 @@ class _Addition:
     beside: Event | None = None
 
 
+@dataclass(frozen=True)
+class Way:
+    """How attention's output was found to enter the stream of one block; most blocks of a model are alike."""
+
+    state: tuple[str, int, str] | None
+    base: tuple[str, int, str] | None
+    source: tuple[str, int] | None
+    beside: tuple[str, int] | None
+    varies: Varies
+    used: frozenset[tuple[str, int]]
+    """Modules whose outputs were terms of sums that hold."""
+
+
 def account(
-    layer: AttentionLayer, events: list[Event], x: Tensor, out: Tensor, values_in: Tensor | None, y: Tensor, rest: str
-) -> Account:
+    layer: AttentionLayer,
+    events: list[Event],
+    x: Tensor,
+    out: Tensor,
+    values_in: Tensor | None,
+    y: Tensor,
+    rest: str,
+    way: Way | None = None,
+) -> tuple[Account, Way | None]:
     """How attention enters the stream of one block, and where that stream can be read.
 
     Args:
@@ -59,8 +79,14 @@ def account(
         values_in: ``(b, n, d)``: what values were computed from; None: unknown.
         y: ``(b, n, d)``: what left the block.
         rest: the name of the block's other part, such as "mlp".
+        way: that of the block before, which is tried first; it only saves time.
+
+    Returns:
+        The account, and the way it was found; None: attention does not add to the stream.
     """
-    return _Accountant(layer, events, x, out, values_in, y, rest).close()
+    accountant = _Accountant(layer, events, x, out, values_in, y, rest, way)
+    found = accountant.close()
+    return found, accountant.found
 
 
 class _Accountant:
@@ -73,9 +99,14 @@ class _Accountant:
         values_in: Tensor | None,
         y: Tensor,
         rest: str,
+        way: Way | None,
     ) -> None:
         self.layer, self.events, self.x, self.out, self.y, self.rest = layer, events, x, out, y, rest
-        self.values_in = values_in
+        self.values_in, self.way = values_in, way
+        self.found: Way | None = None
+        self.used: set[tuple[str, int]] = set()
+        self.likely = events if way is None else sorted(events, key=lambda event: self._key(event) not in way.used)
+        """Those first whose outputs were terms in the block before."""
         self.seen = self._distinct()
         self.before = [s for s in self.seen if not s.later]
         self.branches = self._branches()
@@ -84,7 +115,7 @@ class _Accountant:
         self.scale = None if layer.scale is None else layer.scale.detach().cpu()
 
     def close(self) -> Account:
-        addition = self._attention()
+        addition = self._as_before() or self._attention()
         if addition is None:
             return self._unexplained()
         keep, factor, why = self._factors(addition)
@@ -110,7 +141,52 @@ class _Accountant:
         if addition.base is None and addition.total.varies != "by token":
             beside = None if addition.beside is None else (addition.beside.name, addition.beside.nth)
             branch = Branch(*self._source(addition.source), addition.total.factors, beside)
+        source = None if addition.source is None else self._key(addition.source)
+        beside_key = None if addition.beside is None else self._key(addition.beside)
+        self.found = Way(
+            self._place(addition.state),
+            self._place(addition.base),
+            source,
+            beside_key,
+            addition.total.varies,
+            frozenset(self.used),
+        )
         return Account(stages, position, values_factor, keep, factor, why, branch)
+
+    def _key(self, event: Event) -> tuple[str, int]:
+        """A module's name inside its block, and which of its calls."""
+        return event.name[len(self.layer.block) :], event.nth
+
+    def _place(self, seen: _Seen | None) -> tuple[str, int, str] | None:
+        return None if seen is None else (*self._key(seen.event), seen.where)
+
+    def _as_before(self) -> _Addition | None:
+        """The sum of the block before, if it holds here too."""
+        way = self.way
+        if way is None or way.varies == "by token":
+            return None
+        states = {self._place(seen): seen for seen in self.seen if seen.later}
+        bases = {self._place(seen): seen for seen in self.before}
+        branches = {None if source is None else self._key(source): (x, source) for x, source in self.branches}
+        events = {self._key(event): event for event in self.events}
+        if not (
+            (way.state is None or way.state in states)
+            and (way.base is None or way.base in bases)
+            and way.source in branches
+            and (way.beside is None or way.beside in events)
+        ):
+            return None
+        state, base = states.get(way.state), bases.get(way.base)
+        beside = None if way.beside is None else events[way.beside]
+        (branch, source), terms = branches[way.source], [self._of(base)]
+        if beside is not None:
+            if beside.gave is None:
+                return None
+            terms.append(beside.gave)
+        total = self._explained(state, [*terms, branch], source is None, way.varies)
+        if total is None or not all(bool(f.any()) for f in total.factors):
+            return None
+        return _Addition(state, base, branch, source, total, beside)
 
     def _unexplained(self) -> Account:
         return Account([Stage(f"attention and {self.rest}", "end")], self._position(None), undecided=UNEXPLAINED)
@@ -277,13 +353,15 @@ class _Accountant:
         # Not by taking off again what attention gave: then it never was on the stream.
         # (What the whole attention module gives may be the stream already, normed.)
         taken = [branch for branch, source in self.branches if source is None or source.name != self.layer.name]
-        gave = [e for e in self.events if e.later and e.gave is not None and not _among(e.gave, taken)]
+        gave = [e for e in self.likely if e.later and e.gave is not None and not _among(e.gave, taken)]
         reached = [state]
         ends = [self.y, *(e.given for e in gave if e.given is not None)]
         while True:
             new = [e.gave for e in gave if e.given is not None and e.acts_on_features and _among(e.given, reached)]
             for target in ends:
                 if not _among(target, reached) and any(self._is_sum(target, base, gave) for base in reached):
+                    if target is self.y:
+                        return True
                     new.append(target)
             more = [x for x in new if x is not None and not _among(x, reached)]
             reached += more
@@ -299,6 +377,7 @@ class _Accountant:
         for event in parts:
             assert event.gave is not None
             if _counts(explain(target, [base, event.gave], varies=every)):
+                self.used.add(self._key(event))
                 return True
         beside = [e for e in parts if not e.acts_on_features and e.name.rpartition(".")[0] == self.layer.block]
         pairs = ((a.gave, b.gave) for i, a in enumerate(beside) for b in beside[:i])
@@ -314,12 +393,13 @@ class _Accountant:
         1 for factors by channel, None where it is not.
         """
         for plainness, varies in enumerate(CONSTANT):
-            for event in self.events:
+            for event in self.likely:
                 if event.acts_on_features and event.given is base:
                     continue  # what a norm makes of the base is no part beside it
                 if event.later and event.gave is not None and event.gave is not target and event.gave is not base:
                     total = explain(target, [base, event.gave], varies=(varies,))
                     if total is not None and all(bool(f.any()) for f in total.factors):
+                        self.used.add(self._key(event))
                         return plainness
         return None
 

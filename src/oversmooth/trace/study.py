@@ -22,7 +22,7 @@ from oversmooth.anatomy.steered import STEERING_PARTS, steered_as
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
-from oversmooth.trace.account import account
+from oversmooth.trace.account import Way, account
 from oversmooth.trace.attention import CapturedAttention
 from oversmooth.trace.feed import ONE_AT_A_TIME, Runner
 from oversmooth.trace.layout import axes_checked
@@ -34,8 +34,8 @@ SINK = "a sink takes a share of attention, so that its rows sum to less than one
 VALUES_NORMED = "gated per token: values are normed token by token on their way"
 _USUAL_EPS = (0.0, 1e-8, 1e-6, 1e-5, 1e-3)
 GATED_INSIDE = "what attention mixes is gated per token before the output projection"
-# Tokens on which sums are searched for and fitted; every later batch is held against what they show.
-_TOKENS = 64
+# Tokens on which sums are searched for and fitted, of so many numbers at most; every later batch is held against them.
+_TOKENS, _FEWEST, _NUMBERS = 64, 16, 1 << 16
 
 
 @dataclass
@@ -125,6 +125,7 @@ class _Study:
         self.apart: list[bool] = []
         self._arrays: dict[Any, tuple[Tensor, Tensor]] = {}
         self._positions: dict[int, Tensor] = {}
+        self._way: Way | None = None
         self._left: Tensor | None = None
         """A few tokens of what the previous block gave."""
 
@@ -223,7 +224,8 @@ class _Study:
             valid = torch.arange(n)
             if self.mask is not None and self.mask.shape == x.shape[:2]:
                 valid = self.mask.any(0).nonzero()[:, 0].cpu()
-            spread = torch.linspace(0, len(valid) - 1, min(len(valid), _TOKENS)).long()
+            few = max(_FEWEST, min(_TOKENS, _NUMBERS // x.shape[-1]))
+            spread = torch.linspace(0, len(valid) - 1, min(len(valid), few)).long()
             self._positions[n] = valid[torch.cat([torch.arange(min(4, len(valid))), spread]).unique()].to(x.device)
         return self._positions[n]
 
@@ -235,7 +237,7 @@ class _Study:
         why = "" if heard.A is None else self._check_attention(call, layer, heard)
         site = None if self.steering is None else self.steering.site(layer.name)
         few_y = self._few(y)
-        accounted = account(
+        accounted, self._way = account(
             layer,
             heard.events,
             heard.few_x,
@@ -243,6 +245,7 @@ class _Study:
             heard.few_values_in,
             few_y,
             self._rest(layer, heard),
+            self._way,
         )
         self._arrays.clear()
         continues = self._left is not None and same(self._left, heard.few_x)

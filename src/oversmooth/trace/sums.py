@@ -85,10 +85,13 @@ def explain(
     varies = [name for name in varies if not ruled_out[name == "by token"]]
     if not varies:
         return None
-    few = _Fit(arrays)
+    few, whole = _Fit(arrays), len(sample) == target.shape[1]
+    usual = _usual(few, expected) if "no" in varies else None
+    if usual is not None and (whole or _Fit([target, *terms]).holds(usual)):
+        return Sum(usual, "no")  # most sums have these factors, and need no fit
     for kind in (_KINDS[name] for name in varies):
         if kind(few, expected) is not None:
-            all_of_it = few if len(sample) == target.shape[1] else _Fit([target, *terms])
+            all_of_it = few if whole else _Fit([target, *terms])
             total = kind(all_of_it, expected)
             if total is not None:
                 return total
@@ -185,6 +188,14 @@ class _Fit:
         )
         rest = (self.target - sum(parts)).abs()
         return (rest <= _ROUNDINGS * room).all()
+
+
+def _usual(fit: _Fit, expected: Sequence[Tensor | None] | None) -> tuple[Tensor, ...] | None:
+    """What weights suggest, or else 1, of every term, if that holds."""
+    one = torch.ones((), dtype=torch.float64, device=fit.target.device)
+    wanted = [None] * len(fit.terms) if expected is None else expected
+    factors = tuple(one if e is None else e.to(fit.target) for e in wanted)
+    return factors if all(f.ndim == 0 for f in factors) and fit.holds(factors) else None
 
 
 def _constant(fit: _Fit, expected: Sequence[Tensor | None] | None) -> Sum | None:

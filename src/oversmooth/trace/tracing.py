@@ -109,7 +109,7 @@ class Trace:
     ...     with Trace(model, plan, [tokens := TokenMetrics(plan)]) as trace:
     ...         trace.begin()
     ...         y = model(x)
-    >>> tokens.result.at[1, 0]["cos"].shape
+    >>> tokens.result.at[1, 1]["cos"].shape
     torch.Size([3])
     """
 

@@ -235,6 +235,7 @@ def _settings() -> Iterator[Case]:
     import torch
 
     import oversmooth
+    from oversmooth.monitor import MonitorConfig
     from oversmooth.steering import NeuTRENO, ramp, suggest, verify
 
     x = torch.randn(2, 5, 8)
@@ -251,7 +252,7 @@ def _settings() -> Iterator[Case]:
         "anatomy.locate": (lambda **given: oversmooth.anatomy.locate(_model(), **given), ("stack", "heads", "norm")),
         "Monitor": (
             lambda **given: oversmooth.Monitor(**{"model": _model(), **given}),
-            inspect.signature(oversmooth.Monitor).parameters,
+            inspect.signature(oversmooth.Monitor).parameters | inspect.signature(MonitorConfig).parameters,
         ),
     }
     for name, (call, names) in calls.items():

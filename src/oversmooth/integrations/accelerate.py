@@ -1,4 +1,4 @@
-"""Looks logged through accelerate: to the trackers that the accelerator has."""
+"""Snapshots logged through accelerate: to the trackers that the accelerator has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from oversmooth.safety.errors import InputError
 
 
 def tracker(accelerator: Any) -> Callable[[int, dict[str, float]], None]:
-    """A sink for `oversmooth.Monitor`: ``Monitor(model, probe=batch, sinks=tracker(accelerator))``.
+    """A logger for `oversmooth.Monitor`: ``Monitor(model, probe=batch, sinks=tracker(accelerator))``.
 
     Args:
         accelerator: accelerate's, whose trackers are begun (``accelerator.init_trackers``).
@@ -20,8 +20,4 @@ def tracker(accelerator: Any) -> Callable[[int, dict[str, float]], None]:
     """
     if not callable(getattr(accelerator, "log", None)) or not hasattr(accelerator, "trackers"):
         raise InputError(f"the accelerator is {arguments.shown(accelerator)}; give accelerate's Accelerator")
-
-    def sink(step: int, values: dict[str, float]) -> None:
-        accelerator.log(values, step=step)
-
-    return sink
+    return lambda step, values: accelerator.log(values, step=step)

@@ -1,6 +1,5 @@
 """Probes that trainers' callbacks make by themselves, and settings that they refuse when they are made."""
 
-import functools
 import random
 
 import numpy as np
@@ -8,30 +7,22 @@ import pytest
 import torch
 from support import watched
 from torch import nn
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 import oversmooth
-from oversmooth.integrations.guessing import probe_of
+from oversmooth.integrations.data import probe_of
 from oversmooth.monitor import MonitorWarning
 
 
 class Draws(Dataset):
-    """Examples from generators of its own, one of them inside a transform."""
-
-    class Transform:
-        def __init__(self):
-            self.python, self.torch = random.Random(0), torch.Generator().manual_seed(0)
-
-    def __init__(self):
-        self.numpy, self.transforms = np.random.default_rng(0), [self.Transform()]
+    """Examples from the generators that everybody shares."""
 
     def __len__(self):
         return 8
 
     def __getitem__(self, index):
-        one = self.transforms[0]
-        noise = self.numpy.standard_normal((4, 16)) + one.python.random()
-        return torch.tensor(noise, dtype=torch.float32) + torch.rand(4, 1, generator=one.torch)
+        noise = random.random() + float(np.random.rand())  # noqa: NPY002
+        return torch.randn(4, 16) + noise + index
 
 
 class Collator:
@@ -45,48 +36,25 @@ class Collator:
         return default_collate(examples) + float(self.generator.random())
 
 
-def test_generators_of_data_and_collator_stay_where_they_are():
-    looked, plain = (Draws(), Collator()), (Draws(), Collator())
-    assert probe_of(*looked, watched.Own(), 4).shape == (4, 4, 16)
-    for _ in range(2):
-        batches = [collate([data[0], data[1]]) for data, collate in (looked, plain)]
-        assert torch.equal(*batches)
+def test_a_training_draws_the_batches_that_it_would_have_drawn():
+    """Loader, collator and the generators that everybody shares stay where they are."""
+
+    def first_batches(probed):
+        model = watched.Own()
+        watched.seed()
+        loader = DataLoader(Draws(), 2, True, collate_fn=Collator(), generator=torch.Generator().manual_seed(3))
+        if probed:
+            assert probe_of(loader.dataset, loader.collate_fn, model, 4).shape == (4, 4, 16)
+        return list(loader)
+
+    for ours, theirs in zip(first_batches(probed=True), first_batches(probed=False), strict=True):
+        assert torch.equal(ours, theirs)
 
 
-class Deep(Dataset):
-    """Generators as far down as real data have them: transforms in a list in an object, closures, partials, slots."""
-
-    class Slotted:
-        __slots__ = ("generator",)
-
-        def __init__(self, seed):
-            self.generator = random.Random(seed)
-
-        def draw(self):
-            return self.generator.random()
-
-    class Compose:
-        def __init__(self, *transforms):
-            self.transforms = list(transforms)
-
-    def __init__(self):
-        hidden = random.Random(2)
-        self.inner = torch.utils.data.Subset([0] * 8, range(8))
-        self.inner.transform = self.Compose(
-            self.Slotted(1).draw, lambda: hidden.random(), functools.partial(self.Slotted.draw, self.Slotted(3))
-        )
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        return torch.tensor([one() for one in self.inner.transform.transforms])
-
-
-def test_generators_are_found_however_deep_they_lie():
-    looked, plain = Deep(), Deep()
-    assert probe_of(looked, default_collate, watched.Own(), 4).shape == (4, 3)
-    assert torch.equal(looked[0], plain[0])
+@pytest.mark.parametrize("data", [None, iter([1])])
+def test_data_without_an_order_are_refused(data):
+    with pytest.raises(oversmooth.InputError, match=r"no probe can be made of these data \(have no order"):
+        probe_of(data, None, watched.Own(), 4)
 
 
 class Masked(nn.Module):
@@ -112,9 +80,9 @@ WRONG = [
     ({"together": "yes"}, "together is 'yes'; give True or False"),
     ({"heads": 0}, "heads is 0; give a whole number, 1 or more"),
     ({"blocks": 3}, "blocks is 3; give part of the names"),
-    ({"passing": True, "parts": 1}, "parts cannot be seen in the passing batch"),
+    ({"use_training_batch": True, "parts": 1}, "changes by part cannot be had of the training batch"),
     ({"history": 3}, "history is a number; give the path"),
-    ({"alarms": oversmooth.Alarm("asymmetry", above=1)}, "an alarm is for asymmetry, which is not watched"),
+    ({"alarms": oversmooth.Alarm("asymmetry", above=1)}, "an alarm is for asymmetry, which is not recorded"),
 ]
 
 

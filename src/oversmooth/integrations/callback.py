@@ -3,60 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from oversmooth.integrations.guessing import probe_of
+from oversmooth.integrations.data import probe_of
 from oversmooth.monitor import History, Monitor
+from oversmooth.monitor.config import configured
 from oversmooth.monitor.history import FILE
 from oversmooth.monitor.names import keys
-from oversmooth.monitor.settings import check_callback
 from oversmooth.monitor.warning import say
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 
 
-class Watching:
+class Monitoring:
     """A callback with a monitor, once the training has begun."""
 
     monitor: Monitor | None = None
 
-    def _settle(
-        self,
-        every: int,
-        probe: Any,
-        passing: bool,
-        inputs: int,
-        history: str | Path | bool | None,
-        settings: dict[str, Any],
+    def _configure(
+        self, every: int, probe: Any, inputs: int, history: str | Path | bool | None, settings: dict[str, Any]
     ) -> None:
         """What every callback is given, checked before a training begins."""
-        self.every = arguments.whole(every, "every", least=1)
+        self.config = configured(type(self).__name__, None, {"every": every, **settings})
         self.inputs = arguments.whole(inputs, "inputs", least=1)
-        check_callback(type(self).__name__, every, passing, settings)
-        if probe is not None and passing:
-            raise InputError("there is a probe and the passing batch is to be watched; choose one of them")
+        if probe is not None and self.config.use_training_batch:
+            raise InputError("there is a probe and the training batch is to be recorded; choose one of them")
         if not isinstance(history, (bool, type(None))):
             arguments.path(history, "history", "give the path of a file as text, or False")
-        self.probe, self.passing, self._history, self.settings = probe, passing, history, settings
+        self.probe, self._history = probe, history
 
-    def _watch(
+    def _begin_monitor(
         self, model: Callable[[], nn.Module], data: Callable[[], tuple[Any, Any]], start: int, **known: Any
     ) -> None:
-        """Make the monitor; a warning says why there is none. data: the data set and its collator. known: settings
-        that the trainer knows and the user's own come before.
+        """Make the monitor; a warning says why there is none.
+
+        Args:
+            model: what is trained.
+            data: the data set and its collator.
+            start: steps done already.
+            known: settings that the trainer knows, where the user gave none.
         """
         try:
-            watched, probe = model(), self.probe
-            if probe is None and not self.passing:
-                probe = probe_of(*data(), watched, self.inputs)
-            settings = {**known, **self.settings}
-            self.monitor = Monitor(watched, probe, self.every, passing=self.passing, start=start, **settings)
+            module, probe = model(), self.probe
+            if probe is None and not self.config.use_training_batch:
+                probe = probe_of(*data(), module, self.inputs)
+            unset = {name: value for name, value in known.items() if getattr(self.config, name) is None}
+            self.monitor = Monitor(module, probe, config=replace(self.config, **unset), start=start)
         except (InputError, OSError, AttributeError) as error:
             self.monitor = None
-            say(f"smoothing is not watched: {error}")
+            say(f"smoothing is not monitored: {error}")
 
     def _restart(self, folder: str, step: int) -> None:
         """The history goes on in its file, which the first process writes, or in memory alone."""
@@ -68,7 +67,7 @@ class Watching:
                 path.parent.mkdir(parents=True, exist_ok=True)
             self.monitor.restart(None if self._history is False else path, step)
         except (InputError, OSError) as error:
-            say(f"what is seen is kept in memory alone: {error}")
+            say(f"snapshots are kept in memory alone: {error}")
 
     def _step(self) -> dict[str, float]:
         """Count a step; what is to be logged of it."""
@@ -84,16 +83,16 @@ class Watching:
 
     @property
     def history(self) -> History:
-        """What was seen so far."""
+        """The snapshots so far."""
         return History() if self.monitor is None else self.monitor.history
 
     def to_html(self, path: str | Path, *others: History) -> None:
-        """Write the film.
+        """Write the training report.
 
         Args:
             path: of the page, .html.
             others: histories of other runs, laid over this one.
         """
         if self.monitor is None:
-            raise InputError("nothing was watched yet; train first")
+            raise InputError("nothing was monitored yet; train first")
         self.monitor.to_html(path, *others)

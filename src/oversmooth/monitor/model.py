@@ -1,0 +1,89 @@
+"""The model that is trained, as a monitor knows it: its blocks, its attention, and whether its weights are sharded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from oversmooth.anatomy import locate
+from oversmooth.anatomy.layer import Anatomy
+from oversmooth.monitor.config import MonitorConfig
+from oversmooth.safety.errors import InputError
+from oversmooth.trace.blocks import named_blocks, repeated_blocks
+
+
+@dataclass(frozen=True)
+class MonitoredModel:
+    """What snapshots need to know of the model."""
+
+    module: nn.Module
+    """The module itself, without wrappers."""
+    blocks: list[tuple[str, nn.Module]]
+    anatomy: Anatomy | None
+    """None: its attention is not known."""
+    why_unknown: str = "blocks were named, and their attention is not known"
+
+    @classmethod
+    def of(cls, module: nn.Module, config: MonitorConfig) -> MonitoredModel:
+        """The blocks of a module and, where it is known, its attention."""
+        modules = dict(module.named_modules(remove_duplicate=False))
+        if config.blocks is not None:
+            return cls(module, [(name, modules[name]) for name in named_blocks(module, config.blocks)], None)
+        anatomy, why = None, ""
+        try:
+            anatomy = locate(module, stack=config.stack, heads=config.heads)
+            names = list(dict.fromkeys(layer.block for layer in anatomy))
+        except InputError as error:
+            names, why = repeated_blocks(module), str(error).partition(";")[0]
+            if not names:
+                raise InputError(f"{why}; name the blocks of the model, such as blocks='layers.*'") from error
+        return cls(module, [(name, modules[name]) for name in names], anatomy, why)
+
+    def known(self, what: str) -> Anatomy:
+        """The anatomy, for what needs it."""
+        if self.anatomy is None:
+            raise InputError(f"{what} need attention that is known: {self.why_unknown}; leave them out")
+        return self.anatomy
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether parameters are spread over processes (FSDP2, tensor parallelism): all of them record, or none."""
+        return any(type(p).__name__ == "DTensor" or hasattr(p, "full_tensor") for p in self.module.parameters())
+
+    def _shards(self) -> Iterator[tuple[str, Any]]:
+        for name, module in self.module.named_modules():
+            if callable(getattr(module, "unshard", None)) and callable(getattr(module, "reshard", None)):
+                yield name, module
+
+    @contextmanager
+    def sharded_again(self) -> Iterator[None]:
+        """What a pass gathers is let go: the next step of the optimiser would not reach it."""
+        try:
+            yield
+        finally:
+            for _, module in self._shards():
+                module.reshard()
+
+    @contextmanager
+    def gathered(self, layer: str) -> Iterator[None]:
+        """The weights of one layer whole, where they are spread over processes; all of them get here together."""
+        for name, module in self._shards():
+            if not name or f"{layer}.".startswith(f"{name}.") or name.startswith(f"{layer}."):
+                module.unshard()
+        with self.sharded_again():
+            yield
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Our own arithmetic, where training runs within autocast."""
+    with ExitStack() as stack:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield

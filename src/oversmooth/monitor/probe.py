@@ -1,0 +1,272 @@
+"""A probe: a fixed batch, and what forward passes of it show. The training is as it would be without them.
+
+Tokens come from hooks on the blocks alone, one pass without gradients; all that needs attention comes from one study
+and one observed pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.anatomy.steered import steered_as
+from oversmooth.diagnosis.layers import changes
+from oversmooth.monitor.model import MonitoredModel
+from oversmooth.monitor.reduced import band_norms
+from oversmooth.results.facts import plain
+from oversmooth.results.parts import share_of_smoothing
+from oversmooth.safety import arguments
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.untouched import untouched
+from oversmooth.trace import HeadSpectra, Plan, Reducer, TokenMetrics, Trace, study
+from oversmooth.trace.attention import CapturedAttention
+from oversmooth.trace.depths import Depths, every_stream
+from oversmooth.trace.layout import axes_checked
+from oversmooth.trace.reducers.heads import Settings
+from oversmooth.trace.valid import HeardPadding, Padding, UnknownPaddingError, decodes, mask_of
+from oversmooth.trace.watch import Watch
+
+T = TypeVar("T")
+Valid = Callable[[Tensor], Tensor | None]
+"""Receives what enters the first block and returns which of its tokens are valid, ``(batch, n)``; None: all."""
+Seen = Callable[[int, Tensor, Tensor, Tensor | None], None]
+"""Receives the depth, the array as blocks pass it on, its tokens ``(batch, n, d)``, and which of them are valid."""
+Row = dict[str, list[float | None]]
+_PARTS = ("attention", "mlp", "norm")
+
+
+@dataclass
+class Probe:
+    """A fixed batch, in the form in which the model takes it."""
+
+    model: MonitoredModel
+    given: Any
+    loss: Callable[[Any, Any], Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        values = self.given.values() if isinstance(self.given, Mapping) else self.given
+        values = list(values) if isinstance(self.given, (Mapping, tuple, list)) else [values]
+        tensors = [value for value in values if isinstance(value, Tensor)]
+        if not tensors or not (isinstance(self.given, Mapping) or isinstance(values[0], Tensor)):
+            raise InputError(
+                f"the probe is {arguments.shown(self.given)}; give a batch: a tensor, a dict of the model's arguments, "
+                "or a tuple of them"
+            )
+        if any(one.ndim and not len(one) for one in tensors):
+            raise InputError("the probe has no inputs: one of its tensors has none; give a batch of at least one input")
+        self.given = _copied(self.given)  # the batch is its owner's, who may write to it
+
+    def run(self) -> Any:
+        """What the model returns for it, on the model's device and in its precision."""
+        model = self.model.module
+        parameter = next(model.parameters(), None)
+
+        def moved(value: Any) -> Any:
+            if not isinstance(value, Tensor) or parameter is None:
+                return value
+            half = value.is_floating_point() and parameter.dtype in (torch.float16, torch.bfloat16, torch.float64)
+            return value.to(parameter.device, parameter.dtype if half else value.dtype)
+
+        args, kwargs = self._arguments(_copied(self.given))  # a model may write to what it gets
+        try:
+            return model(*map(moved, args), **{name: moved(value) for name, value in kwargs.items()})
+        except InputError:
+            raise
+        except (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+            raise InputError(
+                f"the model does not run on the probe ({reason(error)}); give one that it takes"
+            ) from error
+
+    @staticmethod
+    def _arguments(given: Any) -> tuple[Sequence[Any], dict[str, Any]]:
+        if isinstance(given, Mapping):
+            return (), {str(name): value for name, value in given.items()}
+        return (given,) if isinstance(given, Tensor) else given, {}
+
+    @contextmanager
+    def _apart(self, *, gradients: bool = False) -> Iterator[None]:
+        """Around a pass: afterwards the model is as it was."""
+        with self.model.sharded_again(), untouched(self.model.module), torch.set_grad_enabled(gradients):
+            yield
+
+    def tokens(self, names: Sequence[str], ranks: int) -> tuple[dict[str, list[float]], list[str]]:
+        """Metrics of the tokens at every depth, mean over inputs; and the names of the blocks as they ran."""
+
+        def measured(valid: Valid) -> tuple[dict[str, list[float]], list[str]]:
+            depths = Depths(ranks=ranks, cosines=bool({"cos", "abs_cos"} & set(names)))
+
+            def seen(depth: int, _: Tensor, tokens: Tensor, mask: Tensor | None) -> None:
+                none = tokens.shape[1] < 2 or (mask is not None and not bool((mask.sum(-1) > 1).any()))
+                if depth == 0 and none:
+                    raise InputError("every input of the probe has fewer than two valid tokens; give longer ones")
+                depths.add(depth, tokens, mask)
+
+            with self._apart():
+                _, ran = self._streamed(valid, seen)
+            silent = [name for name, _ in self.model.blocks if name not in ran]
+            if silent:
+                raise InputError(
+                    f"{len(silent)} of {len(self.model.blocks)} blocks did not run on the probe, {silent[0]} first; "
+                    "give inputs that pass through all of them, or name the blocks"
+                )
+            return depths.means(names), ran
+
+        return self._knowing_padding(measured)
+
+    def gradients(self) -> Row:
+        """Of the probe's loss: the norm of the gradient after every block, and the share of it that is HFC."""
+        if self.model.is_sharded:
+            raise InputError("gradients by band of a sharded model come from the training batch alone; leave them out")
+
+        def measured(valid: Valid) -> Row:
+            streams: list[tuple[Tensor, bool, Tensor | None]] = []
+
+            def seen(depth: int, x: Tensor, tokens: Tensor, mask: Tensor | None) -> None:
+                if depth:
+                    streams.append((x, tokens is x, mask))
+
+            with self._apart(gradients=True):
+                out, _ = self._streamed(valid, seen)
+                loss = self._loss_of(out)
+                wanted = [x for x, _, _ in streams if x.requires_grad]
+                if not wanted:
+                    raise InputError("no block has a gradient: all before the loss is frozen; leave them out")
+                # Of these arrays alone: no parameter gets a .grad.
+                known = dict(zip(map(id, wanted), torch.autograd.grad(loss, wanted, allow_unused=True), strict=True))
+            row: Row = {"gradient_norm": [], "gradient_hfc": []}
+            for x, batch_first, mask in streams:
+                gradient = known.get(id(x))
+                if gradient is not None and not batch_first:
+                    gradient = gradient.transpose(0, 1)
+                found = (None, None) if gradient is None else map(plain, band_norms(gradient, mask))
+                for values, value in zip(row.values(), found, strict=True):
+                    values.append(value)
+            return row
+
+        return self._knowing_padding(measured)
+
+    def _streamed(self, valid: Valid, seen: Seen) -> tuple[Any, list[str]]:
+        """One pass: what the model returns, and the names of the blocks that ran."""
+        mask: Tensor | None = None
+
+        def at(depth: int, x: Tensor, batch_first: bool) -> None:
+            nonlocal mask
+            tokens = x if batch_first else x.transpose(0, 1)
+            mask = valid(tokens) if depth == 0 else mask
+            seen(depth, x, tokens, mask_of(tokens, mask))
+
+        with axes_checked(self.model.module, self.model.blocks), every_stream(self.model.blocks, at) as ran:
+            return self.run(), ran
+
+    def _knowing_padding(self, measured: Callable[[Valid], T]) -> T:
+        """What a function returns that runs the probe, and asks which of its tokens are valid."""
+        module, anatomy = self.model.module, self.model.anatomy
+        names = [name for name, _ in self.model.blocks]
+        try:
+            with HeardPadding(module, names, strict=anatomy is not None) as heard:
+                return measured(heard.of)
+        except (
+            UnknownPaddingError
+        ):  # of samples, say, of which frames were made, or without a token that the model adds
+            if anatomy is None:
+                raise
+        first = _FirstAttention()
+        layers = list({layer.block: layer for layer in anatomy}.values())
+        modules = dict(module.named_modules(remove_duplicate=False))
+        with self._apart(), Watch(modules, layers, first, lambda _: [], attention=False):
+            self.run()
+        return measured(lambda x: mask_of(x, first.tokens))
+
+    def _loss_of(self, out: Any) -> Tensor:
+        """A number to differentiate."""
+        if self.loss is not None:
+            try:
+                loss: Any = self.loss(out, _copied(self.given))
+            except Exception as error:
+                said = f"{type(error).__name__}: {str(error)[:120]}"
+                raise InputError(
+                    f"loss failed ({said}); it is called as loss(what the model returns, probe)"
+                ) from error
+        else:
+            loss = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            raise InputError(
+                "the probe comes without a loss, which gradients need; give labels in it, or loss=, of what the "
+                "model returns and the probe"
+            )
+        return loss
+
+    def by_attention(self, *, parts: bool, dominance: bool) -> Row:
+        """Change of log HFC/LFC through each sublayer; the share of (input, layer, head) triples that smooth."""
+        steering = steered_as(self.model.module)
+
+        def reducers(plan: Plan) -> list[Reducer]:
+            tokens, heads = TokenMetrics(plan, ranks=0), HeadSpectra(plan, Settings(joined=0), steering)
+            return [tokens, heads] if parts and dominance else [tokens if parts else heads]
+
+        plan, results = self.traced(reducers, attention=dominance)
+        calls = range(len(plan.blocks))
+        found: Row = {}
+        for call in calls if parts else ():
+            for change in changes(plan, results[0], call):
+                name = f"change_{change.part if change.part in _PARTS else 'other'}"
+                row = found.setdefault(name, [None] * len(plan.blocks))
+                if change.log_hfc_lfc is not None:
+                    row[call] = (row[call] or 0.0) + change.log_hfc_lfc
+        if dominance:
+            verdicts = [[v for row in results[-1].verdict.get(call, []) for v in row] for call in calls]
+            found["smoothing_share"] = [share_of_smoothing(words) if words else None for words in verdicts]
+        return found
+
+    def traced(self, reducers: Callable[[Plan], Sequence[Reducer]], *, attention: bool) -> tuple[Plan, list[Any]]:
+        """The plan that one pass shows, and what reducers make of another one: the one place that traces attention.
+
+        Args:
+            reducers: made for a plan.
+            attention: whether any of them wants attention.
+        """
+        anatomy = self.model.known("sublayers")
+        reader = Padding(self.model.module, decodes([name for name, _ in self.model.blocks]))
+        valid = reader.of(*self._arguments(self.given))
+        mask = None if valid is None else valid.bool()
+        with self._apart():
+            plan = study(self.model.module, anatomy, self.run, mask, attention=attention).plan
+            made = reducers(plan)
+            with Trace(self.model.module, plan, made) as trace:
+                trace.begin(mask=mask)
+                self.run()
+        return plan, [one.result for one in made]
+
+
+class _FirstAttention:
+    """A listener: which tokens are valid, by the mask that the first layer's attention uses."""
+
+    tokens: Tensor | None = None
+
+    def attention(
+        self, _call: int, _layer: AttentionLayer, caught: CapturedAttention, _x: Tensor | None, _y: Tensor
+    ) -> None:
+        self.tokens = caught.pairs.valid if self.tokens is None else self.tokens
+
+    def enter(self, *_: Any) -> None: ...
+
+    def part(self, *_: Any) -> None: ...
+
+    def leave(self, *_: Any) -> None: ...
+
+
+def _copied(value: Any) -> Any:
+    """With tensors of its own, as deep as they lie."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, Mapping):
+        return {name: _copied(one) for name, one in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(map(_copied, value))
+    return value

@@ -1,0 +1,68 @@
+"""What weights alone show of a model in training: spectra of H, and how it is steered."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.diagnosis.weights import why_undecided
+from oversmooth.monitor.model import MonitoredModel
+from oversmooth.results.facts import plain
+from oversmooth.steering import steering_of, verify
+from oversmooth.theory.weights import head_spectrum, joined_asymmetry
+
+_ZERO = 1e-6  # relative: the sign of a smaller eigenvalue is rounding
+
+
+@torch.no_grad()
+def spectra(model: MonitoredModel) -> dict[str, list[float | None]]:
+    """Per block, over the eigenvalues of every head's H: the share with negative real part and the largest |keep + λ|;
+    and how far the H of all heads jointly is from symmetric. Layers whose H does not act on the residual stream alone
+    have no radius.
+    """
+    rows = [_spectrum(model, layer) for layer in model.known("spectra")]
+    columns = zip(*rows, strict=True)
+    return dict(zip(("negative_share", "rho_smooth", "asymmetry"), map(list, columns), strict=True))
+
+
+def _spectrum(model: MonitoredModel, layer: AttentionLayer) -> tuple[float | None, ...]:
+    with model.gathered(layer.name):
+        W_V, W_O = layer.W_V, layer.W_O
+        W_V, W_O = (W.to(torch.promote_types(W.dtype, torch.float32)) for W in (W_V, W_O))
+        values = head_spectrum(W_V, W_O).flatten()
+        negative = (values.real < -_ZERO * values.abs().max()).double().mean()
+        radius = math.nan if why_undecided(layer) else float((layer.keep + values).abs().max())
+        return plain(negative), plain(radius), plain(joined_asymmetry(W_V, W_O))
+
+
+def steering(model: MonitoredModel, *, constraints: bool) -> dict[str, list[float | None] | float]:
+    """Of a steered model: the strength in every block. constraints: whether to compute the distance to the flip, and
+    whether every constraint holds, which takes eigenvalues.
+    """
+    record = steering_of(model.module)
+    if record is None:
+        return {}
+    found: dict[str, list[float | None] | float] = {}
+    layers = list(record.anatomy)
+    sites = [record.site(layer.name) for layer in layers]
+    strengths = [None if site is None else _strength(site.parts.values()) for site in sites]
+    if any(value is not None for value in strengths):
+        found["strength"] = strengths
+    if constraints and record.reparametrized:
+        checked = verify(model.module)
+        rooms: list[float | None] = [None] * len(layers)
+        for check in checked.layers:
+            if check.room is not None and check.index < len(rooms):
+                rooms[check.index] = plain(check.room)
+        found |= {"room": rooms, "verified": float(checked.ok)}
+    return found
+
+
+def _strength(parts: object) -> float | None:
+    """The mean of those that what is put on a layer has."""
+    held = [getattr(part, "strength", None) for part in parts]  # type: ignore[attr-defined]
+    known = [float(s.detach().float().mean()) if isinstance(s, Tensor) else float(s) for s in held if s is not None]
+    return plain(math.fsum(known) / len(known)) if known else None

@@ -1,0 +1,125 @@
+"""A custom reducer, against plain hooks; a plan fitted to the beginning of a text, against one fitted to all of it."""
+
+import dataclasses
+
+import pytest
+import torch
+from support import family_checks as checks
+from support.families import FAMILIES, run, usable
+from support.nightly import some
+from torch import nn
+
+import oversmooth
+from oversmooth import InputError, trace
+from oversmooth.trace.feed import SHORT
+
+TEXTS = [name for name in usable() if set(FAMILIES[name].inputs()) == {"input_ids", "attention_mask"}]
+
+
+class Kept(trace.Reducer):
+    """Every array, as it was."""
+
+    def __init__(self):
+        self.arrays, self.begun = {}, []
+
+    def begin(self, start, inputs):
+        self.begun.append((start, inputs))
+
+    def site(self, site, x, mask):
+        assert mask is None
+        self.arrays.setdefault(str(site), []).append(x.clone())
+
+    def finish(self, facts):
+        self.result = {name: torch.cat(parts) for name, parts in self.arrays.items()}, facts
+
+
+def encoder():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True)
+    return nn.Sequential(nn.Linear(4, 16), nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)).eval()
+
+
+def test_sites_are_what_hooks_see():
+    model, batches = encoder(), [torch.randn(2, 5, 4), torch.randn(3, 5, 4)]
+    plan = trace.plan(model, batches)
+    assert [str(site) for site in plan.sites] == [
+        f"{call}.{part}" for call in range(3) for part in ("enter", "attention", "mlp")
+    ]
+    assert str(plan).count("\n") == 2
+    kept = Kept()
+    found = trace.run(model, batches, plan, [kept])
+    arrays, facts = kept.result
+    assert found.facts is facts
+    assert (facts.inputs, facts.lengths.tolist(), kept.begun) == (5, [5] * 5, [(0, 2), (2, 3)])
+    seen: dict[str, list] = {}
+
+    def keep(name, x):
+        seen.setdefault(name, []).append(x)
+
+    for call, layer in enumerate(model[1].layers):
+        layer.register_forward_pre_hook(lambda _, args, call=call: keep(f"{call}.enter", args[0]))
+        layer.norm2.register_forward_pre_hook(lambda _, args, call=call: keep(f"{call}.attention", args[0]))
+        layer.register_forward_hook(lambda _, __, out, call=call: keep(f"{call}.mlp", out))
+    with torch.no_grad():
+        for batch in batches:
+            model(batch)
+    assert arrays.keys() == seen.keys()
+    for name, parts in seen.items():
+        torch.testing.assert_close(arrays[name], torch.cat(parts), rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_several_reducers_share_a_pass_and_one_that_fails_leaves_nothing_behind():
+    class Fails(trace.Reducer):
+        def site(self, *_):
+            raise ArithmeticError("on purpose")
+
+    model, x = encoder(), torch.randn(2, 5, 4)
+    plan = trace.plan(model, x)
+    first, second = Kept(), Kept()
+    trace.run(model, x, plan, [first, second])
+    for name, value in first.result[0].items():
+        assert torch.equal(value, second.result[0][name])
+    with pytest.raises(ArithmeticError, match="on purpose"):
+        trace.run(model, x, plan, [Fails()])
+    for module in model.modules():
+        assert "forward" not in module.__dict__
+        assert not {**module._forward_hooks, **module._forward_pre_hooks}
+
+
+def test_what_is_refused():
+    model = encoder()
+    with pytest.raises(InputError, match="there are no inputs"):
+        trace.plan(model, [])
+    with pytest.raises(InputError, match="there are no inputs"):
+        trace.run(model, [], trace.plan(model, torch.randn(1, 5, 4)), [Kept()])
+
+
+@pytest.mark.parametrize("name", some(TEXTS, 6))
+def test_the_beginning_of_a_text_shows_what_all_of_it_does(name):
+    """One row, repeated until it is longer than the sample."""
+    family = FAMILIES[name]
+    model = family.make()
+    ids = family.inputs()["input_ids"][:1].repeat(1, 20)[:, : SHORT + 8]
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    try:
+        run(model, given)
+    except (IndexError, RuntimeError, ValueError):
+        pytest.skip("its positions end before")
+    seen = []
+    first = dict(model.named_modules())[family.block.format(family.runs[0])]
+    handle = first.register_forward_hook(lambda _, __, out: seen.append(checks.tensors(out)[0].shape[1]))
+    short = trace.plan(model, given)
+    handle.remove()
+    assert seen == [SHORT]
+    whole = _whole(model, given)
+    for one, other in zip(short.blocks, whole.blocks, strict=True):
+        for field in dataclasses.fields(one):
+            if field.name not in ("layer", "branch"):
+                assert getattr(one, field.name) == getattr(other, field.name), field.name
+        assert one.layer.keep == other.layer.keep
+
+
+def _whole(model, given):
+    found = oversmooth.anatomy.locate(model)
+    with torch.no_grad():
+        return trace.study(model, found, lambda: model(**given), attention=False).plan
