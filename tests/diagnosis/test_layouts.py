@@ -8,7 +8,7 @@ from support.nightly import some
 from torch import nn
 
 import oversmooth
-from oversmooth.trace.axes import check_axes
+from oversmooth.trace.layout import check_axes
 
 D, HEADS, DEPTH = 16, 2, 2
 

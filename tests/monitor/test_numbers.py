@@ -17,7 +17,7 @@ from oversmooth.monitor.reduced import band_norms, token_numbers
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import NeuTRENO, Spectral, ramp, steer
 from oversmooth.theory.weights import joined_asymmetry
-from oversmooth.trace import padding
+from oversmooth.trace import valid
 
 
 def by_hand(x):
@@ -344,8 +344,8 @@ def test_compiled_code_counts_the_same_tokens(sides, causal, form):
     pairs = pairs | ~pairs.any(-1, keepdim=True) if form == "opened" else pairs
     mask = pairs if form == "allowed" else torch.where(pairs, 0.0, -torch.inf)
     torch.compiler.reset()
-    compiled = torch.compile(padding.valid_tokens, backend="eager", fullgraph=True)(mask)
-    assert torch.equal(compiled, padding.valid_tokens(mask))
+    compiled = torch.compile(valid.valid_tokens, backend="eager", fullgraph=True)(mask)
+    assert torch.equal(compiled, valid.valid_tokens(mask))
     assert torch.equal(compiled, tokens)
 
 

@@ -11,7 +11,7 @@ from oversmooth import InputError
 from oversmooth.models.vit import ViT
 from oversmooth.steering import AttnScale, Centred, ContraNorm, FeatScale, NeuTRENO, steer
 from oversmooth.steering import guard as guards
-from oversmooth.trace.padding import valid_tokens
+from oversmooth.trace.valid import valid_tokens
 
 SMALL = dict(image=8, patch=4, channels=3, classes=3, width=16, depth=2, heads=2)
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))

@@ -9,7 +9,7 @@ from torch.nn.functional import cosine_similarity, scaled_dot_product_attention
 
 import oversmooth
 from oversmooth.steering import AttnScale, Centred, ContraNorm, FeatScale
-from oversmooth.trace.padding import UnknownPaddingError, mask_of
+from oversmooth.trace.valid import UnknownPaddingError, mask_of
 
 WIDTH, LENGTHS = 16, (6, 3, 4)
 MASK = torch.arange(6) < torch.tensor(LENGTHS)[:, None]

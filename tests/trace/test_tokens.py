@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from oversmooth import diagnose
-from oversmooth.trace.tokens import counted, may_see, sequences
+from oversmooth.trace.valid import may_see, read_pairs, valid_of_pairs
 
 N = 7
 
@@ -40,7 +40,7 @@ CASES = {
 def test_who_counts(name):
     rule, expected = CASES[name]
     allowed = pairs(rule)[None, None]
-    assert counted(allowed)[0].nonzero()[:, 0].tolist() == list(expected)
+    assert valid_of_pairs(allowed)[0].nonzero()[:, 0].tolist() == list(expected)
 
 
 @pytest.mark.parametrize("hidden", [-torch.inf, torch.finfo(torch.float32).min, -1e9, -1e4])
@@ -59,23 +59,24 @@ def test_a_row_hidden_whole_does_not_vote():
 def test_the_name_decides_where_rows_leave_it_open():
     # One token that sees all and is seen by nobody: the last of a prefix model, or padding whose row was opened.
     allowed = pairs(lambda i, j: i == N - 1 or j < N - 1)[None, None]
-    assert bool(counted(allowed)[0, -1])
+    assert bool(valid_of_pairs(allowed)[0, -1])
     named = torch.ones(1, N, dtype=torch.bool)
     named[0, -1] = False
-    assert not bool(counted(allowed, named)[0, -1])
+    assert not bool(valid_of_pairs(allowed, named)[0, -1])
     # Padding that sees itself is seen by no token.
     allowed = pairs(lambda i, j: i == j or j < N - 1)[None, None]
-    assert not bool(counted(allowed, named)[0, -1])
+    assert not bool(valid_of_pairs(allowed, named)[0, -1])
     # Tokens that the model does see count, whatever the name says.
-    assert bool(counted(torch.ones(1, 1, N, N, dtype=torch.bool), named)[0, -1])
+    assert bool(valid_of_pairs(torch.ones(1, 1, N, N, dtype=torch.bool), named)[0, -1])
 
 
 def test_texts_that_are_packed():
-    every = torch.ones(N, dtype=torch.bool)
-    assert sequences(pairs(causal)[None], every) is None
-    texts = sequences(pairs(lambda i, j: causal(i, j) and (i < 3) == (j < 3))[None], every)
-    assert [part.tolist() for part in texts] == [[0, 1, 2], [3, 4, 5, 6]]
-    assert sequences(pairs(lambda i, j: abs(i - j) < 2)[None], every) is None  # neighbours of neighbours
+    def segments(rule):
+        return read_pairs(pairs(rule)[None, None], 1, None).segments()
+
+    assert segments(causal) is None
+    assert segments(lambda i, j: causal(i, j) and (i < 3) == (j < 3)).tolist() == [[0, 0, 0, 3, 3, 3, 3]]
+    assert segments(lambda i, j: abs(i - j) < 2) is None  # neighbours of neighbours
 
 
 class _Attention(nn.Module):

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from oversmooth.diagnosis.layers import means, spreads
 from oversmooth.results.parts import Layer
 from oversmooth.safety.errors import InputError
-from oversmooth.trace.axes import axes_checked
 from oversmooth.trace.blocks import named_blocks
 from oversmooth.trace.depths import Depths, every_depth
 from oversmooth.trace.feed import Given, batches_for, called
-from oversmooth.trace.padding import HeardPadding, mask_of
+from oversmooth.trace.layout import axes_checked
+from oversmooth.trace.valid import HeardPadding, mask_of
 
 
 def layers_of_blocks(

@@ -26,11 +26,11 @@ from oversmooth.theory.radii import AttentionChange
 from oversmooth.theory.simulate import Simulation, simulate
 from oversmooth.theory.stack import stack_dominance
 from oversmooth.theory.weights import centre_features, fold_norm
-from oversmooth.trace.layout import attention_batch_first
+from oversmooth.trace.layout import attention_batch_first, first_tensor
 from oversmooth.trace.plans import Plan, SampleBlock
 from oversmooth.trace.reducers.heads import inverse_sigma
 from oversmooth.trace.study import Sample
-from oversmooth.trace.watch import as_tokens, first_tensor, results_like
+from oversmooth.trace.watch import as_tokens, results_like
 
 # Simulated layers: enough for what is slow to show, cheap since only the two bands are measured.
 _SIMULATED = 96

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from oversmooth.monitor.warning import say
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.untouched import random_states
-from oversmooth.trace.padding import MASKS, positions
+from oversmooth.trace.valid import MASKS, positions
 
 _LABELS = ("label", "label_ids", "labels")
 

@@ -25,11 +25,11 @@ from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.untouched import untouched
 from oversmooth.trace import HeadSpectra, Plan, Reducer, TokenMetrics, Trace, study
-from oversmooth.trace.axes import axes_checked
-from oversmooth.trace.catch import Caught
+from oversmooth.trace.attention import CapturedAttention
 from oversmooth.trace.depths import Depths, every_stream
-from oversmooth.trace.padding import HeardPadding, Padding, UnknownPaddingError, decodes, mask_of
+from oversmooth.trace.layout import axes_checked
 from oversmooth.trace.reducers.heads import Settings
+from oversmooth.trace.valid import HeardPadding, Padding, UnknownPaddingError, decodes, mask_of
 from oversmooth.trace.watch import Watch
 
 T = TypeVar("T")
@@ -249,8 +249,10 @@ class _FirstAttention:
 
     tokens: Tensor | None = None
 
-    def attention(self, _call: int, _layer: AttentionLayer, caught: Caught, _x: Tensor | None, _y: Tensor) -> None:
-        self.tokens = caught.tokens if self.tokens is None else self.tokens
+    def attention(
+        self, _call: int, _layer: AttentionLayer, caught: CapturedAttention, _x: Tensor | None, _y: Tensor
+    ) -> None:
+        self.tokens = caught.pairs.valid if self.tokens is None else self.tokens
 
     def enter(self, *_: Any) -> None: ...
 

@@ -21,10 +21,9 @@ from oversmooth.monitor.config import RANKS
 from oversmooth.monitor.reduced import band_norms, token_numbers
 from oversmooth.monitor.samples import Samples
 from oversmooth.safety.errors import InputError, reason
-from oversmooth.trace.axes import around, check_axes, says_nothing, shapes_of
-from oversmooth.trace.layout import says_batch_first
-from oversmooth.trace.padding import Padding, decodes, mask_of, sizes_of_masks
-from oversmooth.trace.watch import first_tensor, results_like
+from oversmooth.trace.layout import around, check_axes, first_tensor, says_batch_first, says_nothing, shapes_of
+from oversmooth.trace.valid import Padding, decodes, mask_of, sizes_of_masks
+from oversmooth.trace.watch import results_like
 
 _RECORDERS: weakref.WeakValueDictionary[int, TrainingBatchRecorder] = weakref.WeakValueDictionary()
 _PASS, _ENTER, _LEAVE = "pass", "enter", "leave"

@@ -25,7 +25,7 @@ from oversmooth.steering.reparametrized import ReparametrizedLayer, ScaledNorm
 from oversmooth.steering.sites import Site
 from oversmooth.steering.warm_start import placeholder, starts
 from oversmooth.theory.small_matrices import one_core_each
-from oversmooth.trace.padding import Padding, decodes
+from oversmooth.trace.valid import Padding, decodes
 
 
 def put_on(model: nn.Module, steering: Steering, methods: list[Method]) -> None:

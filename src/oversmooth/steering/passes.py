@@ -19,7 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from oversmooth.anatomy.calls import PADDING_SHOWN, PAIRS
 from oversmooth.safety.errors import InputError
-from oversmooth.trace.padding import Padding, valid_tokens
+from oversmooth.trace.valid import Padding, valid_tokens
 
 _KEY = "oversmooth"
 

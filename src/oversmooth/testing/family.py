@@ -12,7 +12,8 @@ from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy
 from oversmooth.diagnosis.diagnose import diagnose
 from oversmooth.testing.compare import outputs, same_bits, untouched
-from oversmooth.trace.watch import batch_first, first_tensor
+from oversmooth.trace.layout import first_tensor
+from oversmooth.trace.watch import batch_first
 
 
 def check_family(model: nn.Module, inputs: Any, *, tolerance: float = 1e-3, **how: Any) -> None:

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from oversmooth.metrics.rank import ranks_of, singular_values
 from oversmooth.metrics.summary import Summary, summary
 from oversmooth.safety.errors import InputError
-from oversmooth.trace.layout import own_word, seen_batch_first, telling
-from oversmooth.trace.watch import first_tensor, results_like
+from oversmooth.trace.layout import first_tensor, own_word, seen_batch_first, telling
+from oversmooth.trace.watch import results_like
 
 _ROOM = {"cuda": 2**26}
 """Bytes of tokens that wait for others, by device; elsewhere none wait, as nothing is gained by it."""

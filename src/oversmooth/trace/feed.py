@@ -16,9 +16,8 @@ from oversmooth.inputs.batches import Batch
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import untouched
-from oversmooth.trace.layout import own_word
-from oversmooth.trace.padding import Padding, decodes
-from oversmooth.trace.watch import first_tensor
+from oversmooth.trace.layout import first_tensor, own_word
+from oversmooth.trace.valid import Padding, decodes
 
 ONE_AT_A_TIME = threading.RLock()
 # A model that is traced has other forward functions, and torch other settings, which all threads share: threads that

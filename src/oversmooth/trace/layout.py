@@ -1,4 +1,4 @@
-"""Which axis of a block's array is the batch: what modules say of themselves, and what the shapes of a pass show.
+"""How arrays lie: which one is the stream, and which of its axes is the batch, by what modules say and shapes show.
 
 torch's own attention takes (n, batch, d) unless ``batch_first`` says otherwise, and a block around it may transpose for
 it: then the block's axes are not those of its attention.
@@ -6,10 +6,28 @@ it: then the block's axes are not those of its attention.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from oversmooth.safety.errors import InputError
+
+
+def first_tensor(args: Any, kwargs: dict[str, Any], needed: bool = True) -> Any:
+    """The first floating tensor of two or more dimensions among arguments or results: the stream, by convention."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor) and value.is_floating_point() and value.ndim >= 2:
+            return value
+        if isinstance(value, (tuple, list)) and value and isinstance(value[0], Tensor):
+            return value[0]
+        if hasattr(value, "last_hidden_state"):
+            return value.last_hidden_state
+    if needed:
+        raise InputError("a block got or gave no tensor of tokens; give a model whose blocks pass (batch, n, d) on")
+    return None
 
 
 def own_word(block: nn.Module) -> bool | None:
@@ -29,22 +47,18 @@ def attention_batch_first(attention: nn.Module, block: nn.Module) -> bool:
 
 
 def telling(block: nn.Module) -> list[nn.Module]:
-    """The modules inside a block that say how their arrays lie; none where the block speaks for itself.
+    """The modules inside a block that say how their arrays lie; none where the block speaks for itself."""
+    return [] if own_word(block) is not None else [one for one in block.modules() if hasattr(one, "batch_first")]
 
-    Args:
-        block: whose modules are looked through.
-    """
-    if own_word(block) is not None:
-        return []
-    return [module for module in block.modules() if hasattr(module, "batch_first")]
+
+def says_nothing(block: nn.Module) -> bool:
+    """Whether neither a block nor a module inside it says how its arrays lie."""
+    return own_word(block) is None and not telling(block)
 
 
 def says_batch_first(block: nn.Module) -> bool | None:
     """Whether a block takes (batch, n, d), and not (n, batch, d); None where only a module inside it says the latter,
     which the block may transpose for.
-
-    Args:
-        block: whose attribute is read, or those of its modules.
     """
     own = own_word(block)
     return own if own is not None else True if all(module.batch_first for module in telling(block)) else None
@@ -72,3 +86,66 @@ def seen_batch_first(name: str, block: torch.Size, inner: torch.Size | None, say
             "another number of inputs, or say it: block.batch_first = True"
         )
     return says if inner[:2] == block[:2] else not says
+
+
+def around(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
+    """The modules that hold all blocks, from the model inwards."""
+    return [
+        module
+        for name, module in model.named_modules(remove_duplicate=False)
+        if all(one != name and (not name or one.startswith(f"{name}.")) for one in names)
+        and not isinstance(module, (nn.ModuleList, nn.ModuleDict))
+    ]
+
+
+def shapes_of(args: Iterable[Any], kwargs: dict[str, Any] | None) -> list[torch.Size]:
+    """Of the arrays among a model's arguments."""
+    return [value.shape for value in (*args, *(kwargs or {}).values()) if isinstance(value, Tensor)]
+
+
+def check_axes(name: str, given: Iterable[torch.Size], stream: torch.Size) -> None:
+    """Refuse an array that enters a block where it lies the other way round than what the model was given.
+
+    Args:
+        name: of the block.
+        given: the shapes of the model's arguments: (batch, n), (batch, n, d) or pictures.
+        stream: of what enters the block.
+    """
+    if len(stream) == 3 and _turned(list(given), *stream[:2]):
+        raise InputError(
+            f"{name} gets an array of shape {tuple(stream)}, in which tokens seem to come before the batch; say on "
+            "every block whether they do: block.batch_first = False, or True"
+        )
+
+
+def _turned(given: list[torch.Size], first: int, second: int) -> bool:
+    if first in (1, second) or any(shape[:2] == (first, second) for shape in given):
+        return False
+    if any(len(shape) == 4 and shape[0] == first for shape in given):  # as many pictures, beside texts
+        return False
+    if any(len(shape) in (2, 3) and shape[:2] == (second, first) for shape in given):
+        return True
+    # Of pictures the batch alone is known; windows are more sequences, in multiples of it.
+    return any(len(shape) == 4 and shape[0] == second and (second == 1 or first % second > 0) for shape in given)
+
+
+@contextmanager
+def axes_checked(model: nn.Module, blocks: Sequence[tuple[str, nn.Module]]) -> Iterator[None]:
+    """Passes of the model inside raise where the first of these blocks gets (n, batch, d) and nothing says so."""
+    (name, block), given = blocks[0], list[torch.Size]()
+
+    def begin(_: nn.Module, args: Any, kwargs: Any = None) -> None:
+        if not given:  # the outermost that is called
+            given.extend(shapes_of(args, kwargs))
+
+    def enter(_: nn.Module, args: Any, kwargs: Any = None) -> None:
+        x = first_tensor(args, kwargs or {}, needed=False)
+        if x is not None:
+            check_axes(name, given, x.shape)
+
+    with ExitStack() as stack:
+        if says_nothing(block):
+            for module in around(model, [name for name, _ in blocks]):
+                stack.callback(module.register_forward_pre_hook(begin, with_kwargs=True).remove)
+            stack.callback(block.register_forward_pre_hook(enter, with_kwargs=True).remove)
+        yield

@@ -23,12 +23,11 @@ from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
 from oversmooth.trace.account import Way, account
-from oversmooth.trace.axes import axes_checked
-from oversmooth.trace.catch import Caught
+from oversmooth.trace.attention import CapturedAttention
 from oversmooth.trace.feed import ONE_AT_A_TIME, Runner
+from oversmooth.trace.layout import axes_checked
 from oversmooth.trace.plans import Account, BlockPlan, Event, Plan, SampleBlock
 from oversmooth.trace.sums import same
-from oversmooth.trace.tokens import sequences
 from oversmooth.trace.watch import Watch
 
 SINK = "a sink takes a share of attention, so that its rows sum to less than one and constant arrays are not kept"
@@ -181,13 +180,15 @@ class _Study:
         self._heard.few_attention_out = self._few(y)
         self._heard.attention_out = y.clone() if self.checks else None
 
-    def attention(self, _call: int, _layer: AttentionLayer, caught: Caught, x: Tensor | None, y: Tensor) -> None:
+    def attention(
+        self, _call: int, _layer: AttentionLayer, caught: CapturedAttention, x: Tensor | None, y: Tensor
+    ) -> None:
         assert self._heard is not None
         self._heard.A, self._heard.row_sums = caught.A, caught.row_sums
         entered = x if x is not None else caught.values_in
         if self._heard.few_values_in is None and entered is not None:
             self._hear_values(entered)
-        self._note_links(caught)
+        self.apart.append(caught.pairs.segments() is not None)  # whether this layer keeps some tokens apart
         if self._heard.few_attention_out is None:
             self._hear_attention(y)
 
@@ -206,16 +207,6 @@ class _Study:
                 return True
             before, after = (float((x - bias).float().norm()) for x in (gave, larger))
             return before > 0 and not after > 0.5 * times * before
-
-    def _note_links(self, caught: Caught) -> None:
-        """Whether this layer keeps some tokens apart from others."""
-        texts = None
-        if caught.allowed is not None:
-            n = caught.allowed.shape[-1]
-            tokens = torch.ones(n, dtype=torch.bool, device=caught.allowed.device)
-            tokens = tokens if caught.tokens is None else caught.tokens[0]
-            texts = sequences(caught.allowed[0], tokens)
-        self.apart.append(texts is not None)
 
     def _few(self, x: Tensor) -> Tensor:
         """A few tokens, copied to the CPU, where small fits are fastest; the same copy for the same array."""

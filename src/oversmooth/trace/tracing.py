@@ -20,12 +20,12 @@ from oversmooth.anatomy.live import check_is_module, unwrapped
 from oversmooth.inputs.batches import Batch, Inputs
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import in_its_own_mode
-from oversmooth.trace.catch import Caught
+from oversmooth.trace.attention import CapturedAttention
 from oversmooth.trace.feed import ONE_AT_A_TIME, Given, OnProgress, Runner
 from oversmooth.trace.plans import Plan, Site, Stage
 from oversmooth.trace.reducers.base import PassFacts, Reducer
 from oversmooth.trace.sums import few_tokens, holds
-from oversmooth.trace.tokens import Tokens, tokens_of
+from oversmooth.trace.valid import ValidTokens
 from oversmooth.trace.watch import Watch
 
 
@@ -37,9 +37,9 @@ class _Batch:
     """``(b, n)``: tokens that are not padding, from an argument of the model."""
     special: Tensor | None = None
     """``(b, n)``: tokens that are left out."""
-    tokens: Tokens | None = None
+    tokens: ValidTokens | None = None
     """None until attention has shown its mask."""
-    earlier: Tokens | None = None
+    earlier: ValidTokens | None = None
     """Those of another stream of the same inputs, which ran before."""
     waiting: list[tuple[Site, Tensor]] = field(default_factory=list)
     """What was met before the valid tokens were known."""
@@ -234,7 +234,9 @@ class Trace:
                     self._check_factors(call, state)
                 self._site(call, index, state)
 
-    def attention(self, call: int, layer: AttentionLayer, caught: Caught, _x: Tensor | None, _y: Tensor) -> None:
+    def attention(
+        self, call: int, layer: AttentionLayer, caught: CapturedAttention, _x: Tensor | None, _y: Tensor
+    ) -> None:
         call %= len(self.plan.blocks)
         if self._batch.tokens is None:
             self._know(caught)
@@ -242,7 +244,7 @@ class Trace:
             return
         tokens = self._batch.tokens
         assert tokens is not None
-        if tokens.cross(caught.A.tokens, caught.allowed):
+        if tokens.cross(caught.pairs.allowed):
             raise InputError(
                 f"{layer.name} lets tokens see each other that the first layer keeps apart as different texts; "
                 "give it texts one by one"
@@ -273,13 +275,13 @@ class Trace:
         else:
             self._reduce(site, x, self._batch.tokens)
 
-    def _reduce(self, site: Site, x: Tensor, tokens: Tokens) -> None:
+    def _reduce(self, site: Site, x: Tensor, tokens: ValidTokens) -> None:
         x = tokens.apart(x)
         mask = None if tokens.counted is None else tokens.counted.to(x.device)
         for reducer in self.reducers:
             reducer.site(site, x, mask)
 
-    def _know(self, caught: Caught | None) -> None:
+    def _know(self, caught: CapturedAttention | None) -> None:
         """Decide which tokens are valid, now that attention has shown its mask, and reduce what waited for that."""
         batch, shape = self._batch, self._here.x.shape
         if caught is None and batch.earlier is not None:
@@ -287,9 +289,8 @@ class Trace:
         else:
             batch.tokens = self._valid(caught, shape)
         if batch.earlier is None:  # not the same inputs once more
-            rows, valid = batch.tokens.rows, batch.tokens.counted
-            here = shape[0] if rows is None else len(rows)
-            self.facts.packed += here if rows is not None else 0
+            valid, here = batch.tokens.counted, len(batch.tokens.apart(self._here.x))
+            self.facts.packed += 0 if batch.tokens.segments is None else here
             self._lengths.append(torch.full((here,), shape[1]) if valid is None else valid.sum(-1))
             batch.start, self.facts.inputs = self.facts.inputs, self.facts.inputs + here
             for reducer in self.reducers:
@@ -298,19 +299,17 @@ class Trace:
             self._reduce(site, x, batch.tokens)
         batch.waiting = []
 
-    def _valid(self, caught: Caught | None, shape: torch.Size) -> Tokens:
+    def _valid(self, caught: CapturedAttention | None, shape: torch.Size) -> ValidTokens:
         named, special = self._batch.named, self._batch.special
-        tokens = None if caught is None else caught.tokens
         if caught is None and named is not None:
-            if named.shape == shape[:2]:
-                tokens = named.to(self._here.x.device)
-            else:
+            named = named.to(self._here.x.device) if named.shape == shape[:2] else None
+            if named is None:
                 self.facts.unread.add("the mask does not fit the tokens and was not read: all of them count")
         if special is not None and special.shape != shape[:2]:
             self.facts.unread.add("special tokens count too: the stream has other tokens than the text")
             special = None
-        allowed = None if caught is None else caught.allowed
-        return tokens_of(shape, tokens, allowed, special, packed=not self.plan.windows)
+        pairs = None if caught is None else caught.pairs
+        return ValidTokens.of(pairs, named, special, packed=not self.plan.windows)
 
     def _added(self, stage: Stage, branch: Tensor) -> Tensor:
         x = self._here.x

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from oversmooth.anatomy.calls import PADDING_HIDDEN
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
-from oversmooth.trace.catch import CatchAttention, Caught
-from oversmooth.trace.layout import attention_batch_first, own_word, seen_batch_first
+from oversmooth.trace.attention import CaptureAttention, CapturedAttention
+from oversmooth.trace.layout import attention_batch_first, first_tensor, own_word, seen_batch_first
+from oversmooth.trace.valid import KnownMasks
 
 
 class Listener(Protocol):
@@ -36,7 +37,9 @@ class Listener(Protocol):
         """A module inside the block ran: it got x and gave y."""
         ...
 
-    def attention(self, call: int, layer: AttentionLayer, caught: Caught, x: Tensor | None, y: Tensor) -> None:
+    def attention(
+        self, call: int, layer: AttentionLayer, caught: CapturedAttention, x: Tensor | None, y: Tensor
+    ) -> None:
         """Attention ran. Where it is not watched, this is called for the first layer alone, without an operator.
 
         Args:
@@ -87,6 +90,7 @@ class Watch:
         self._shape = torch.Size()
         self._beside: list[Tensor] = []
         """Other arrays of the stream's shape that the previous block gave."""
+        self._known: KnownMasks = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Watch:
@@ -107,7 +111,7 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-        self._block, self._beside = None, []
+        self._block, self._beside, self._known = None, [], {}
 
     def _listen(self, stack: ExitStack, layer: AttentionLayer) -> None:
         for name in self.parts(layer):
@@ -154,30 +158,30 @@ class Watch:
     def _run_attention(self, layer: AttentionLayer, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self._block is None:  # the fast path itself, or not one of our blocks
             return original(*args, **kwargs)
-        catch = CatchAttention(layer.heads, self.mask, operators=self.catches)
+        capture = CaptureAttention(layer.heads, self.mask, operators=self.catches, known=self._known)
         own = isinstance(self.modules[layer.name], nn.MultiheadAttention)
         fast = own and not self.modules[layer.name].training and not _has_fast_path(self.modules[layer.block])
         if fast:
             out = original(*args, **kwargs)
-            with _quietly(), catch:
+            with _quietly(), capture:
                 _check_same(layer.name, out, original(*args, **kwargs))
         else:
-            with catch:
+            with capture:
                 out = original(*args, **kwargs)
         if not self.catches:
-            if not catch.caught:
+            if not capture.captured:
                 return out  # there is no mask to read: only what was given by name is known
-            catch.caught = catch.caught[:1]
-        if len(catch.caught) != 1:
+            capture.captured = capture.captured[:1]
+        if len(capture.captured) != 1:
             raise InputError(
-                f"{layer.name} computed attention over its own tokens {len(catch.caught)} times where one call of "
+                f"{layer.name} computed attention over its own tokens {len(capture.captured)} times where one call of "
                 "scaled_dot_product_attention or softmax was looked for; load the model with "
                 "attn_implementation='sdpa' or 'eager', or leave spectra out (spectra=False)"
             )
         y = first_tensor((out,), {})
         with _apart(y):
             x = self.tokens(layer, layer.name, first_tensor(args, kwargs)) if own else None
-            self.listener.attention(self.calls, layer, catch.caught[0], x, self.tokens(layer, layer.name, y))
+            self.listener.attention(self.calls, layer, capture.captured[0], x, self.tokens(layer, layer.name, y))
         return out
 
     def _hear_part(self, layer: AttentionLayer, name: str, _: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
@@ -265,20 +269,6 @@ def _copies(values: Iterable[Any]) -> list[Any]:
 def batch_first(attention: nn.Module, x: Tensor) -> Tensor:
     """As ``(batch, n, d)``: torch's own layers take (n, batch, d) by default, and single arrays."""
     return as_tokens(x, bool(getattr(attention, "batch_first", True)))
-
-
-def first_tensor(args: Any, kwargs: dict[str, Any], needed: bool = True) -> Any:
-    """The first floating tensor of two or more dimensions among arguments or results: the stream, by convention."""
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, Tensor) and value.is_floating_point() and value.ndim >= 2:
-            return value
-        if isinstance(value, (tuple, list)) and value and isinstance(value[0], Tensor):
-            return value[0]
-        if hasattr(value, "last_hidden_state"):
-            return value.last_hidden_state
-    if needed:
-        raise InputError("a block got or gave no tensor of tokens; give a model whose blocks pass (batch, n, d) on")
-    return None
 
 
 def results_like(x: Tensor, out: Any, block: str) -> list[Tensor]:

@@ -1,0 +1,187 @@
+"""Attention captured where it is computed: queries, keys and mask of a fused call, or the weights of a softmax.
+
+Fused attention stays fused, and without a mask no n by n array is made. Where torch's kernel returns the log-sum-exp of
+the scores, that kernel is called in its place: the output is the same bit for bit, and a_ii follows from it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from oversmooth.safety.errors import InputError
+from oversmooth.theory.operators import (
+    AttentionOperator,
+    DenseAttention,
+    SoftmaxAttention,
+    attend_with_lse,
+    diagonal_by_lse,
+)
+from oversmooth.trace.valid import KnownMasks, Pairs, may_see, read_once, read_pairs
+
+_SOFTMAX: tuple[Callable[..., Any], ...] = (F.softmax, torch.softmax, Tensor.softmax)
+_FUSED = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+_MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)
+
+
+@dataclass
+class CapturedAttention:
+    """Attention of one call."""
+
+    pairs: Pairs
+    """What the mask does."""
+    q: Tensor | None = None
+    """``(b, h, n, k)``; None where a softmax computed A, or only the mask was wanted."""
+    k: Tensor | None = None
+    """Likewise, perhaps with fewer heads."""
+    scale: float | None = None
+    """None: ``1/√k``."""
+    lse: Tensor | None = None
+    """``(b, h, n)``: the log-sum-exp of each row of scores; None where the kernel did not return it."""
+    weights: Tensor | None = None
+    """``(b, h, n, n)``: A itself, where a softmax computed it."""
+    values_in: Tensor | None = None
+    """``(b, n, d)``: what values were computed from, where that is done in the same call."""
+    row_sums: Tensor | None = None
+    """``(b, h, n)``: what tokens get of each row, where a sink takes a share; None: all of it."""
+
+    @cached_property
+    def A(self) -> AttentionOperator | None:
+        """As an operator; None where only the mask was wanted."""
+        mask, bias, causal = self.pairs.valid, self.pairs.bias, self.pairs.causal
+        if self.weights is not None:
+            return DenseAttention(self.weights, mask=mask)
+        if self.q is None or self.k is None:
+            return None
+        return SoftmaxAttention(self.q, self.k, scale=self.scale, mask=mask, bias=bias, causal=causal, lse=self.lse)
+
+    def diagonal(self) -> Tensor:
+        """``(b, h, n)``: a_ii, and 0 for tokens that are not valid."""
+        if self.lse is None or self.q is None or self.k is None or not self.pairs.plain:
+            assert self.A is not None
+            return self.A.diagonal()
+        scale = self.q.shape[-1] ** -0.5 if self.scale is None else self.scale
+        own = diagonal_by_lse(self.q, self.k, scale, self.lse)
+        return own if self.pairs.valid is None else torch.where(self.pairs.valid[:, None], own, 0.0)
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        """``(b, h, stop − start, n)``: rows of A."""
+        assert self.A is not None
+        return self.A.rows(start, stop)
+
+
+class CaptureAttention(TorchFunctionMode):
+    """While active, captures the attention of every call that mixes tokens.
+
+    Args:
+        heads: how many the layer has.
+        named: ``(batch, n)``: tokens that are not padding, from an argument of the model; decides what rows leave
+            undecided.
+        operators: False to read masks only.
+        known: masks that other layers were given.
+    """
+
+    def __init__(
+        self, heads: int, named: Tensor | None, *, operators: bool = True, known: KnownMasks | None = None
+    ) -> None:
+        super().__init__()
+        self.heads, self.named, self.operators = heads, named, operators
+        self.known = {} if known is None else known
+        self.captured: list[CapturedAttention] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention:
+            return self._fused(args, kwargs)
+        out = func(*args, **kwargs)
+        if func is F.multi_head_attention_forward:
+            with torch.no_grad():
+                self._multi_head(_MULTI_HEAD.bind(*args, **kwargs).arguments)
+        elif func in _SOFTMAX and isinstance(out, Tensor) and isinstance(args[0], Tensor):
+            with torch.no_grad():
+                self._weights(args[0], out)
+        return out
+
+    def _fused(self, args: Any, kwargs: Any) -> Any:
+        given = {**dict(zip(_FUSED, args, strict=False)), **kwargs}
+        q, k, v = (given[name] for name in _FUSED[:3])
+        if q.shape[-2] != k.shape[-2]:  # reads another sequence: cross-attention, or a cache
+            return F.scaled_dot_product_attention(*args, **kwargs)
+        mask, causal, scale = given.get("attn_mask"), given.get("is_causal", False), given.get("scale")
+        q4, k4 = (x.detach() if x.ndim == 4 else x.detach().unflatten(0, (-1, self.heads)) for x in (q, k))
+        captured = self._capture(q4, k4, mask, causal, scale)
+        if self.operators and captured.pairs.causal and not given.get("dropout_p"):  # otherwise nobody asks for a_ii
+            grouped = given.get("enable_gqa", False)
+            attended = attend_with_lse(q, k, v, mask, causal=causal, scale=scale, grouped=grouped)
+            if attended is not None:
+                half = q.dtype in (torch.float16, torch.bfloat16) and q.device.type == "cpu"  # a_ii is 5e-5 off there
+                captured.lse = None if half else attended[1]
+                return attended[0]
+        return F.scaled_dot_product_attention(*args, **kwargs)
+
+    @torch.no_grad()
+    def _capture(
+        self, q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, scale: float | None = None
+    ) -> CapturedAttention:
+        pairs = Pairs(causal=causal)
+        if mask is not None:
+            pairs = read_once(mask.to(q.device), len(q), self.named, self.known)
+        captured = CapturedAttention(pairs, q, k, scale) if self.operators else CapturedAttention(pairs)
+        self.captured.append(captured)
+        return captured
+
+    def _multi_head(self, given: dict[str, Any]) -> None:
+        """torch's own attention is a single function: q and k are projected once more, with its own weights."""
+        if given["bias_k"] is not None or given["add_zero_attn"]:
+            raise InputError(
+                "this attention adds a token of its own (bias_k or add_zero_attn), which has no place in A"
+            )
+        query, key, value, number = (given[name] for name in ("query", "key", "value", "num_heads"))
+        if key is not query and not torch.equal(query, key):
+            return
+        W_q, W_k = given.get("q_proj_weight"), given.get("k_proj_weight")
+        if W_q is None or W_k is None:
+            W_q, W_k, _ = given["in_proj_weight"].chunk(3)
+        b_q, b_k = (None, None) if given["in_proj_bias"] is None else given["in_proj_bias"].chunk(3)[:2]
+
+        def heads(x: Tensor) -> Tensor:  # (n, batch, d) -> (batch, heads, n, k)
+            x = x if x.ndim == 3 else x[:, None]
+            return x.unflatten(-1, (number, -1)).permute(1, 2, 0, 3)
+
+        q, k = heads(F.linear(query, W_q, b_q)), heads(F.linear(key, W_k, b_k))
+        pairs, padding = given.get("attn_mask"), given.get("key_padding_mask")
+        causal, n = given.get("is_causal", False) and pairs is None, q.shape[-2]
+        if causal and padding is not None:
+            pairs, causal = torch.ones(n, n, dtype=torch.bool, device=q.device).triu(1), False
+        mask = None if pairs is None else _added(pairs.unflatten(0, (-1, number)) if pairs.ndim == 3 else pairs)
+        if padding is not None:
+            hidden = _added(padding.reshape(len(q), 1, 1, n))
+            mask = hidden if mask is None else mask + hidden
+        captured = self._capture(q, k, mask, causal)
+        captured.values_in = value.transpose(0, 1) if value.ndim == 3 else value[None]
+
+    def _weights(self, scores: Tensor, A: Tensor) -> None:
+        if A.ndim == 3 and A.shape[0] % self.heads == 0:
+            A, scores = (x.unflatten(0, (-1, self.heads)) for x in (A, scores))
+        if A.ndim != 4 or A.shape[1] != self.heads or A.shape[-1] - A.shape[-2] not in (0, 1):
+            return
+        sink = A.shape[-1] > A.shape[-2]  # a column for a share that no token gets
+        A, scores = (x[..., : A.shape[-2]].detach() for x in (A, scores))
+        sums = A.sum(-1) if sink else None
+        if sums is not None:
+            A = A / sums[..., None].clamp(min=torch.finfo(A.dtype).tiny)
+        pairs = read_pairs(may_see(scores), len(A), self.named)
+        self.captured.append(CapturedAttention(pairs, weights=A if self.operators else None, row_sums=sums))
+
+
+def _added(mask: Tensor) -> Tensor:
+    """A mask of torch's own attention, in which True hides, as what is added to scores."""
+    return torch.where(mask, -torch.inf, 0.0) if mask.dtype == torch.bool else mask

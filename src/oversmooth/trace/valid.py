@@ -1,0 +1,427 @@
+"""Which tokens are valid: the one reader of masks, whatever their form and whoever is given them.
+
+A mask may be an argument of the model, known by its name, or what attention itself used. Libraries write it per token
+or per pair of tokens, as truth values, as zeros and ones, or as numbers that are added to scores.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from oversmooth.anatomy.calls import DECODER_PADDING_SHOWN, PADDING_HIDDEN, PADDING_SHOWN
+from oversmooth.safety.errors import InputError
+from oversmooth.theory.operators import AttentionOperator, DenseAttention, SoftmaxAttention
+from oversmooth.trace.layout import around
+
+MASKS = (PADDING_SHOWN, PADDING_HIDDEN)
+"""Names of arguments that say what is padding."""
+_DECODER_PADDING_HIDDEN = "tgt_key_padding_mask"  # torch's decoder: True where a token is padding
+# Scores this low, and this far below the largest of their row, are hidden by hand: nothing of them is left.
+_HIDDEN, _BELOW = -5e3, 1e3
+
+
+class UnknownPaddingError(InputError):
+    """The padding mask is that of other tokens."""
+
+
+def valid_tokens(shown: Any = None, hidden: Any = None, pairs: Any = None) -> Tensor | None:
+    """``(batch, n)``: the tokens that the first mask with an answer shows; None where none has one.
+
+    Nothing here waits for the device, so compiled code and CUDA graphs can run it.
+
+    Args:
+        shown: ``(batch, n)``: not 0 where a token is valid, or what is added to its scores; or as ``pairs``.
+        hidden: ``(batch, n)`` or ``(n,)``: True, or −inf, where a token is padding.
+        pairs: ``(batch, heads or 1, queries or 1, n)``: who may see whom, or what is added to scores.
+    """
+    if isinstance(shown, Tensor) and shown.ndim == 2:
+        if not shown.is_floating_point():
+            return shown != 0
+        # 1 for valid tokens and 0 for others, or added to scores: 0 for valid tokens and negative for others.
+        added = (shown < 0).any() | (shown == 0).all()
+        return torch.where(added, shown >= 0, shown != 0)
+    if isinstance(hidden, Tensor) and hidden.ndim in (1, 2):
+        return (hidden[None] if hidden.ndim == 1 else hidden) == 0
+    for mask in (shown, pairs):
+        if isinstance(mask, Tensor) and mask.ndim == 4:
+            allowed = may_see(mask, alone=True) if mask.is_floating_point() else mask != 0
+            if mask.shape[-2] not in (1, mask.shape[-1]):  # queries that follow on a cache
+                return allowed.any((1, 2))
+            return valid_of_pairs(allowed)
+    return None
+
+
+def may_see(scores: Tensor, *, alone: bool = False) -> Tensor:
+    """Which pairs a mask that was added to the scores leaves.
+
+    Libraries hide with −inf, with the most negative number of some type, or with −1e9 or −1e4 by hand. A row that is
+    hidden whole stays hidden in the first two ways.
+
+    Args:
+        scores: ``(..., n, n)``: masked scores, or the mask itself.
+        alone: whether it is the mask itself, in which a row that is hidden whole is far below the others.
+    """
+    low = torch.finfo(scores.dtype).min / 2
+    top = scores.amax((-2, -1) if alone else -1, keepdim=True)
+    return (scores > low) & ((scores > _HIDDEN) | (scores >= top - _BELOW))
+
+
+def valid_of_pairs(allowed: Tensor, named: Tensor | None = None) -> Tensor:
+    """``(b, n)``: the valid tokens, those that a valid query may see.
+
+    Queries that see nothing do not vote, nor do those whose row was hidden whole and opened again, as some kernels
+    need: they see everything, and nobody whose row is as the mask meant it sees them.
+
+    Args:
+        allowed: ``(b, h, n, n)`` or broadcastable: True where the query sees the key.
+        named: ``(b, n)``: a mask given under its usual name; decides what rows leave undecided. Without it such tokens
+            are valid at the end of a text.
+    """
+    allowed = allowed.any(-3)  # seen in any head
+    named = None if named is None or named.shape[-1] != allowed.shape[-1] else named.to(allowed.device) != 0
+    sees_all = allowed.all(-1)
+    votes = allowed.any(-1) & ~sees_all
+    seen = (allowed & votes[..., None]).any(-2)
+    strangers = sees_all & ~seen
+    # The last token of a causal text sees all and no other sees it; the same holds for padding whose rows were opened.
+    valid = seen | (strangers & (strangers.flip(-1).cummin(-1).values.flip(-1) if named is None else named))
+    valid = valid | (valid & sees_all).any(-1, keepdim=True)  # what a valid token sees is valid
+    plain = ~votes.any(-1, keepdim=True)  # nobody's view is narrowed: all who see anything are valid
+    valid = torch.where(plain, sees_all, valid)
+    if named is None:
+        return valid
+    # Padding that sees itself or other padding, and that no token sees, is not valid.
+    noticed = (allowed & named[..., None] & ~named[..., None, :]).any((-2, -1))
+    return torch.where((noticed | ~(valid & named).any(-1))[..., None], valid, valid & named)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """What a mask of pairs does."""
+
+    allowed: Tensor | None = None
+    """``(b, h, n, n)`` or broadcastable: who may see whom; None: all see all, or all that came before."""
+    valid: Tensor | None = None
+    """``(b, n)``; None: all."""
+    causal: bool = False
+    plain: bool = True
+    """Whether hiding padding, and later tokens where it is causal, is all that it does."""
+    added: Tensor | None = None
+    """As ``allowed``: what is added to the scores of pairs that are not hidden."""
+    apart: bool = False
+    """Whether in some input no token sees all valid tokens, so that it may hold several texts."""
+
+    @property
+    def bias(self) -> Tensor | None:
+        """As ``allowed``: what is added to scores, where the mask is not plain."""
+        if self.plain or self.allowed is None:
+            return None
+        bias = torch.zeros((), device=self.allowed.device) if self.added is None else self.added.float()
+        bias = torch.where(self.allowed, bias, -torch.inf)
+        # A hidden query may look anywhere.
+        return bias if self.valid is None else bias.masked_fill(~self.valid[:, None, :, None], 0.0)
+
+    def segments(self) -> Tensor | None:
+        """``(b, n)``: the number of the text that each token is part of, −1 for padding; None: one text an input."""
+        if not self.apart or self.allowed is None:
+            return None
+        allowed = self.allowed.any(1)
+        valid = torch.ones_like(allowed[:, 0]) if self.valid is None else self.valid
+        labels = torch.stack([_connected(one & v[:, None] & v) for one, v in zip(allowed, valid, strict=True)])
+        first = torch.where(valid, labels, allowed.shape[-1]).amin(-1, keepdim=True)
+        return torch.where(valid, labels, -1) if bool((valid & (labels != first)).any()) else None
+
+
+def _connected(linked: Tensor) -> Tensor:
+    """``(n,)``: for each token the first of those that it is connected with, ``(n, n)``."""
+    n = len(linked)
+    linked = linked | linked.mT | torch.eye(n, dtype=torch.bool, device=linked.device)
+    labels = torch.arange(n, device=linked.device)
+    while True:
+        reached = torch.where(linked, labels, n).amin(-1)
+        reached = reached[reached]
+        if torch.equal(reached, labels):
+            return labels
+        labels = reached
+
+
+KnownMasks = dict[Any, tuple[Any, Pairs]]
+"""Masks that were read, with what they do."""
+
+
+def read_once(mask: Tensor, inputs: int, named: Tensor | None, known: KnownMasks) -> Pairs:
+    """What a mask does, read once however many layers are given it.
+
+    Args:
+        mask: ``(b, h, n, n)`` or broadcastable: who may see whom, or what is added to scores.
+        inputs: b.
+        named: ``(b, n)``: a mask given under its usual name; decides what rows leave undecided.
+        known: those that were read; changed here.
+    """
+    key = (id(mask), None if mask.is_inference() else mask._version, inputs, id(named))
+    if key not in known:
+        if len(known) > 1:  # some models have one mask for windows and one without
+            known.clear()
+        pairs = mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
+        added = pairs if mask.is_floating_point() else None
+        allowed = pairs if added is None else may_see(added, alone=True)
+        known[key] = ((mask, named), read_pairs(allowed, inputs, named, added))  # held, so that their ids stay theirs
+    return known[key][1]
+
+
+def read_pairs(allowed: Tensor, inputs: int, named: Tensor | None, added: Tensor | None = None) -> Pairs:
+    """What a mask does; the device is waited for once.
+
+    Args:
+        allowed: ``(b, h, n, n)`` or broadcastable: who may see whom.
+        inputs: b.
+        named: ``(b, n)``: a mask given under its usual name; decides what rows leave undecided.
+        added: as ``allowed``: the mask, where it is added to scores.
+    """
+    n = allowed.shape[-1]
+    allowed = allowed.expand(inputs, -1, n, n)
+    valid = valid_of_pairs(allowed, named)
+    valid = valid | ~valid.any(-1).all()  # nobody sees anybody: no mask that can be read
+    queries, keys = valid[:, None, :, None], valid[:, None, None, :]
+    lower = keys.expand(-1, 1, n, n).tril()
+    sees_all = (allowed.any(1) | ~valid[:, None]).all(-1) & valid
+    nothing = torch.zeros((), dtype=torch.bool, device=allowed.device)
+    every, all_valid, hides, hides_later, adds, sees_later, apart = torch.stack(
+        [
+            allowed.all(),
+            valid.all(),
+            ~((allowed != keys) & queries).any(),
+            ~((allowed != lower) & queries).any(),
+            nothing if added is None else (torch.where(allowed & queries, added, 0.0) != 0).any(),
+            (allowed & queries).triu(1).any(),
+            ~sees_all.any(-1).all(),
+        ]
+    ).tolist()
+    if every and not adds:
+        return Pairs()
+    plain = not adds and (hides or hides_later)
+    causal = not (hides if plain else sees_later)
+    return Pairs(allowed, None if all_valid else valid, causal, plain, added if adds else None, apart)
+
+
+@dataclass
+class ValidTokens:
+    """The valid tokens of one batch, and how to take packed texts apart so that each is measured by itself."""
+
+    mask: Tensor | None
+    """``(b, n)``; None: all."""
+    segments: Tensor | None = None
+    """``(b, n)``: the number of the text that each token is part of, −1 for padding; None: no texts are packed."""
+
+    @classmethod
+    def of(
+        cls, pairs: Pairs | None, named: Tensor | None = None, special: Tensor | None = None, *, packed: bool = True
+    ) -> ValidTokens:
+        """Those that attention's mask shows, without special ones.
+
+        Args:
+            pairs: what the mask does; None: attention showed none.
+            named: ``(b, n)``: the mask that is used then; None: all tokens are valid.
+            special: ``(b, n)``: tokens that are left out unless an input has no others.
+            packed: whether an input may hold several texts.
+        """
+        mask = named if pairs is None else pairs.valid
+        segments = pairs.segments() if pairs is not None and packed else None
+        if special is not None:
+            every = torch.ones_like(special, dtype=torch.bool) if mask is None else mask
+            mask = every & ~special.to(every.device)
+            # An input of special tokens alone is measured with them, rather than not at all.
+            mask = mask | (~mask.any(-1, keepdim=True) & every)
+        hides = special is None and pairs is not None  # as was seen when it was read
+        return cls(mask if mask is None or hides or not bool(mask.all()) else None, segments)
+
+    @cached_property
+    def _texts(self) -> tuple[Tensor, Tensor, Tensor] | None:
+        """The row of the batch that each text is in ``(texts,)``, the positions of its tokens there, padded with 0
+        ``(texts, longest)``, and which of those are not padding.
+        """
+        if self.segments is None:
+            return None
+        texts = [(row, label) for row, labels in enumerate(self.segments) for label in labels.unique() if label >= 0]
+        places = [(self.segments[row] == label).nonzero()[:, 0] for row, label in texts]
+        rows = torch.tensor([row for row, _ in texts], device=self.segments.device)
+        inside = pad_sequence([torch.ones_like(p, dtype=torch.bool) for p in places], batch_first=True)
+        return rows, pad_sequence(places, batch_first=True), inside
+
+    @property
+    def counted(self) -> Tensor | None:
+        """``(inputs, n)``: the mask of what `apart` gives; None: all."""
+        if self._texts is None:
+            return self.mask
+        rows, positions, inside = self._texts
+        return inside if self.mask is None else inside & self.mask.to(inside.device)[rows[:, None], positions]
+
+    def apart(self, x: Tensor) -> Tensor:
+        """Tokens ``(b, n, d)`` as ``(inputs, n, d)``: themselves, or one row per text."""
+        if self._texts is None:
+            return x
+        rows, positions, _ = (part.to(x.device) for part in self._texts)
+        return x[rows[:, None], positions]
+
+    def cross(self, allowed: Tensor | None) -> bool:
+        """Whether some token may see one of another text, ``(b, h, n, n)`` or broadcastable; None: all see all."""
+        if self.segments is None:
+            return False
+        one, other = self.segments[:, :, None], self.segments[:, None]
+        others = (one != other) & (one >= 0) & (other >= 0)
+        return bool((others if allowed is None else others & allowed.any(1).to(others.device)).any())
+
+    def operators(self, A: AttentionOperator) -> AttentionOperator:
+        """Attention of each text by itself."""
+        if self._texts is None:
+            return A
+        rows, positions, inside = (part.to(A.device) for part in self._texts)
+
+        def pairs(M: Tensor) -> Tensor:  # (b, h, n, n)
+            return M[rows[:, None, None, None], torch.arange(M.shape[1], device=A.device)[:, None, None],
+                     positions[:, None, :, None], positions[:, None, None, :]]  # fmt: skip
+
+        if not isinstance(A, SoftmaxAttention):
+            return DenseAttention(pairs(A.dense().A), mask=inside)
+        q, k = (self.apart(x.transpose(1, 2)).transpose(1, 2) for x in (A.q, A.k))
+        lse = None if A.lse is None else self.apart(A.lse.mT).mT
+        # Padding of a text sees itself, so that its row is not empty.
+        bias = None if A.bias is None else pairs(A.bias).masked_fill(~inside[:, None, :, None], 0.0)
+        return SoftmaxAttention(q, k, scale=A.scale, mask=inside, bias=bias, causal=A.causal, lse=lse)
+
+
+class Padding:
+    """Finds the mask among the arguments of one module.
+
+    Args:
+        module: whose forward takes them.
+        decodes: whether the tokens are those of a decoder: the mask of its encoder is not theirs.
+    """
+
+    def __init__(self, module: nn.Module, decodes: bool) -> None:
+        parameters = _parameters(module)
+        self.names = names = list(parameters)
+        """Of all that the module takes, in order."""
+        pairs = ((DECODER_PADDING_SHOWN, PADDING_SHOWN), (_DECODER_PADDING_HIDDEN, PADDING_HIDDEN))
+        # Where a module takes the masks of both, each stack has its own. Wrappers take whatever comes.
+        both = bool(getattr(getattr(module, "config", None), "is_encoder_decoder", False))
+        both = both and any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+        self.shown, self.hidden = (
+            decoder if decodes and (decoder in names or both) else encoder for decoder, encoder in pairs
+        )  # fmt: skip
+
+    def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """All that the module is given, by name."""
+        return {**dict(zip(self.names, args, strict=False)), **kwargs}
+
+    def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
+        """``(batch, n)``: the valid tokens; None where no mask says.
+
+        Args:
+            args: what the module is given by position.
+            kwargs: what it is given by name.
+        """
+        given = self.named(args, kwargs)
+        return valid_tokens(given.get(self.shown), given.get(self.hidden), given.get("attn_mask"))
+
+
+class HeardPadding:
+    """Context manager around passes of a model: the masks that the modules that hold its blocks are given.
+
+    Args:
+        model: the model.
+        names: of its blocks.
+        strict: whether a mask of other tokens is refused even where it cannot reach the blocks by a known name.
+    """
+
+    def __init__(self, model: nn.Module, names: Sequence[str], *, strict: bool = False) -> None:
+        self.strict = strict
+        self._listeners = [(module, Padding(module, decodes(names))) for module in around(model, names)]
+        self._heard: list[tuple[Padding, Any, Any]] = []
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> HeardPadding:
+        def hear(padding: Padding) -> Any:
+            # A default: a pass of another thread may call it before torch knows that it takes keywords as well.
+            return lambda _module, args, kwargs=None: self._heard.append((padding, args, kwargs or {}))
+
+        for module, padding in self._listeners:
+            self._handles.append(module.register_forward_pre_hook(hear(padding), with_kwargs=True))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._heard.clear()
+
+    def of(self, x: Tensor) -> Tensor | None:
+        """``(batch, n)``: the valid tokens of the pass that runs; None: all.
+
+        Args:
+            x: ``(batch, n, d)``: what enters the first block.
+
+        Raises:
+            UnknownPaddingError: the mask is of other tokens.
+        """
+        heard, self._heard = self._heard, []
+        innermost = given = None
+        reaches = self.strict
+        for padding, args, kwargs in heard:
+            innermost = padding.of(args, kwargs)
+            if innermost is not None and innermost.shape == x.shape[:2]:
+                return innermost.to(x.device)
+            given = given if innermost is None else innermost
+            reaches = self.strict or innermost is not None or x.shape[1] in sizes_of_masks(args, kwargs)
+        # A mask of another shape that does not reach the innermost is of other tokens: a text's, beside pictures.
+        return mask_of(x, given) if reaches else None
+
+
+def mask_of(x: Tensor, mask: Tensor | None) -> Tensor | None:
+    """The mask of an array ``(batch, n, d)``, on its device; None where it hides nothing and is of another shape.
+
+    Args:
+        x: tokens, or their gradients.
+        mask: ``(batch, n)`` of the model's inputs, which the model may cut, join or add to.
+
+    Raises:
+        UnknownPaddingError: it is of another shape, and hides something.
+    """
+    if mask is None or mask.shape == x.shape[:2]:
+        return None if mask is None else mask.to(x.device)
+    if bool((mask != 0).all()):
+        return None
+    raise UnknownPaddingError(
+        f"the mask of padding is of {tuple(mask.shape)} tokens and blocks get {tuple(x.shape[:2])}, so that it is not "
+        "known which of them are padding; give inputs of one length, or the mask to the module that runs the blocks"
+    )
+
+
+def sizes_of_masks(args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[int]:
+    """The last sizes of arguments that may be masks, whatever they are called: arrays of no floating numbers."""
+    given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.ndim]
+    return {value.shape[-1] for value in given if not value.is_floating_point()}
+
+
+def positions(module: nn.Module) -> list[str]:
+    """The names of the arguments that a module takes, in their order."""
+    return list(_parameters(module))
+
+
+def _parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(module.forward).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def decodes(names: Sequence[str]) -> bool:
+    """Whether blocks of these names are those of a decoder."""
+    return bool(names) and all("decoder" in name for name in names)
