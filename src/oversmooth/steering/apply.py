@@ -19,10 +19,9 @@ from oversmooth.safety.precision import float32_products
 from oversmooth.safety.signals import held_back
 from oversmooth.steering.attach import detach, put_on, recompile
 from oversmooth.steering.methods.base import Method
-from oversmooth.steering.mixing import applies_its_weight
 from oversmooth.steering.promises import Verification, kept
 from oversmooth.steering.record import Steering, steering_of
-from oversmooth.steering.reparametrized import check_parameters, check_reparametrized, compute
+from oversmooth.steering.reparametrized import applies_its_weight, check_parameters, check_reparametrized, compute
 
 MARKER = "oversmooth_steered_open_with_oversmooth"
 """A weight that a stock model does not have. Without this package transformers reports it on loading a steered

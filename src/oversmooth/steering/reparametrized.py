@@ -14,6 +14,7 @@ from torch.nn.utils import parametrize
 
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.steering.methods import orthogonal
 from oversmooth.steering.methods.spectral import CONDITION_LIMIT, Spectral
 from oversmooth.steering.passes import Pass, Passes
@@ -304,3 +305,26 @@ class ScaledNorm:
         parameters = {**self.module._parameters, **kept}
         self.module._parameters.clear()
         self.module._parameters.update({key: parameters[key] for key in self.order})
+
+
+def applies_its_weight(module: nn.Module, weight: str, transposed: bool) -> bool:
+    """Whether a projection gives what enters it times its weight, plus a bias; of modules that cannot tell, yes.
+
+    Args:
+        module: the projection.
+        weight: the name of its weight.
+        transposed: whether that is stored (in, out).
+    """
+    W = getattr(module, weight).detach()  # also where it is computed
+    if type(module) is nn.Linear or isinstance(module, nn.MultiheadAttention) or W.is_meta:
+        return True
+    W = W if transposed else W.mT
+    x = torch.linspace(-1, 1, 3 * len(W), dtype=W.dtype, device=W.device).sin().view(1, 3, -1)
+    with torch.no_grad(), in_eval_mode(module), torch.random.fork_rng(devices=[W.device] if W.is_cuda else []):
+        try:
+            bias, given, wanted = (y.double() for y in (module.forward(0 * x), module.forward(x), x @ W))
+            apart, size, rounded = (float(y.norm()) for y in (given - bias - wanted, wanted, bias))
+        except Exception:  # it takes other arrays
+            return True
+    exact = W.dtype in (torch.float32, torch.float64)
+    return not apart > (1e-3 if exact else 0.1) * size + 8 * torch.finfo(W.dtype).eps * rounded
