@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from oversmooth.anatomy.calls import PADDING_HIDDEN, PADDING_SHOWN
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
-from oversmooth.steering.methods.base import repeat_heads
+from oversmooth.steering.methods.arrays import repeat_heads
 from oversmooth.steering.passes import Passes, mask_of_attention
 
 _SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
