@@ -82,8 +82,9 @@ def put_on_later(model: nn.Module, steering: Steering, method: Method) -> None:
     steering.passes.averages |= method.averages
     steering.passes.streams |= method.uses_stream
     _open(modules, steering, [method])
-    _add_parts(dict(model.named_modules(remove_duplicate=False)), steering, [method], steering.passes)
-    _hook(dict(model.named_modules(remove_duplicate=False)), steering, steering.passes)
+    modules = dict(model.named_modules(remove_duplicate=False))
+    _add_parts(modules, steering, [method], steering.passes)
+    _hook(modules, steering, steering.passes)
     recompile()
 
 
@@ -114,7 +115,7 @@ def _add_parts(modules: dict[str, nn.Module], steering: Steering, inner: list[Me
     for name, index in _distinct(steering).items() if inner else ():
         layer = anatomy.layers[index]
         site = steering.sites.setdefault(index, Site(index, layer, passes, first=layer.name == first.name))
-        weight = getattr(*_place(modules, layer.output_module)).detach()
+        weight = getattr(modules[layer.output_module[0]], layer.output_module[1]).detach()
         if STEERING_PARTS not in modules[name]._modules:
             modules[name].add_module(STEERING_PARTS, nn.ModuleDict())
             steering.holders.append(modules[name])
@@ -176,8 +177,8 @@ def _reparametrize(
     shapes = [steering.anatomy.layers[index] for _, index in ordered]
     begins = map(placeholder, shapes) if steering.restored else starts(method, shapes, generator)
     for (name, index), shape, begin in zip(ordered, shapes, begins, strict=True):
-        value, output = _place(modules, shape.value_module), _place(modules, shape.output_module)
-        layer = ReparametrizedLayer(index, method, shape, value, output)
+        (value, V), (output, W) = shape.value_module, shape.output_module
+        layer = ReparametrizedLayer(index, method, shape, (modules[value], V), (modules[output], W))
         with held_back():  # what is attached is on record, and the other way round
             steering.reparametrized.append(layer)
             before = None if steering.restored else shape.raw_W_O.detach().clone()
@@ -224,10 +225,6 @@ def _shared(modules: dict[str, nn.Module], anatomy: Anatomy, norms: list[str]) -
             if tied and module is not modules[norm]:
                 return f"{norm}.{tied[0]} is tied to {name}; give each a copy of its own"
     return ""
-
-
-def _place(modules: dict[str, nn.Module], where: tuple[str, str]) -> tuple[nn.Module, str]:
-    return modules[where[0]], where[1]
 
 
 def _owner(anatomy: Anatomy) -> str:

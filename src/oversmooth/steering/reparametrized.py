@@ -6,6 +6,7 @@ pass, a weight is computed by itself.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -176,12 +177,27 @@ class ReparametrizedLayer:
         module, name = weight
         return module.parametrizations[name]  # type: ignore[index]
 
+    def bad_numbers(self) -> list[str]:
+        """NaN and infinity in what is learned."""
+        return bad_numbers(self.index, self.shape.name, {"Θ": self.theta, "ψ": self.psi})
+
     def rows(self) -> tuple[Tensor, Tensor]:
         """Value rows ``(kv_heads, k, d)`` and output rows ``(heads, k, d)``: of the pass that runs, or computed now."""
         if self._final is not None:
             return self._final
         running = None if self.passes is None else self.passes.weights(self.shape.name)
         return compute([self])[0] if running is None else running
+
+
+def bad_numbers(index: int, layer: str, learned: Mapping[str, Tensor]) -> list[str]:
+    """One sentence for each array of a layer that has NaN or infinity."""
+    bad = {name: int((~value.isfinite()).sum()) for name, value in learned.items()}
+    return [
+        f"layer {index} ({layer}): {name} has NaN or infinity in {count:,} of {learned[name].numel():,} entries; "
+        "go back to the last checkpoint, with a lower learning rate"
+        for name, count in bad.items()
+        if count
+    ]
 
 
 def compute(layers: list[ReparametrizedLayer]) -> list[tuple[Tensor, Tensor]]:
@@ -211,16 +227,8 @@ def prepare(groups: list[list[ReparametrizedLayer]], running: Pass) -> None:
 
 def check_parameters(layers: list[ReparametrizedLayer]) -> None:
     """Refuse NaN and infinity in what is learned, naming the layer."""
-    if _cannot_ask():
-        return
-    for layer in layers:
-        for name, value in (("Θ", layer.theta), ("ψ", layer.psi)):
-            bad = int((~value.isfinite()).sum())
-            if bad:
-                raise InputError(
-                    f"layer {layer.index} ({layer.shape.name}): {name} has NaN or infinity in {bad:,} of "
-                    f"{value.numel():,} entries; go back to the last checkpoint, with a lower learning rate"
-                )
+    if not _cannot_ask() and (problems := [problem for layer in layers for problem in layer.bad_numbers()]):
+        raise InputError(problems[0])
 
 
 @torch.no_grad()
