@@ -87,7 +87,7 @@ class Pass:
 
     def over(self) -> None:
         """Release what holds a graph; V⁰ without one, of a frozen model, may be needed by recomputed blocks."""
-        self.values = self.entering = self.stream = None
+        self.values = self.entering = self.stream = self.open_mask = None
         if self._first is not None and self._first.requires_grad:
             self._first = None
         self.runs = False

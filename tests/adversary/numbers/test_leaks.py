@@ -107,6 +107,10 @@ HIDING = {
     "-1e9 by hand": hand(later, -1e9),
     "-1e4 by hand": hand(later, -1e4),
     "-inf by hand": hand(later),
+    "-100 by hand": hand(later, -100.0),
+    "a window of -100": lambda _, q, k, v: F.scaled_dot_product_attention(
+        q, k, v, torch.where(distance(q.shape[-2]).abs() > 2, -100.0, 0.0).to(q)
+    ),
     "a buffer, filled": buffer,
     "a bool mask": fused(later),
     "a window": fused(lambda far: far.abs() > 2),
@@ -255,6 +259,7 @@ def check_refused(model, method, x, *given, says=("hides some of them from other
             model(x, *given, **named)
         assert any(word in str(error.value) for word in says)
         assert "\n" not in str(error.value)
+        assert not torch.overrides._get_current_function_mode_stack()  # nobody listens any more
     unsteer(model)
     with torch.no_grad():
         torch.manual_seed(4)
