@@ -48,9 +48,8 @@ class MaskGuard:
         """The methods that average over tokens, in words."""
         self.inside = ""
         """The methods that rely on attention being a weighted mean of values, in words."""
-        self.projections: dict[str, nn.Module] = {}
-        """The modules of its values and its output, by their names, where methods rely on them."""
-        self.attention: nn.Module | None = None
+        self.projections: dict[str, tuple[nn.Module, nn.Module]] = {}
+        """The modules of its values and its output where methods rely on them, by name, with those that hold them."""
         self.seen: dict[str, int] = {}
         """Ways of calling attention that hid nothing, each with the most tokens."""
         self.tries = 0
@@ -62,10 +61,10 @@ class MaskGuard:
         Args:
             modules: every module of the model by name.
         """
-        self.attention = attention = modules[self.layer.name]
-        (value, _), (output, _) = self.layer.value_module, self.layer.output_module
+        attention = modules[self.layer.name]
+        value, output = self.layer.value_module[0], self.layer.output_module[0]
         if self.inside:
-            self.projections = {value: modules[value], output: modules[output]}
+            self.projections = {n: (modules[n.rpartition(".")[0]], modules[n]) for n in (value, output)}
         # What only holds projections is never called.
         runs = modules[self.layer.block] if type(attention).forward is nn.Module.forward else attention
         handles = [runs.register_forward_pre_hook(self._enter, with_kwargs=True)]
@@ -77,13 +76,8 @@ class MaskGuard:
 
     def check_projections(self) -> None:
         """Refuse projections that are other modules by now, as adapters put one around them."""
-        for name, module in self.projections.items():
-            inner = name.removeprefix(self.layer.name).removeprefix(".")
-            try:
-                assert self.attention is not None
-                now = self.attention.get_submodule(inner)
-            except AttributeError:
-                continue  # what is compiled or wrapped has other names
+        for name, (holder, module) in self.projections.items():
+            now = holder._modules.get(name.rpartition(".")[2])
             if now is not module:
                 raise InputError(
                     f"{name} was steered and is another module now ({type(now).__module__}.{type(now).__name__}), "
@@ -95,7 +89,7 @@ class MaskGuard:
         running, kwargs = self.passes.current(), kwargs or {}
         if self.averaging and running is not None and not running.told:
             running.mask = mask_of_attention(module, kwargs)  # the model around it may have another name for it
-        if _cannot_look():
+        if cannot_look():
             if self.averaging:
                 self._check_unseen(module, args, kwargs)
             return
@@ -104,7 +98,7 @@ class MaskGuard:
             _Calls(self, *_way(module, args, kwargs)[:2]).__enter__()  # type: ignore[no-untyped-call]
 
     def _leave(self, *_: Any) -> None:
-        if not _cannot_look() and (calls := self._calls()) is not None:
+        if not cannot_look() and (calls := self._calls()) is not None:
             calls.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def _calls(self) -> _Calls | None:
@@ -126,7 +120,7 @@ class MaskGuard:
         mask = None if running is None else running.counted(tokens)
         if n < 2 or x.is_meta or isinstance(x, FakeTensor):  # which have shapes but no values
             return mask
-        if _cannot_look():
+        if cannot_look():
             if not self.seen and self.layer.causal is not False:
                 raise self._unclear("it is compiled")
             return mask
@@ -187,12 +181,12 @@ class MaskGuard:
         return self._refused(f"what could not be seen ({why})", remedy)
 
     def _values(self, _module: nn.Module, _args: Any, out: Tensor) -> None:
-        if not _cannot_look() and (calls := self._calls()) is not None:
+        if not cannot_look() and (calls := self._calls()) is not None:
             calls.V = self.layer.split(out, -1)[1]
 
     def _mixed(self, _module: nn.Module, args: tuple[Any, ...]) -> None:
         """Compare what enters the output projection with values weighed by attention, until that is settled."""
-        if _cannot_look() or self.tries >= _TRIES or (calls := self._calls()) is None:
+        if cannot_look() or self.tries >= _TRIES or (calls := self._calls()) is None:
             return
         V, U = calls.V, args[0].unflatten(-1, (self.layer.heads, self.layer.head_dim))
         if V is None or V.shape[:-2] != U.shape[:-2] or U.is_meta or isinstance(U, FakeTensor):
@@ -312,7 +306,7 @@ def _apart(a: Tensor, b: Tensor) -> float | None:
     return float(apart.quantile(_SHARE)) if len(apart) else None
 
 
-def _cannot_look() -> bool:
+def cannot_look() -> bool:
     """Whether there are no numbers to read: compiled, traced, or captured in a CUDA graph."""
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return True
