@@ -130,7 +130,8 @@ class MaskGuard:
         settled = not calls.masked and self.seen.get(calls.way, 0) >= n
         known = None if running is None else running.open_mask  # most models use one mask for all layers
         for call in calls.made:
-            if call.causal or not (call.mask is None or call.mask is known or settled):
+            read = call.mask is None or settled or (call.A is None and call.mask is known)
+            if call.causal or not read:
                 with torch.no_grad(), _disable_current_modes():
                     self._check_pairs(call.pairs(tokens[:-1].numel(), x.device), mask)
                 if running is not None:
@@ -181,12 +182,12 @@ class MaskGuard:
         return self._refused(f"what could not be seen ({why})", remedy)
 
     def _values(self, _module: nn.Module, _args: Any, out: Tensor) -> None:
-        if not cannot_look() and (calls := self._calls()) is not None:
+        if isinstance(out, Tensor) and not cannot_look() and (calls := self._calls()) is not None:
             calls.V = self.layer.split(out, -1)[1]
 
     def _mixed(self, _module: nn.Module, args: tuple[Any, ...]) -> None:
         """Compare what enters the output projection with values weighed by attention, until that is settled."""
-        if cannot_look() or self.tries >= _TRIES or (calls := self._calls()) is None:
+        if not args or cannot_look() or self.tries >= _TRIES or (calls := self._calls()) is None:
             return
         V, U = calls.V, args[0].unflatten(-1, (self.layer.heads, self.layer.head_dim))
         if V is None or V.shape[:-2] != U.shape[:-2] or U.is_meta or isinstance(U, FakeTensor):
@@ -256,7 +257,7 @@ class _Call:
         pairs = mask if mask.dtype == torch.bool else ~(mask < mask.amax(-1, keepdim=True) - _HIDDEN)
         pairs = pairs.reshape((1,) * (len(self.shape) - pairs.ndim) + pairs.shape)
         if pairs.ndim == 3:  # heads are among the inputs
-            pairs = pairs[None] if len(pairs) % batch else pairs.unflatten(0, (batch, -1))
+            pairs = pairs[:, None] if len(pairs) % batch else pairs.unflatten(0, (batch, -1))
         pairs = pairs.flatten(1, -3).any(1).to(device)
         return pairs if len(pairs) in (1, batch) else None
 
@@ -307,8 +308,10 @@ def _apart(a: Tensor, b: Tensor) -> float | None:
 
 
 def cannot_look() -> bool:
-    """Whether there are no numbers to read: compiled, traced, or captured in a CUDA graph."""
+    """Whether there are no numbers to read: compiled, traced, mapped over, or captured in a CUDA graph."""
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return True
+    if torch._C._functorch.peek_interpreter_stack() is not None:
         return True
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
@@ -327,6 +330,7 @@ def _way(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
             masked = masked or (value.ndim > 1 and value is not x)
         else:
             words.append(f"{name}:{value if value is None or isinstance(value, (bool, str)) else type(value).__name__}")
+            masked = masked or not (value is None or isinstance(value, (bool, int, float, str)))
     if x is None or x.ndim != 3:
         return " ".join(words), masked, sys.maxsize
     return " ".join(words), masked, x.shape[-2] if getattr(module, "batch_first", True) else x.shape[0]
