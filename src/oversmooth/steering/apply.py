@@ -19,16 +19,22 @@ from oversmooth.safety.precision import float32_products
 from oversmooth.safety.signals import held_back
 from oversmooth.steering.attach import detach, put_on, recompile
 from oversmooth.steering.methods.base import Method
-from oversmooth.steering.mixing import applies_its_weight
 from oversmooth.steering.promises import Verification, kept
 from oversmooth.steering.record import Steering, steering_of
-from oversmooth.steering.reparametrized import check_parameters, check_reparametrized, compute
+from oversmooth.steering.reparametrized import applies_its_weight, check_parameters, check_reparametrized, compute
 
 MARKER = "oversmooth_steered_open_with_oversmooth"
 """A weight that a stock model does not have. Without this package transformers reports it on loading a steered
 checkpoint, and timm refuses the file; without this weight the others would fit, and nothing would be reported.
 """
 Layers = str | Iterable[int] | Callable[[int, AttentionLayer], bool]
+_WHERE = {
+    "weights": "the value and output weights",
+    "norms": "the norms before attention and MLP",
+    "values": "the values",
+    "attention": "what attention makes of the values",
+    "output": "what the attention block gives",
+}
 
 
 def steer(
@@ -58,9 +64,9 @@ def steer(
     """
     inside = unwrapped(check_is_module(model))
     methods = _checked_methods(method)
-    if steering_of(inside) is not None:
+    if (steering := steering_of(inside)) is not None:
         raise InputError(
-            f"this {type(inside).__name__} is steered already, by {_names(steering_of(inside))}; "
+            f"this {type(inside).__name__} is steered already, by {' and '.join(map(str, steering.methods))}; "
             "take that off with oversmooth.unsteer first, and give all methods at once"
         )
     anatomy = locate(inside, stack=stack, heads=heads)
@@ -91,7 +97,12 @@ def restore(model: nn.Module, methods: list[Method], layers: list[int], stack: s
     Raises:
         InputError: the model has no such stack or layers.
     """
-    anatomy = _located_again(model, stack, heads)
+    try:
+        anatomy = locate(model, stack=stack, heads=heads)
+    except InputError:
+        anatomy = locate(model, heads=heads)
+        if not anatomy.alone:  # a single stack may have another name, as a ViT's differs by transformers' version
+            raise
     if missing := [index for index in layers if not 0 <= index < len(anatomy)]:
         raise InputError(
             f"layer {missing[0]} was steered, and {anatomy.stack} has the layers 0 to {len(anatomy) - 1}; "
@@ -135,34 +146,19 @@ def _check_modules(model: nn.Module, anatomy: Anatomy, chosen: list[int], method
                 )
 
 
-def _located_again(model: nn.Module, stack: str, heads: int | None) -> Anatomy:
-    """The stack that was steered; a single one also under another name, as a ViT's differs by transformers' version."""
-    try:
-        return locate(model, stack=stack, heads=heads)
-    except InputError:
-        lone = locate(model, heads=heads)
-        if not lone.alone:
-            raise
-        return lone
-
-
 def _apply(model: nn.Module, steering: Steering) -> None:
     try:
         put_on(model, steering, [method for method in steering.given if not method.changes_nothing()])
         with held_back():
-            _remember(model, steering)
+            model.__dict__[STEERED] = steering
+            if hasattr(model, "save_pretrained") or hasattr(model, "pretrained_cfg"):
+                device = next((p.device for p in model.parameters()), None)
+                model.register_buffer(MARKER, torch.zeros((), device=device))
+            recompile()
+            write_config(model, steering.settings())
     except BaseException:
         _take_off(model, steering, fold=False)
         raise
-
-
-def _remember(model: nn.Module, steering: Steering) -> None:
-    model.__dict__[STEERED] = steering
-    if hasattr(model, "save_pretrained") or hasattr(model, "pretrained_cfg"):
-        device = next((p.device for p in model.parameters()), None)
-        model.register_buffer(MARKER, torch.zeros((), device=device))
-    recompile()
-    write_config(model, steering.settings())
 
 
 @held_back()  # a model is steered or not, and knows it
@@ -298,20 +294,6 @@ def _checked_methods(method: Method | Sequence[Method]) -> list[Any]:
             )
         by_place[one.place] = one
     return methods
-
-
-_WHERE = {
-    "weights": "the value and output weights",
-    "norms": "the norms before attention and MLP",
-    "values": "the values",
-    "attention": "what attention makes of the values",
-    "output": "what the attention block gives",
-}
-
-
-def _names(steering: Steering | None) -> str:
-    assert steering is not None
-    return " and ".join(str(method) for method in steering.methods)
 
 
 def _chosen(layers: Layers, anatomy: Anatomy) -> list[int]:

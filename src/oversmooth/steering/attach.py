@@ -15,10 +15,10 @@ from oversmooth.anatomy.steered import STEERING_PARTS
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.signals import held_back
 from oversmooth.steering import open_attention as opened
+from oversmooth.steering.mask_guard import MaskGuard
 from oversmooth.steering.methods.base import Method
 from oversmooth.steering.methods.layernorm_scaling import LayerNormScaling, norms_of
 from oversmooth.steering.methods.spectral import Spectral
-from oversmooth.steering.mixing import MixingCheck
 from oversmooth.steering.passes import Passes
 from oversmooth.steering.record import Moved, Steering
 from oversmooth.steering.reparametrized import ReparametrizedLayer, ScaledNorm
@@ -78,13 +78,13 @@ def put_on_later(model: nn.Module, steering: Steering, method: Method) -> None:
     for handle in steering.handles:
         handle.remove()
     steering.handles.clear()
-    steering.checks.clear()
     assert steering.passes is not None
     steering.passes.averages |= method.averages
     steering.passes.streams |= method.uses_stream
     _open(modules, steering, [method])
-    _add_parts(dict(model.named_modules(remove_duplicate=False)), steering, [method], steering.passes)
-    _hook(dict(model.named_modules(remove_duplicate=False)), steering, steering.passes)
+    modules = dict(model.named_modules(remove_duplicate=False))
+    _add_parts(modules, steering, [method], steering.passes)
+    _hook(modules, steering, steering.passes)
     recompile()
 
 
@@ -115,7 +115,7 @@ def _add_parts(modules: dict[str, nn.Module], steering: Steering, inner: list[Me
     for name, index in _distinct(steering).items() if inner else ():
         layer = anatomy.layers[index]
         site = steering.sites.setdefault(index, Site(index, layer, passes, first=layer.name == first.name))
-        weight = getattr(*_place(modules, layer.output_module)).detach()
+        weight = getattr(modules[layer.output_module[0]], layer.output_module[1]).detach()
         if STEERING_PARTS not in modules[name]._modules:
             modules[name].add_module(STEERING_PARTS, nn.ModuleDict())
             steering.holders.append(modules[name])
@@ -137,14 +137,21 @@ def _hook(modules: dict[str, nn.Module], steering: Steering, passes: Passes) -> 
     wants_first = any(m.uses_first_values for site in steering.sites.values() for m in site.methods.values())
     for site in steering.sites.values():
         steering.handles += site.hook(modules, wants_first)
-    for index, methods in _checked_layers(steering, wants_first).items():
-        module, layer = modules[anatomy.layers[index].name], anatomy.layers[index]
-        # Torch's own attention is known, and sinks take a share of what weights the values get.
-        if not isinstance(module, nn.MultiheadAttention) and layer.leak is None:
-            projections = {name: modules[name] for name, _ in (layer.value_module, layer.output_module)}
-            check = MixingCheck(index, layer, projections, methods)
-            steering.checks.append((module, check))
-            steering.handles.append(module.register_forward_pre_hook(check.before, with_kwargs=True))
+    # After those of methods, whose results the guards compare.
+    acting = [m for m in steering.given if m.place in ("weights", "values", "attention") and not m.changes_nothing()]
+    inside = {*([0] if wants_first else []), *(_distinct(steering).values() if acting else [])}
+    for index in sorted(inside | steering.sites.keys()):
+        layer = anatomy.layers[index]
+        averaging = [m for m in steering.sites[index].methods.values() if m.averages] if index in steering.sites else []
+        # Torch's own attention is known to weigh values; sinks and gates take a share of the weights.
+        known = isinstance(modules[layer.name], nn.MultiheadAttention) or layer.leak is not None
+        if not averaging and (index not in inside or known):
+            continue
+        guard = steering.guards.setdefault(index, MaskGuard(index, layer, passes))
+        guard.averaging, guard.inside = _words(averaging), "" if known or index not in inside else _words(acting)
+        if averaging:
+            steering.sites[index].guard = guard
+        steering.handles += guard.hook(modules)
     steering.handles.append(owner.register_forward_pre_hook(passes.begin, with_kwargs=True))
     steering.handles.append(owner.register_forward_hook(passes.end, always_call=True))
     for block in dict.fromkeys(layer.block for layer in anatomy):
@@ -158,12 +165,8 @@ def _hook(modules: dict[str, nn.Module], steering: Steering, passes: Passes) -> 
             steering.no_nested.append(module)
 
 
-def _checked_layers(steering: Steering, wants_first: bool) -> dict[int, str]:
-    """Layers, by their first run, in which methods need what attention makes of values; with these in words."""
-    acting = [m for m in steering.given if m.place in ("weights", "values", "attention") and not m.changes_nothing()]
-    words = " and ".join(type(method).__name__ for method in acting)
-    indices = [*([0] if wants_first else []), *(_distinct(steering).values() if acting else [])]
-    return dict.fromkeys(sorted(indices), words)
+def _words(methods: list[Method]) -> str:
+    return " and ".join(type(method).__name__ for method in methods)
 
 
 def _reparametrize(
@@ -174,8 +177,8 @@ def _reparametrize(
     shapes = [steering.anatomy.layers[index] for _, index in ordered]
     begins = map(placeholder, shapes) if steering.restored else starts(method, shapes, generator)
     for (name, index), shape, begin in zip(ordered, shapes, begins, strict=True):
-        value, output = _place(modules, shape.value_module), _place(modules, shape.output_module)
-        layer = ReparametrizedLayer(index, method, shape, value, output)
+        (value, V), (output, W) = shape.value_module, shape.output_module
+        layer = ReparametrizedLayer(index, method, shape, (modules[value], V), (modules[output], W))
         with held_back():  # what is attached is on record, and the other way round
             steering.reparametrized.append(layer)
             before = None if steering.restored else shape.raw_W_O.detach().clone()
@@ -224,10 +227,6 @@ def _shared(modules: dict[str, nn.Module], anatomy: Anatomy, norms: list[str]) -
     return ""
 
 
-def _place(modules: dict[str, nn.Module], where: tuple[str, str]) -> tuple[nn.Module, str]:
-    return modules[where[0]], where[1]
-
-
 def _owner(anatomy: Anatomy) -> str:
     """The module whose forward pass runs the blocks: what holds the list of them."""
     return anatomy.stack.split("*")[0].rstrip(".").rpartition(".")[0] if "*" in anatomy.stack else ""
@@ -262,7 +261,7 @@ def detach(steering: Steering, *, fold: bool) -> None:
     for handle in steering.handles:
         handle.remove()
     steering.handles.clear()
-    steering.checks.clear()
+    steering.guards.clear()
     for layer in reversed(steering.reparametrized):
         layer.detach(fold=fold)
     steering.reparametrized.clear()

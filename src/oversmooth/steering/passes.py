@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from oversmooth.anatomy.calls import PADDING_SHOWN, PAIRS
+from oversmooth.anatomy.calls import PADDING_SHOWN
 from oversmooth.safety.errors import InputError
 from oversmooth.trace.valid import Padding, valid_tokens
 
@@ -27,15 +27,13 @@ _KEY = "oversmooth"
 class Pass:
     """One run through the stack."""
 
-    def __init__(self, mask: Tensor | None, hides: bool) -> None:
+    def __init__(self, mask: Tensor | None) -> None:
         self.mask = mask
         """The valid tokens, ``(batch, n)``; None for all, or where no method asks."""
         self.told = mask is not None
         """Whether the stack was given the mask, and not attention alone."""
-        self.hides = hides
-        """Compiled: whether there is a mask of pairs of tokens, whose entries cannot be read."""
-        self.plain_mask: Tensor | None = None
-        """A mask of pairs of tokens that hides the same from all."""
+        self.open_mask: Tensor | None = None
+        """A mask of pairs that hides no valid token from another."""
         self.runs = True
         """Until the module that runs the stack is done; blocks may be recomputed afterwards."""
         self.run = -1
@@ -89,7 +87,7 @@ class Pass:
 
     def over(self) -> None:
         """Release what holds a graph; V⁰ without one, of a frozen model, may be needed by recomputed blocks."""
-        self.values = self.entering = self.stream = None
+        self.values = self.entering = self.stream = self.open_mask = None
         if self._first is not None and self._first.requires_grad:
             self._first = None
         self.runs = False
@@ -128,29 +126,21 @@ class Passes:
         vars(self).update(state)
         self._forget()
 
-    def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def begin(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the module that runs the stack."""
-        compiling = torch.compiler.is_compiling()
-        new = Pass(
-            self.padding.of(args, kwargs) if self.averages else None,
-            self.averages and compiling and _masks_pairs(self.padding.named(args, kwargs)),
-        )
+        new = Pass(self.padding.of(args, kwargs) if self.averages else None)
         self.prepare(new)
         if self.streams:
             new.stream = _tokens(args, kwargs)  # where this module is the only block
         self._local.active = new
-        if self.averages and not compiling:
-            self._local.block = (module, args, kwargs)
 
     def end(self, _module: nn.Module, _args: Any, _out: Any) -> None:
         active = getattr(self._local, "active", None)
         if active is not None:
             active.over()
         self._local.active = None
-        if self.averages and not torch.compiler.is_compiling():
-            self._local.block = None
 
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def enter(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before a block."""
         active = getattr(self._local, "active", None)
         if torch.compiler.is_compiling():
@@ -159,8 +149,6 @@ class Passes:
                 if self.streams:
                     active.stream = _tokens(args, kwargs)
             return
-        if self.averages:
-            self._local.block = (module, args, kwargs)
         x = _tokens(args, kwargs)
         if active is None:
             again = None if x is None else self._known.get(x)
@@ -186,14 +174,9 @@ class Passes:
         """After a block."""
         if not torch.compiler.is_compiling():
             self._local.inside = False
-            self._local.block = None
             # A pass that is known by its input must not keep that alive.
             if self.streams and (running := self.current()) is not None:
                 running.stream = None
-
-    def block(self) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]] | None:
-        """The block that runs, and what it got; kept where a method averages."""
-        return getattr(self._local, "block", None)
 
     def weights(self, layer: str) -> tuple[Tensor, Tensor] | None:
         """The weights of a layer in the pass that it runs in, if it does."""
@@ -255,11 +238,3 @@ def mask_of_attention(module: nn.Module, kwargs: dict[str, Any]) -> Tensor | Non
     if isinstance(module, nn.MultiheadAttention):
         return valid_tokens(hidden=kwargs.get("key_padding_mask"))
     return valid_tokens(pairs=kwargs.get(PADDING_SHOWN))
-
-
-def _masks_pairs(kwargs: dict[str, Any]) -> bool:
-    """Whether there is a mask of pairs of tokens, as torch's encoders take it."""
-    if kwargs.get("is_causal"):
-        return True
-    masks = [kwargs.get(name) for name in PAIRS]
-    return any(isinstance(m, Tensor) and m.ndim in (2, 3) and m.shape[-1] == m.shape[-2] for m in masks)

@@ -14,7 +14,7 @@ from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.anatomy.steered import FOLDED
 from oversmooth.safety.errors import InputError
 from oversmooth.steering.methods.spectral import CONDITION_LIMIT
-from oversmooth.steering.reparametrized import ReparametrizedLayer
+from oversmooth.steering.reparametrized import ReparametrizedLayer, bad_numbers
 from oversmooth.steering.sites import Site
 from oversmooth.theory.operators import DenseAttention, is_causal
 from oversmooth.theory.small_matrices import finite
@@ -138,7 +138,10 @@ def kept(layers: Sequence[ReparametrizedLayer], sites: Sequence[Site], attention
     Raises:
         InputError: attention is given for another layer, or has another shape.
     """
-    problems = _bad_numbers(layers, sites)
+    problems = [problem for layer in layers for problem in layer.bad_numbers()]
+    for site in sites:
+        for part in site.parts.values():
+            problems += bad_numbers(site.index, site.layer.name, dict(part.named_parameters()))
     names = [layer.shape.name for layer in layers]
     for name, A in attention.items():
         if name not in names:
@@ -146,30 +149,8 @@ def kept(layers: Sequence[ReparametrizedLayer], sites: Sequence[Site], attention
         heads = layers[names.index(name)].shape.heads
         if A.ndim < 3 or A.shape[-3] != heads:
             raise InputError(f"attention of {name} has shape {tuple(A.shape)}; give (..., {heads}, n, n)")
-    checks = []
-    if not problems:
-        for layer in layers:
-            check = _check(layer, attention.get(layer.shape.name))
-            problems += check.problems
-            checks.append(check)
-    return Verification(checks, problems)
-
-
-def _bad_numbers(layers: Sequence[ReparametrizedLayer], sites: Sequence[Site]) -> list[str]:
-    """NaN and infinity in what is learned, by layer."""
-    problems = []
-    named = [(la.index, la.shape.name, n, v) for la in layers for n, v in (("Θ", la.theta), ("ψ", la.psi))]
-    for site in sites:
-        for part in site.parts.values():
-            named += [(site.index, site.layer.name, n, p) for n, p in part.named_parameters()]
-    for index, layer, name, value in named:
-        bad = int((~value.isfinite()).sum())
-        if bad:
-            problems.append(
-                f"layer {index} ({layer}): {name} has NaN or infinity in {bad:,} of {value.numel():,} entries; "
-                "go back to the last checkpoint, with a lower learning rate"
-            )
-    return problems
+    checks = [] if problems else [_check(layer, attention.get(layer.shape.name)) for layer in layers]
+    return Verification(checks, problems + [problem for check in checks for problem in check.problems])
 
 
 def _check(layer: ReparametrizedLayer, attention: Tensor | None) -> LayerCheck:
@@ -208,11 +189,10 @@ def _check(layer: ReparametrizedLayer, attention: Tensor | None) -> LayerCheck:
     size = max(1.0, float(spectra.abs().max()))
     slack = _ROUNDING[dtype] * size
     where = f"layer {layer.index} ({shape.name})"
-    ends = [*by_head, check.joined]
-    if min(a for a, _ in ends) < low - slack or max(b for _, b in ends) > high + slack:
+    least, greatest = min(a for a, _ in [*by_head, check.joined]), max(b for _, b in [*by_head, check.joined])
+    if least < low - slack or greatest > high + slack:
         check.problems.append(
-            f"{where}: eigenvalues from {min(a for a, _ in ends):.4g} to {max(b for _, b in ends):.4g} were promised "
-            f"within [{low:g}, {high:g}]"
+            f"{where}: eigenvalues from {least:.4g} to {greatest:.4g} were promised within [{low:g}, {high:g}]"
         )
     if check.coupling > slack * max(1.0, check.condition):
         check.problems.append(f"{where}: its heads overlap (W_O W_V is {check.coupling:.1e} between them)")

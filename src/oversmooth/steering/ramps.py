@@ -16,6 +16,7 @@ from oversmooth.safety.errors import InputError
 from oversmooth.steering.attach import put_on_later, recompile
 from oversmooth.steering.methods.base import Method, MethodWithStrength, Part
 from oversmooth.steering.record import Steering, steering_of
+from oversmooth.steering.sites import Site
 
 
 @dataclasses.dataclass
@@ -117,9 +118,8 @@ class Ramp:
 
     @torch.no_grad()
     def _set(self) -> None:
-        for part in _parts(self._steering, self._course.method):
-            assert isinstance(part.strength, torch.Tensor)
-            part.strength.fill_(self.strength)
+        for method, _, part in _parts(self._steering, self._course.method):
+            _held(part, method).fill_(self.strength)
         # What save_pretrained writes; everything else asks the parts.
         written = getattr(getattr(self._model, "config", None), "oversmooth", None)
         for settings in written["methods"] if isinstance(written, dict) else ():
@@ -156,17 +156,21 @@ def ramp(model: nn.Module, to: float = 0.6, steps: int = 1000, *, method: str | 
         InputError: the model is not steered, or by nothing whose strength can be set.
     """
     inside = steered_module(check_is_module(model))
-    if inside is None:
+    steering = None if inside is None else steering_of(inside)
+    if inside is None or steering is None:
         raise InputError(
             f"this {type(unwrapped(model)).__name__} is not steered; steer it first, such as with NeuTRENO(0.0)"
         )
-    steering = steering_of(inside)
-    assert steering is not None
     end, steps = float(arguments.number(to, "to")), arguments.whole(steps, "steps", least=1)
     chosen = _chosen(steering, method)
     dataclasses.replace(chosen, strength=end)  # refuses what the method does not take
     name = type(chosen).__name__
-    _make_ready(inside, steering, chosen)
+    if not _parts(steering, name):
+        put_on_later(inside, steering, chosen)
+    hold_strengths(inside)
+    for _, _, part in _parts(steering, name):
+        _held(part, chosen)
+    recompile()
     return Ramp(inside, _Course(name, float(chosen.strength), end, steps, 0))
 
 
@@ -179,13 +183,9 @@ def hold_strengths(model: nn.Module) -> None:
         model: steered or not.
     """
     for module, steering in _steerings(model):
-        for site in steering.sites.values():
-            device = next(module.get_submodule(site.layer.name).parameters()).device
-            for where, part in site.parts.items():
-                if isinstance(site.methods[where], MethodWithStrength) and isinstance(
-                    part.__dict__.get("strength"), float
-                ):
-                    part.let_ramp(device)
+        for method, site, part in _parts(steering):
+            if isinstance(method, MethodWithStrength) and isinstance(vars(part).get("strength"), float):
+                part.let_ramp(next(module.get_submodule(site.layer.name).parameters()).device)
 
 
 def held_strengths(model: nn.Module) -> list[torch.Tensor]:
@@ -197,17 +197,12 @@ def held_strengths(model: nn.Module) -> list[torch.Tensor]:
     Raises:
         InputError: a method keeps its strength elsewhere than in its parts.
     """
-    held: list[torch.Tensor] = []
-    for _, steering in _steerings(model):
-        for site in steering.sites.values():
-            for where, part in site.parts.items():
-                method = site.methods[where]
-                if isinstance(method, MethodWithStrength) and not method.learned:
-                    if part.ramped is None:
-                        raise _kept_elsewhere(method)
-                    assert isinstance(part.strength, torch.Tensor)
-                    held.append(part.strength)
-    return held
+    parts = [one for _, steering in _steerings(model) for one in _parts(steering)]
+    return [
+        _held(part, method)
+        for method, _, part in parts
+        if isinstance(method, MethodWithStrength) and not method.learned
+    ]
 
 
 @torch.no_grad()
@@ -221,7 +216,7 @@ def fill_strengths(model: nn.Module, methods: Sequence[Method]) -> bool:
     Returns:
         Whether the model is steered by these now; if not, nothing was changed.
     """
-    changes: list[tuple[Part, float]] = []
+    changes: list[tuple[torch.Tensor, float]] = []
     steerings = [steering for _, steering in _steerings(model)]
     for steering in steerings:
         if len(steering.methods) != len(methods):
@@ -229,7 +224,7 @@ def fill_strengths(model: nn.Module, methods: Sequence[Method]) -> bool:
         for acting, wanted in zip(steering.methods, methods, strict=True):
             if acting == wanted:
                 continue
-            parts = _parts(steering, type(acting).__name__)
+            parts = [part for _, _, part in _parts(steering, type(acting).__name__)]
             if not (
                 isinstance(acting, MethodWithStrength)
                 and isinstance(wanted, MethodWithStrength)
@@ -239,10 +234,9 @@ def fill_strengths(model: nn.Module, methods: Sequence[Method]) -> bool:
                 and dataclasses.replace(acting, strength=wanted.strength) == wanted
             ):
                 return False
-            changes += [(part, wanted.strength) for part in parts]
-    for part, strength in changes:
-        assert isinstance(part.strength, torch.Tensor)
-        part.strength.fill_(strength)
+            changes += [(_held(part, acting), wanted.strength) for part in parts]
+    for held, strength in changes:
+        held.fill_(strength)
     return bool(steerings) or not methods
 
 
@@ -278,33 +272,17 @@ def _chosen(steering: Steering, name: str | None) -> MethodWithStrength:
     return fixed[0]
 
 
-def _make_ready(model: nn.Module, steering: Steering, method: MethodWithStrength) -> None:
-    """Parts of this method in every layer, each with a strength that can be filled."""
-    name = type(method).__name__
-    if not _parts(steering, name):
-        put_on_later(model, steering, method)
-    parts = _parts(steering, name)
-    if not all(part.ramped is not None or isinstance(vars(part).get("strength"), float) for part in parts):
-        raise _kept_elsewhere(method)
-    for site in steering.sites.values():
-        device = next(model.get_submodule(site.layer.name).parameters()).device
-        for where, part in site.parts.items():
-            if type(site.methods[where]).__name__ == name and part.ramped is None:
-                part.let_ramp(device)
-    recompile()
+def _held(part: Part, method: Method) -> torch.Tensor:
+    if part.ramped is None:
+        raise InputError(
+            f"{type(method).__name__} keeps its strength elsewhere than in its parts; let them hold it as "
+            "number_or_parameter does"
+        )
+    assert isinstance(part.strength, torch.Tensor)
+    return part.strength
 
 
-def _kept_elsewhere(method: Method) -> InputError:
-    return InputError(
-        f"{type(method).__name__} keeps its strength elsewhere than in its parts; let them hold it as "
-        "number_or_parameter does"
-    )
-
-
-def _parts(steering: Steering, method: str) -> list[Part]:
-    return [
-        site.parts[where]
-        for site in steering.sites.values()
-        for where, one in site.methods.items()
-        if type(one).__name__ == method
-    ]
+def _parts(steering: Steering, method: str | None = None) -> list[tuple[Method, Site, Part]]:
+    """The parts of one method, by its name, or of all."""
+    found = [(site.methods[w], site, part) for site in steering.sites.values() for w, part in site.parts.items()]
+    return [one for one in found if method in (None, type(one[0]).__name__)]

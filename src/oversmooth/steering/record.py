@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from oversmooth.anatomy.layer import Anatomy
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.safety.errors import InputError
+from oversmooth.steering.mask_guard import MaskGuard
 from oversmooth.steering.methods.base import Method
-from oversmooth.steering.mixing import MixingCheck, applies_its_weight
 from oversmooth.steering.passes import Pass, Passes
 from oversmooth.steering.promises import kept
-from oversmooth.steering.reparametrized import ReparametrizedLayer, ScaledNorm, prepare
+from oversmooth.steering.reparametrized import ReparametrizedLayer, ScaledNorm, applies_its_weight, prepare
 from oversmooth.steering.sites import Site
 
 
@@ -45,8 +45,7 @@ class Steering:
     norms: list[ScaledNorm] = field(default_factory=list, repr=False)
     moved: list[Moved] = field(default_factory=list, repr=False)
     handles: list[Any] = field(default_factory=list, repr=False)
-    checks: list[tuple[nn.Module, MixingCheck]] = field(default_factory=list, repr=False)
-    """Of attention modules: that they only weigh values, and that their projections are those that were steered."""
+    guards: dict[int, MaskGuard] = field(default_factory=dict, repr=False)
     opened: list[nn.Module] = field(default_factory=list, repr=False)
     holders: list[nn.Module] = field(default_factory=list, repr=False)
     """Attention modules that got parts of their own."""
@@ -81,9 +80,8 @@ class Steering:
 
     def check_projections(self) -> None:
         """Refuse a model whose steered projections were replaced since, or do more than their weights by now."""
-        for module, check in self.checks:
-            if (why := check.replaced(module)) is not None:
-                raise InputError(why)
+        for guard in self.guards.values():
+            guard.check_projections()
         for layer in self.reparametrized:
             for owner, weight in (layer.value, layer.output):
                 if not applies_its_weight(owner, weight, layer.shape.layout.transposed):

@@ -6,6 +6,7 @@ pass, a weight is computed by itself.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -14,6 +15,8 @@ from torch.nn.utils import parametrize
 
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.untouched import in_eval_mode
+from oversmooth.steering.mask_guard import cannot_look
 from oversmooth.steering.methods import orthogonal
 from oversmooth.steering.methods.spectral import CONDITION_LIMIT, Spectral
 from oversmooth.steering.passes import Pass, Passes
@@ -146,11 +149,10 @@ class ReparametrizedLayer:
                 value = getattr(module, name).detach().clone(memory_format=torch.contiguous_format)
                 kept = nn.Parameter(value, original.requires_grad)
             else:
-                kept = cast(nn.Parameter, _moved_like(original, like))
-            remove_parametrization(module, name)
-            parameters: dict[str, Any] = {**module._parameters, name: kept}
-            module._parameters.clear()
-            module._parameters.update({key: parameters[key] for key in order})
+                kept = cast(nn.Parameter, original)
+                if original.device != like.device or original.dtype != like.dtype:  # the model was moved since
+                    kept.data = original.data.to(like.device, like.dtype)
+            _put_back(module, {name: kept}, order)
 
     @property
     def theta(self) -> Tensor:
@@ -175,12 +177,27 @@ class ReparametrizedLayer:
         module, name = weight
         return module.parametrizations[name]  # type: ignore[index]
 
+    def bad_numbers(self) -> list[str]:
+        """NaN and infinity in what is learned."""
+        return bad_numbers(self.index, self.shape.name, {"Θ": self.theta, "ψ": self.psi})
+
     def rows(self) -> tuple[Tensor, Tensor]:
         """Value rows ``(kv_heads, k, d)`` and output rows ``(heads, k, d)``: of the pass that runs, or computed now."""
         if self._final is not None:
             return self._final
         running = None if self.passes is None else self.passes.weights(self.shape.name)
         return compute([self])[0] if running is None else running
+
+
+def bad_numbers(index: int, layer: str, learned: Mapping[str, Tensor]) -> list[str]:
+    """One sentence for each array of a layer that has NaN or infinity."""
+    bad = {name: int((~value.isfinite()).sum()) for name, value in learned.items()}
+    return [
+        f"layer {index} ({layer}): {name} has NaN or infinity in {count:,} of {learned[name].numel():,} entries; "
+        "go back to the last checkpoint, with a lower learning rate"
+        for name, count in bad.items()
+        if count
+    ]
 
 
 def compute(layers: list[ReparametrizedLayer]) -> list[tuple[Tensor, Tensor]]:
@@ -210,22 +227,14 @@ def prepare(groups: list[list[ReparametrizedLayer]], running: Pass) -> None:
 
 def check_parameters(layers: list[ReparametrizedLayer]) -> None:
     """Refuse NaN and infinity in what is learned, naming the layer."""
-    if _cannot_ask():
-        return
-    for layer in layers:
-        for name, value in (("Θ", layer.theta), ("ψ", layer.psi)):
-            bad = int((~value.isfinite()).sum())
-            if bad:
-                raise InputError(
-                    f"layer {layer.index} ({layer.shape.name}): {name} has NaN or infinity in {bad:,} of "
-                    f"{value.numel():,} entries; go back to the last checkpoint, with a lower learning rate"
-                )
+    if not cannot_look() and (problems := [problem for layer in layers for problem in layer.bad_numbers()]):
+        raise InputError(problems[0])
 
 
 @torch.no_grad()
 def check_reparametrized(layers: list[ReparametrizedLayer], weights: list[tuple[Tensor, Tensor]]) -> None:
     """Raise where V is not finite, or about to become singular; not where waiting for the answer is impossible."""
-    if _cannot_ask():
+    if cannot_look():
         return
     V = torch.stack([rows.detach().double().flatten(0, 1).mT for rows, _ in weights])
     conditions = orthogonal.one_norm_condition(V, orthogonal.left_inverse(V))
@@ -237,27 +246,22 @@ def check_reparametrized(layers: list[ReparametrizedLayer], weights: list[tuple[
             )
 
 
-def _cannot_ask() -> bool:
-    capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-    return capturing or torch.compiler.is_compiling()
+def _put_back(module: nn.Module, kept: dict[str, nn.Parameter], order: list[str]) -> None:
+    """Parameters in place of parametrizations, in the order that the module had them in.
 
-
-def remove_parametrization(module: nn.Module, name: str) -> None:
-    """As torch's remove_parametrizations, which takes the property off a class that copies of the model share."""
-    del module.parametrizations[name]  # type: ignore[operator, union-attr]
-    cls = type(module)
-    if len(module.parametrizations):  # type: ignore[arg-type]
-        module.__class__ = type(cls.__name__, cls.__bases__, {k: v for k, v in vars(cls).items() if k != name})
-    else:
-        del module.parametrizations
-        module.__class__ = cls.__bases__[0]
-
-
-def _moved_like(original: Tensor, now: Tensor) -> Tensor:
-    """The original parameter, on the device and in the precision that the model has now."""
-    if original.device != now.device or original.dtype != now.dtype:
-        original.data = original.data.to(now.device, now.dtype)
-    return original
+    torch's remove_parametrizations takes the property off a class that copies of the model share.
+    """
+    for name in kept:
+        del module.parametrizations[name]  # type: ignore[operator, union-attr]
+        cls = type(module)
+        if len(module.parametrizations):  # type: ignore[arg-type]
+            module.__class__ = type(cls.__name__, cls.__bases__, {k: v for k, v in vars(cls).items() if k != name})
+        else:
+            del module.parametrizations
+            module.__class__ = cls.__bases__[0]
+    parameters = {**module._parameters, **kept}
+    module._parameters.clear()
+    module._parameters.update({key: parameters[key] for key in order})
 
 
 class _Scaled(nn.Module):
@@ -299,8 +303,27 @@ class ScaledNorm:
             if fold:
                 with torch.no_grad():
                     kept[name].copy_(scaled)
-        for name in self.names:
-            remove_parametrization(self.module, name)
-        parameters = {**self.module._parameters, **kept}
-        self.module._parameters.clear()
-        self.module._parameters.update({key: parameters[key] for key in self.order})
+        _put_back(self.module, kept, self.order)
+
+
+def applies_its_weight(module: nn.Module, weight: str, transposed: bool) -> bool:
+    """Whether a projection gives what enters it times its weight, plus a bias; of modules that cannot tell, yes.
+
+    Args:
+        module: the projection.
+        weight: the name of its weight.
+        transposed: whether that is stored (in, out).
+    """
+    W = getattr(module, weight).detach()  # also where it is computed
+    if type(module) is nn.Linear or isinstance(module, nn.MultiheadAttention) or W.is_meta:
+        return True
+    W = W if transposed else W.mT
+    x = torch.linspace(-1, 1, 3 * len(W), dtype=W.dtype, device=W.device).sin().view(1, 3, -1)
+    with torch.no_grad(), in_eval_mode(module), torch.random.fork_rng(devices=[W.device] if W.is_cuda else []):
+        try:
+            bias, given, wanted = (y.double() for y in (module.forward(0 * x), module.forward(x), x @ W))
+            apart, size, rounded = (float(y.norm()) for y in (given - bias - wanted, wanted, bias))
+        except Exception:  # it takes other arrays
+            return True
+    exact = W.dtype in (torch.float32, torch.float64)
+    return not apart > (1e-3 if exact else 0.1) * size + 8 * torch.finfo(W.dtype).eps * rounded

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
-from oversmooth.steering.guard import Guard
-from oversmooth.steering.hiding import points
+from oversmooth.steering.mask_guard import MaskGuard
 from oversmooth.steering.methods.base import Method, Part
+from oversmooth.steering.open_attention import VALUES, OpenedAttention
 from oversmooth.steering.passes import Pass, Passes
 from oversmooth.theory.radii import AttentionChange
 
@@ -36,14 +36,11 @@ class Site:
         """Those that the parts are of, by the same key: one formula at most per `Method.place`."""
         self.tokens_first = False
         """Whether blocks get tokens in the first dimension and inputs in the second, as torch's own may."""
-        self.guard: Guard | None = None
+        self.guard: MaskGuard | None = None
         """Set where a method averages over all tokens."""
 
     def add(self, method: Method, part: Part) -> None:
         self.parts[method.place], self.methods[method.place] = part, method
-        if method.averages:
-            self.guard = self.guard or Guard(self.index, self.layer, self.passes)
-            self.guard.methods.append(type(method).__name__)
 
     def acting(self, where: str) -> Method:
         """The method that acts at a place, with the strength that it has now."""
@@ -57,14 +54,14 @@ class Site:
             modules: every module of the model by name.
             remember_values: whether some layer needs V⁰.
         """
-        value, output, opened = points(modules, self.layer)
-        self.tokens_first = not getattr(modules[self.layer.name], "batch_first", True)
+        attention, output = modules[self.layer.name], modules[self.layer.output_module[0]]
+        self.tokens_first = not getattr(attention, "batch_first", True)
         handles = []
-        if self.guard is not None:
-            self.guard.module = modules[self.layer.name]
-            handles.append(self.guard.module.register_forward_pre_hook(self.guard.before, with_kwargs=True))
         if "values" in self.parts or "attention" in self.parts or (self.first and remember_values):
-            handles.append(value.register_forward_hook(self._opened_values if opened else self._values))
+            if isinstance(attention, OpenedAttention):
+                handles.append(getattr(attention, VALUES).register_forward_hook(self._opened_values))
+            else:
+                handles.append(modules[self.layer.value_module[0]].register_forward_hook(self._values))
         if "attention" in self.parts:
             handles.append(output.register_forward_pre_hook(self._mixed))
         if "output" in self.parts:
@@ -88,11 +85,7 @@ class Site:
         """
         change = None
         for where in ("values", "attention"):
-            part = self.parts.get(where)
-            if part is None or (part.needs_first_values and self.first and run == 0):
-                continue
-            this = part.change()
-            if this is not None:
+            if self._acts(where, run) and (this := self.parts[where].change()) is not None:
                 change = this if change is None else this @ change
         output = self.parts.get("output")
         gains = None if output is None else output.output_gains()
@@ -100,6 +93,10 @@ class Site:
             return change
         plain = AttentionChange.none(self.layer.heads) if change is None else change
         return dataclasses.replace(plain, constant_gain=gains[0], centred_gain=gains[1])
+
+    def _acts(self, where: str, run: int) -> bool:
+        """Whether a method acts at a place in this run of the layer: what adds V⁰ does not where V⁰ is made."""
+        return where in self.parts and not (self.methods[where].uses_first_values and self.first and run <= 0)
 
     def undecided(self) -> str:
         """Why spectra do not decide about this layer: a method here is not linear in A. Empty where all are."""
@@ -124,13 +121,13 @@ class Site:
             V0: ``(b, n, heads, k)``: the first layer's values.
             x: ``(b, n, d)``: what the value projection got.
         """
-        source = self.first and run == 0
-        if "values" in self.parts and not source:
+        if "values" in self.parts and not (self.first and run <= 0):
             V = self.parts["values"](V, V0)
         U = attend(V)
-        part = self.parts.get("attention")
-        if part is None or (source and part.needs_first_values):
-            return U
+        return self._attended(U, V, V0, mask, x) if self._acts("attention", run) else U
+
+    def _attended(self, U: Tensor, V: Tensor, V0: Tensor | None, mask: Tensor | None, x: Tensor | None) -> Tensor:
+        part = self.parts["attention"]
         return part(U, V, V0, mask, x) if part.needs_input else part(U, V, V0, mask)
 
     def projected(self, Y: Tensor, mask: Tensor | None, stream: Tensor) -> Tensor:
@@ -144,7 +141,7 @@ class Site:
         part = self.parts.get("output")
         if part is None:
             return Y
-        return part(Y, mask, stream) if part.needs_stream else part(Y, mask)
+        return part(Y, mask, stream) if self.methods["output"].uses_stream else part(Y, mask)
 
     def _take(self, V: Tensor, x: Tensor | None) -> Tensor | None:
         """Remember V and, in the first run of the first layer, V⁰. Returns V where a method changes it."""
@@ -164,7 +161,7 @@ class Site:
         running, part = self.passes.needed(self.layer.name), self.parts["attention"]
         V, running.values = running.values, None
         x, running.entering = running.entering, None
-        if part.needs_first_values and self.first and running.run <= 0:
+        if not self._acts("attention", running.run):
             return None
         U = args[0].unflatten(-1, (self.layer.heads, self.layer.head_dim))
         if V is None or V.shape[:-2] != U.shape[:-2]:
@@ -173,29 +170,23 @@ class Site:
                 f"{self.layer.name}: values have shape {got} where attention gave {tuple(U.shape)}; this attention "
                 "rearranges its tokens, and methods that act inside it cannot follow"
             )
-        V0 = self._first_values(running, V) if part.needs_first_values else None
-        if self.guard is not None:
-            self.guard.check(U.shape[-3])
-        mask = None if self.guard is None else running.counted(U.shape[:-2])
-        if not part.needs_input:
-            return (part(U, V, V0, mask).flatten(-2), *args[1:])
-        if x is None or x.shape[:-1] != U.shape[:-2] or x.shape[-1] != self.layer.width:
+        V0 = self._first_values(running, V) if self.methods["attention"].uses_first_values else None
+        mask = None if self.guard is None else self.guard.averaged_over(U, U.shape[:-2])
+        if part.needs_input and (x is None or x.shape != (*U.shape[:-2], self.layer.width)):
             got = "nothing" if x is None else tuple(x.shape)
             raise InputError(
                 f"{self.layer.name}: its value projection got {got} where attention gave {tuple(U.shape)}; "
                 f"{self.acting('attention')} needs the tokens that attention gets"
             )
-        return (part(U, V, V0, mask, x).flatten(-2), *args[1:])
+        return (self._attended(U, V, V0, mask, x).flatten(-2), *args[1:])
 
     def _output(self, _module: nn.Module, _args: Any, Y: Tensor) -> Tensor:
-        running = self.passes.current()
-        if running is None and self.guard is not None and torch._C._current_graph_task_id() != -1:
-            running = self.passes.needed(self.layer.name)  # recomputed: which tokens are padding is not known
-        if self.guard is not None:
-            self.guard.check(Y.shape[-2])
-        if not self.parts["output"].needs_stream:
-            mask = None if running is None or self.guard is None else running.counted(Y.shape[:-1])
-            return self.projected(Y, mask, Y)
+        if not self.methods["output"].uses_stream:
+            if self.guard is None:
+                return self.projected(Y, None, Y)
+            if self.passes.current() is None and torch._C._current_graph_task_id() != -1:
+                self.passes.needed(self.layer.name)  # recomputed: which tokens are padding is not known
+            return self.projected(Y, self.guard.averaged_over(Y, Y.shape[:-1]), Y)
         stream = self.passes.needed(self.layer.name).stream
         if stream is not None and self.tokens_first:
             stream = stream.transpose(0, 1)

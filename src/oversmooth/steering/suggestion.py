@@ -133,8 +133,10 @@ def suggest(
     Raises:
         InputError: the model is steered, cannot take NeuTRENO, or cannot be located, run or observed.
     """
-    tried = _checked(strengths)
-    seed = arguments.seed(seed)
+    remedy = "give two or more numbers that ascend from 0"
+    tried, seed = arguments.several(strengths, "strengths", remedy), arguments.seed(seed)
+    if len(tried) < 2 or tried[0] != 0 or any(a >= b for a, b in itertools.pairwise(tried)):
+        raise InputError(f"strengths are {arguments.shown(list(tried))}; {remedy}")
     inside = unwrapped(check_is_module(model))
     if (steering := steered_as(inside)) is not None:
         raise InputError(
@@ -192,14 +194,16 @@ class _Along:
         curve = [self._point(j, layers) for j in range(len(self.strengths))]
         cases = [case for layer in layers for case in layer.cases]
         because = list(dict.fromkeys(block.undecided for block in blocks if block.undecided))[:_REASONS]
-        strength = _least(curve)
+        last = list(itertools.takewhile(lambda point: point.steered_share == 0, reversed(curve)))
+        strength = last[-1].strength if last else None
         inputs = max(self.inputs.values(), default=0)
         return Suggestion(strength, _reason(strength, curve, cases, layers, because), curve, cases, inputs, because)
 
     def _layer(self, call: int, blocks: list[BlockPlan]) -> _Layer:
         acts = not (call == 0 and blocks[call].layer.name == self.first)
         columns = len(self.strengths)
-        smoothing, undecided, rough, cases = [], [], [], []
+        empty = torch.zeros(0, columns)
+        smoothing, undecided, rough, cases = [empty.bool()], [empty.bool()], [empty], []
         for which, answer, heads in self.seen.get(call, []):
             shape = (len(which), heads, columns)
             if answer is None or blocks[call].undecided:
@@ -220,14 +224,12 @@ class _Along:
                 for row, item in enumerate(which)
                 for head, value in enumerate(least[row].tolist())
             ]
-        empty = torch.zeros(0, columns)
-        joined = [torch.cat(parts) if parts else empty for parts in (smoothing, undecided, rough)]
-        return _Layer(acts, joined[0].bool(), joined[1].bool(), joined[2], cases)
+        return _Layer(acts, torch.cat(smoothing), torch.cat(undecided), torch.cat(rough), cases)
 
     def _point(self, column: int, layers: list[_Layer]) -> StrengthPoint:
         acting = [layer for layer in layers if layer.acts]
         undecided = torch.cat([layer.undecided[:, column] for layer in layers])
-        rho = torch.cat([layer.rough[:, column] for layer in acting]) if acting else torch.zeros(0)
+        rho = torch.cat([torch.zeros(0), *(layer.rough[:, column] for layer in acting)])
         rho = rho[rho.isfinite()]
         return StrengthPoint(
             strength=self.strengths[column],
@@ -253,30 +255,10 @@ class _Layer:
 
 def _share(layers: list[_Layer], column: int) -> Number:
     """The share of smoothing cases, undecided ones counted among all; None where all are undecided."""
-    if not sum(len(layer.smoothing) for layer in layers):
-        return None
-    smooths, unknown = (
-        torch.cat([getattr(layer, name)[:, column] for layer in layers]) for name in ("smoothing", "undecided")
-    )
-    return None if bool(unknown.all()) else _number(smooths.double().mean())
-
-
-def _checked(strengths: Sequence[float]) -> tuple[float, ...]:
-    remedy = "give two or more numbers that ascend from 0"
-    tried = arguments.several(strengths, "strengths", remedy)
-    if len(tried) < 2 or tried[0] != 0 or any(a >= b for a, b in itertools.pairwise(tried)):
-        raise InputError(f"strengths are {arguments.shown(list(tried))}; {remedy}")
-    return tried
-
-
-def _least(curve: list[StrengthPoint]) -> float | None:
-    """The first strength from which on no case smooths; None where one does at the last, or nothing is known."""
-    least = None
-    for point in reversed(curve):
-        if point.steered_share is None or point.steered_share > 0:
-            break
-        least = point.strength
-    return least
+    none = torch.zeros(0, dtype=torch.bool)
+    unknown = torch.cat([none, *(layer.undecided[:, column] for layer in layers)])
+    smooths = torch.cat([none, *(layer.smoothing[:, column] for layer in layers)])
+    return None if bool(unknown.all()) else float(smooths.double().mean())
 
 
 def _reason(

@@ -28,13 +28,10 @@ what attention makes of it, A V, or on what the output projection gives. The fir
 class Part(nn.Module):
     """One layer's share of a method: ``forward`` is the formula."""
 
-    needs_first_values: ClassVar[bool] = False
     why_unknown: ClassVar[str] = "is not linear in attention"
     """Why there is no `change`, where there is none."""
     needs_input: ClassVar[bool] = False
     """Attention: whether `forward` gets x, what the value projection got, as its last argument."""
-    needs_stream: ClassVar[bool] = False
-    """Output: whether `forward` gets the stream that attention adds to as its last argument."""
     strength: Tensor | float
     """``(size,)`` where it is learned, a number where it is fixed, and ``()`` where a ramp changes it."""
 
@@ -94,8 +91,9 @@ class Method:
     averages: ClassVar[bool] = False
     """Whether it takes a mean over all tokens, which attention that hides some from others forbids."""
     uses_first_values: ClassVar[bool] = False
+    """Whether it needs V⁰, and so acts in every layer but the first."""
     uses_stream: ClassVar[bool] = False
-    """Whether it needs what enters a block."""
+    """Output: whether `Part.forward` gets the stream that attention adds to as its last argument."""
     renamed: ClassVar[dict[str, str]] = {}
     """Settings by the name they once had, as files that were saved then have them."""
     why_no_fold: ClassVar[str]
@@ -202,40 +200,3 @@ def number_or_parameter(part: nn.Module, name: str, value: float, size: int, lea
         part.register_parameter(name, nn.Parameter(torch.full((size,), float(value))))
     else:
         setattr(part, name, float(value))
-
-
-def repeat_heads(values: Tensor, heads: int) -> Tensor:
-    """One slice per query head, ``(..., kv_heads, k) -> (..., heads, k)``."""
-    return values if values.shape[-2] == heads else values.repeat_interleave(heads // values.shape[-2], dim=-2)
-
-
-def mean_over_tokens(x: Tensor, mask: Tensor | None, dim: int) -> Tensor:
-    """Mean over the tokens that count, kept as a dimension of 1.
-
-    Args:
-        x: ``(batch, n, ...)`` or ``(..., n, d)``.
-        mask: ``(batch, n)``: tokens that count; None: all.
-        dim: of the tokens.
-    """
-    if mask is None:
-        return x.mean(dim, keepdim=True)
-    weight = mask.to(x.dtype).reshape(*mask.shape, *[1] * (x.ndim - mask.ndim))
-    return (x * weight).sum(dim, keepdim=True) / weight.sum(dim, keepdim=True).clamp(min=1)
-
-
-def scaled(value: Tensor | float, x: Tensor, dims: int = 0) -> Tensor:
-    """``value · x``: of a strength that is learned (see `beside`), fixed, or changed by a ramp."""
-    if isinstance(value, Tensor) and value.ndim == 0:
-        # As torch multiplies by a number, which it does not round to half precision first.
-        wide = torch.promote_types(x.dtype, torch.float32)
-        return (value.to(wide) * x.to(wide)).to(x.dtype)
-    return beside(value, x, dims) * x
-
-
-def beside(value: Tensor | float, x: Tensor, dims: int = 0) -> Tensor | float:
-    """A learned number in x's precision, followed by ``dims`` dimensions of 1; a fixed one as it is."""
-    return value.to(x.dtype).reshape(-1, *[1] * dims) if isinstance(value, Tensor) else value
-
-
-def one_per_head(value: Tensor | float, heads: int) -> Tensor:
-    return torch.as_tensor(value, dtype=torch.float32).detach().expand(heads)

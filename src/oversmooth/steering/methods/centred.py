@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.steering.methods.base import (
-    MethodWithStrength,
-    Part,
-    PartWithStrength,
-    Place,
-    mean_over_tokens,
-    one_per_head,
-    register,
-    repeat_heads,
-    scaled,
-)
+from oversmooth.steering.methods.arrays import mean_over_tokens, one_per_head, repeat_heads, scaled
+from oversmooth.steering.methods.base import MethodWithStrength, Part, PartWithStrength, register
 from oversmooth.theory.radii import AttentionChange
 
 
@@ -35,9 +25,9 @@ class Centred(MethodWithStrength):
 
     strength: float = 1.0
 
-    place: ClassVar[Place] = "attention"
-    averages: ClassVar[bool] = True
-    why_no_fold: ClassVar[str] = "taking away the mean of the values over tokens"
+    place = "attention"
+    averages = True
+    why_no_fold = "taking away the mean of the values over tokens"
 
     def part(self, layer: AttentionLayer) -> Part:
         return _Centred(self, layer.heads, size=layer.heads)

@@ -6,22 +6,14 @@ The LayerNorm that the published layer ends with is left to the norms that the m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.steering.methods.base import (
-    MethodWithStrength,
-    Part,
-    Place,
-    check_number,
-    number_or_parameter,
-    register,
-    scaled,
-)
+from oversmooth.steering.methods.arrays import scaled
+from oversmooth.steering.methods.base import MethodWithStrength, Part, check_number, number_or_parameter, register
 
 
 @register
@@ -38,9 +30,9 @@ class ContraNorm(MethodWithStrength):
     strength: float = 0.1
     temperature: float = 1.0
 
-    place: ClassVar[Place] = "output"
-    averages: ClassVar[bool] = True
-    why_no_fold: ClassVar[str] = "comparing tokens with each other once more"
+    place = "output"
+    averages = True
+    why_no_fold = "comparing tokens with each other once more"
 
     def __post_init__(self) -> None:
         super().__post_init__()

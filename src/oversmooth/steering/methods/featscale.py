@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety import arguments
-from oversmooth.steering.methods.base import (
-    Method,
-    Part,
-    Place,
-    beside,
-    check_number,
-    mean_over_tokens,
-    number_or_parameter,
-    register,
-)
+from oversmooth.steering.methods.arrays import beside, mean_over_tokens
+from oversmooth.steering.methods.base import Method, Part, check_number, number_or_parameter, register
 
 
 @register
@@ -39,9 +30,9 @@ class FeatScale(Method):
     learned: bool = True
     as_published: bool = False
 
-    place: ClassVar[Place] = "output"
-    averages: ClassVar[bool] = True
-    why_no_fold: ClassVar[str] = "scaling the mean over tokens and the rest differently"
+    place = "output"
+    averages = True
+    why_no_fold = "scaling the mean over tokens and the rest differently"
 
     def __post_init__(self) -> None:
         check_number("low", self.low)

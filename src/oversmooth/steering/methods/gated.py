@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.steering.methods.base import Method, Part, Place, register
+from oversmooth.steering.methods.base import Method, Part, register
 
 
 @register
@@ -20,8 +19,8 @@ class GatedAttention(Method):
     where every gate is 1.
     """
 
-    place: ClassVar[Place] = "attention"
-    why_no_fold: ClassVar[str] = "a gate that depends on the token"
+    place = "attention"
+    why_no_fold = "a gate that depends on the token"
 
     def part(self, layer: AttentionLayer) -> Part:
         return _GatedAttention(layer.heads, layer.head_dim, layer.width)

@@ -7,14 +7,14 @@ averages against what it takes away.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.steering.methods.base import Method, Part, Place, register, repeat_heads
+from oversmooth.steering.methods.arrays import repeat_heads
+from oversmooth.steering.methods.base import Method, Part, register
 
 
 @register
@@ -22,8 +22,8 @@ from oversmooth.steering.methods.base import Method, Part, Place, register, repe
 class Inversion(Method):
     """Adds the high pass ``V − A V`` to what attention averages, both weighed token by token; learned, from nothing."""
 
-    place: ClassVar[Place] = "attention"
-    why_no_fold: ClassVar[str] = "weighing a token's own value against what attention mixes, token by token"
+    place = "attention"
+    why_no_fold = "weighing a token's own value against what attention mixes, token by token"
 
     def part(self, layer: AttentionLayer) -> Part:
         return _Inversion(layer.heads, layer.width)

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.steering.methods.base import (
-    MethodWithStrength,
-    Part,
-    PartWithStrength,
-    Place,
-    one_per_head,
-    register,
-    repeat_heads,
-    scaled,
-)
+from oversmooth.steering.methods.arrays import one_per_head, repeat_heads, scaled
+from oversmooth.steering.methods.base import MethodWithStrength, Part, PartWithStrength, register
 from oversmooth.theory.radii import AttentionChange
 
 
@@ -34,8 +25,8 @@ class Laplacian(MethodWithStrength):
 
     strength: float = 1.0
 
-    place: ClassVar[Place] = "attention"
-    why_no_fold: ClassVar[str] = "taking a token's own value away from what attention mixes"
+    place = "attention"
+    why_no_fold = "taking a token's own value away from what attention mixes"
 
     def part(self, layer: AttentionLayer) -> Part:
         return _Laplacian(self, layer.heads, size=layer.heads)

@@ -6,12 +6,11 @@ So later layers write less into a stream whose variance has grown with depth. It
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import nn
 
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
-from oversmooth.steering.methods.base import Method, Place, check_number, register
+from oversmooth.steering.methods.base import Method, check_number, register
 
 
 @register
@@ -25,8 +24,8 @@ class LayerNormScaling(Method):
 
     strength: float = 1.0
 
-    place: ClassVar[Place] = "norms"
-    why_no_fold: ClassVar[str] = ""
+    place = "norms"
+    why_no_fold = ""
 
     def __post_init__(self) -> None:
         check_number("strength", self.strength)

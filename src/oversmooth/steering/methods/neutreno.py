@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety import arguments
-from oversmooth.steering.methods.base import (
-    MethodWithStrength,
-    Part,
-    PartWithStrength,
-    Place,
-    one_per_head,
-    register,
-    repeat_heads,
-    scaled,
-)
+from oversmooth.steering.methods.arrays import one_per_head, repeat_heads, scaled
+from oversmooth.steering.methods.base import MethodWithStrength, Part, PartWithStrength, register
 from oversmooth.theory.radii import AttentionChange
 
 
@@ -37,9 +29,9 @@ class NeuTRENO(MethodWithStrength):
     strength: float = 0.6
     per: Literal["layer", "head"] = "layer"
 
-    place: ClassVar[Place] = "attention"
-    uses_first_values: ClassVar[bool] = True
-    why_no_fold: ClassVar[str] = "adding the first layer's values in later layers"
+    place = "attention"
+    uses_first_values = True
+    why_no_fold = "adding the first layer's values in later layers"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,8 +42,6 @@ class NeuTRENO(MethodWithStrength):
 
 
 class _NeuTRENO(PartWithStrength):
-    needs_first_values = True
-
     def forward(self, U: Tensor, V: Tensor, V0: Tensor, _mask: Tensor | None) -> Tensor:
         """U ``(..., n, heads, k)``; V and V⁰ ``(..., n, kv_heads, k)``."""
         return U + scaled(self.strength, repeat_heads(V0 - V, self.heads), 1)

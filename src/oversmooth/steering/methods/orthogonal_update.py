@@ -7,21 +7,13 @@ the way, such as dropout or a norm, comes after it. What the MLP adds is left as
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
-from oversmooth.steering.methods.base import (
-    MethodWithStrength,
-    Part,
-    Place,
-    check_number,
-    number_or_parameter,
-    register,
-    scaled,
-)
+from oversmooth.steering.methods.arrays import scaled
+from oversmooth.steering.methods.base import MethodWithStrength, Part, check_number, number_or_parameter, register
 
 
 @register
@@ -36,9 +28,9 @@ class OrthogonalUpdate(MethodWithStrength):
 
     strength: float = 1.0
 
-    place: ClassVar[Place] = "output"
-    uses_stream: ClassVar[bool] = True
-    why_no_fold: ClassVar[str] = "a projection along each token"
+    place = "output"
+    uses_stream = True
+    why_no_fold = "a projection along each token"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,8 +48,6 @@ class OrthogonalUpdate(MethodWithStrength):
 
 
 class _OrthogonalUpdate(Part):
-    needs_stream = True
-
     def __init__(self, method: OrthogonalUpdate) -> None:
         super().__init__()
         number_or_parameter(self, "strength", method.strength, 1, method.learned)

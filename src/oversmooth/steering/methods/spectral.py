@@ -18,7 +18,7 @@ from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.steering.methods import orthogonal
-from oversmooth.steering.methods.base import Method, Place, register
+from oversmooth.steering.methods.base import Method, register
 
 Mode = Literal["sharpen", "smooth"]
 # V of the general form is refused from this condition number on: float32 weights have lost half their digits there. Its
@@ -63,9 +63,9 @@ class Spectral(Method):
     seed: int = 0
     check_passes: bool = False
 
-    place: ClassVar[Place] = "weights"
+    place = "weights"
     renamed: ClassVar[dict[str, str]] = {"range": "interval", "verify": "check_passes"}
-    why_no_fold: ClassVar[str] = ""
+    why_no_fold = ""
 
     def __post_init__(self) -> None:
         arguments.choice(self.mode, "mode", ("sharpen", "smooth"))

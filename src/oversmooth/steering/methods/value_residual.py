@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.steering.methods.base import (
-    MethodWithStrength,
-    Part,
-    PartWithStrength,
-    Place,
-    one_per_head,
-    register,
-    scaled,
-)
+from oversmooth.steering.methods.arrays import one_per_head, scaled
+from oversmooth.steering.methods.base import MethodWithStrength, Part, PartWithStrength, register
 from oversmooth.theory.radii import AttentionChange
 
 
@@ -33,17 +25,15 @@ class ValueResidual(MethodWithStrength):
 
     strength: float = 0.5
 
-    place: ClassVar[Place] = "values"
-    uses_first_values: ClassVar[bool] = True
-    why_no_fold: ClassVar[str] = "adding the first layer's values in later layers"
+    place = "values"
+    uses_first_values = True
+    why_no_fold = "adding the first layer's values in later layers"
 
     def part(self, layer: AttentionLayer) -> Part:
         return _ValueResidual(self, layer.heads, size=1)
 
 
 class _ValueResidual(PartWithStrength):
-    needs_first_values = True
-
     def forward(self, V: Tensor, V0: Tensor) -> Tensor:
         """Both ``(..., n, kv_heads, k)``."""
         return V + scaled(self.strength, V0 - V)
