@@ -286,7 +286,7 @@ def check_same_as_unlooked(model, method, call, monkeypatch):
         assert a is None or torch.equal(a, b)
 
 
-by_method = pytest.mark.parametrize("method", some(METHODS, 3), ids=str)
+by_method = pytest.mark.parametrize("method", some(METHODS, 4), ids=str)
 
 
 @by_method
