@@ -59,7 +59,9 @@ def asked_to_leave(rank):
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    return two_processes.run(f"VARIANTS = {VARIANTS}\n" + _WORK, lambda: tmp_path_factory.mktemp("ranks"), "oversmooth_papers.engine.ranks")
+    return two_processes.run(
+        f"VARIANTS = {VARIANTS}\n" + _WORK, lambda: tmp_path_factory.mktemp("ranks"), "oversmooth_papers.engine.ranks"
+    )
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
