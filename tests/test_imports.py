@@ -10,7 +10,8 @@ import pytest
 STEPS = """
 import json, sys
 def loaded(*names):
-    print(json.dumps([name for name in sys.modules if name in names or "oversmooth" in names and name.startswith(names)]))
+    every = "oversmooth" in names
+    print(json.dumps([name for name in sys.modules if name in names or every and name.startswith("oversmooth")]))
 import oversmooth, oversmooth.metrics, oversmooth.theory
 loaded("transformers", "timm", "torchvision", "vl_convert", "typer", "rich", "pandas", "scipy", "oversmooth.theory.toy",
        "oversmooth.report")

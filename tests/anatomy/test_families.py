@@ -67,9 +67,9 @@ def test_a_torch_file_with_a_configuration(name, zipped, tmp_path):
 def test_the_heads_of_models_with_a_head_on_top(tmp_path):
     """Names on disk begin with the base model's there."""
     import transformers
-    from support.families import _GQA, randomise
+    from support.families import GQA, randomise
 
-    model = randomise(transformers.LlamaForCausalLM(transformers.LlamaConfig(**_GQA))).eval()
+    model = randomise(transformers.LlamaForCausalLM(transformers.LlamaConfig(**GQA))).eval()
     model.save_pretrained(tmp_path)
     assert locate(model).stack == locate(tmp_path).stack == "model.layers.*.self_attn"
     checks.same_anatomy(locate(model), locate(tmp_path))

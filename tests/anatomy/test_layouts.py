@@ -9,10 +9,7 @@ import torch
 import transformers
 from adversary.numbers import family_oracle
 from adversary.numbers.family_cases import CASES
-from support.families import _GQA as GQA
-from support.families import _SIZES as SIZES
-from support.families import _WORDS as WORDS
-from support.families import FAMILIES, HEADS, WIDTH, Family, randomise, run
+from support.families import FAMILIES, GQA, HEADS, SIZES, WIDTH, WORDS, Family, randomise, run
 from torch import nn
 
 from oversmooth import InputError

@@ -25,7 +25,7 @@ CELLS = [
 ]
 CELLS += [
     (check, name, method)
-    for name in some(usable(), 8)
+    for name in some(usable(), 12)
     for method in EVERYWHERE
     for check in CHECKS
     if name not in FULL and check not in ONLY_FULL and ONE_OF_THEM.get(check, method) == method
@@ -45,7 +45,7 @@ def test_what_is_refused_says_why(name, method):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "method",
-    some(["Spectral: sharpen", "NeuTRENO: learned by head", "FeatScale"], 2),
+    some(["Spectral: sharpen", "NeuTRENO: learned by head", "FeatScale"], 3),
 )
 def test_compiled(method):
     check_compile(COMPILED, method)

@@ -30,7 +30,8 @@ home = Path({folder!r})
 RECIPES = [replace(RECIPE, epochs=1, variant=variant) for variant in ("plain", "sharpen")]
 
 def one(folder):
-    return train(RECIPES[0], splits(), device="cpu", folder=folder, resume=True, watch=WatchSettings(monitor=5, save=0)).why
+    watch = WatchSettings(monitor=5, save=0)
+    return train(RECIPES[0], splits(), device="cpu", folder=folder, resume=True, watch=watch).why
 
 def table(folder):
     return fill(RECIPES, splits(), folder, "table2", Running(device="cpu")).why
