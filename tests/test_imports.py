@@ -15,6 +15,8 @@ def loaded(*names):
 import oversmooth, oversmooth.metrics, oversmooth.theory
 loaded("transformers", "timm", "torchvision", "vl_convert", "typer", "rich", "pandas", "scipy", "oversmooth.theory.toy",
        "oversmooth.report")
+import oversmooth.inputs
+loaded("PIL", "pyarrow", "transformers", "tokenizers")
 oversmooth.diagnose
 loaded("oversmooth", "oversmooth_papers")
 import oversmooth.monitor, oversmooth.integrations
@@ -26,8 +28,9 @@ loaded("transformers", "timm", "torchvision", "vl_convert")
 
 def test_importing_loads_no_more_than_it_needs():
     done = subprocess.run([sys.executable, "-c", STEPS], capture_output=True, text=True, check=True)
-    mathematics, diagnosing, watching, commands = map(json.loads, done.stdout.splitlines())
+    mathematics, inputs, diagnosing, watching, commands = map(json.loads, done.stdout.splitlines())
     assert mathematics == []  # torch alone
+    assert inputs == []  # nothing that reads pictures, tables or text
     # Neither steering nor what loads models, of which a module has no need, and nothing of the papers.
     assert len(diagnosing) <= 110
     assert not [name for name in diagnosing if name.startswith(("oversmooth_papers", "oversmooth.steering"))]
