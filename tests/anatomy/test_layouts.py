@@ -8,8 +8,8 @@ import pytest
 import torch
 import transformers
 from adversary.numbers import family_oracle
-from adversary.numbers.family_cases import CASES
-from support.families import FAMILIES, GQA, HEADS, SIZES, WIDTH, WORDS, Family, randomise, run
+from adversary.numbers.family_cases import CASES, REFUSED
+from support.families import FAMILIES, GQA, HEADS, SIZES, WIDTH, Family, run
 from torch import nn
 
 from oversmooth import InputError
@@ -82,23 +82,7 @@ def test_latent_attention_in_half_precision_is_multiplied_in_single():
 
 def test_a_gate_beside_the_queries(tmp_path):
     """Qwen3-Next: linear attention in other layers, and a gate that takes a share of every row."""
-    model = randomise(
-        transformers.Qwen3NextModel(
-            transformers.Qwen3NextConfig(
-                **GQA,
-                head_dim=8,
-                layer_types=["linear_attention", "full_attention"],
-                num_experts=2,
-                num_experts_per_tok=1,
-                moe_intermediate_size=16,
-                shared_expert_intermediate_size=16,
-                linear_num_value_heads=2,
-                linear_num_key_heads=2,
-                linear_key_head_dim=8,
-                linear_value_head_dim=8,
-            )
-        )
-    )
+    model = CASES["Qwen3-Next (linear, then full)"].make()
     model.save_pretrained(tmp_path)
     for found in (locate(model), locate(tmp_path)):
         (layer,) = found
@@ -183,45 +167,17 @@ def test_plain_models_have_no_factors():
 # Refused
 
 
-def _swin() -> nn.Module:
-    config = transformers.SwinConfig(
-        image_size=16, patch_size=2, embed_dim=16, depths=[2, 2], num_heads=[2, 2], window_size=2
-    )
-    return transformers.SwinModel(config)
+BUILD = {model.name: model.build for model in REFUSED}
+SAYS = {
+    "Swin": "not one sequence", "I-BERT": "quantized weights", "Gemma 3n": "several streams",
+    "Longformer": "values of their own",
+}  # fmt: skip
 
 
-def _gemma3n() -> nn.Module:
-    config = transformers.Gemma3nTextConfig(
-        **GQA,
-        head_dim=8,
-        layer_types=["sliding_attention", "full_attention"],
-        num_kv_shared_layers=0,
-        vocab_size_per_layer_input=64,
-        hidden_size_per_layer_input=8,
-        laurel_rank=4,
-        activation_sparsity_pattern=[0.0, 0.0],
-    )
-    return transformers.Gemma3nTextModel(config)
-
-
-REFUSED = {
-    "Swin": (_swin, "not one sequence"),
-    "I-BERT": (lambda: transformers.IBertModel(transformers.IBertConfig(**SIZES, **WORDS)), "quantized weights"),
-    "Gemma 3n": (_gemma3n, "several streams"),
-    "Longformer": (
-        lambda: transformers.LongformerModel(
-            transformers.LongformerConfig(**SIZES, **WORDS, attention_window=4, max_position_embeddings=32)
-        ),
-        "values of their own",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", BUILD)
 @pytest.mark.parametrize("how", ["live", "disk", "without a configuration"])
 def test_families_that_the_theory_does_not_describe(name, how, tmp_path):
-    build, says = REFUSED[name]
-    model = build()
+    model, says = BUILD[name](), SAYS[name]
     model.save_pretrained(tmp_path)
     if how == "without a configuration":
         (tmp_path / "config.json").unlink()
@@ -234,7 +190,7 @@ def test_families_that_the_theory_does_not_describe(name, how, tmp_path):
 
 def test_only_the_stack_that_is_looked_at_decides():
     """An encoder that is refused does not keep one from its decoder."""
-    encoder, decoder = _swin(), CASES["Phi"].make()
+    encoder, decoder = BUILD["Swin"](), CASES["Phi"].make()
     both = nn.ModuleDict({"encoder": encoder, "decoder": decoder})
     assert locate(both, stack="decoder").stack == "decoder.layers.*.self_attn"
     with pytest.raises(InputError, match="Swin"):
