@@ -65,10 +65,9 @@ def pytest_collection_finish():
 # What has long tests among few others, the longest first.
 LONGEST = (
     "test_kills.py", "test_realdata.py", "test_corpus.py", "test_commands.py", "test_train_commands.py",
-    "test_hub_ids.py", "test_statements.py", "test_training.py", "test_libraries.py", "test_ranks.py", "test_loop.py",
-    "test_demo.py", "test_tables.py", "test_trained_figures.py", "test_average.py", "test_page.py", "test_together.py",
-    "test_soak.py", "test_toy.py", "test_simulate.py", "test_hard_cases.py", "test_dominance.py", "test_stack.py",
-    "test_operators.py",
+    "test_statements.py", "test_training.py", "test_libraries.py", "test_ranks.py", "test_loop.py", "test_demo.py",
+    "test_tables.py", "test_trained_figures.py", "test_average.py", "test_page.py", "test_together.py", "test_soak.py",
+    "test_toy.py", "test_simulate.py", "test_hard_cases.py", "test_dominance.py", "test_stack.py", "test_operators.py",
 )  # fmt: skip
 _ORDER = {name: index for index, name in enumerate(LONGEST)}
 

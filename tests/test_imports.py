@@ -1,43 +1,41 @@
 """What importing costs: the promises about dependencies, each in a fresh interpreter."""
 
+import json
 import subprocess
 import sys
 
 import pytest
 
-HEAVY = ["transformers", "timm", "torchvision", "vl_convert", "typer", "rich", "pandas", "scipy"]
-HEAVY += ["oversmooth.theory.toy", "oversmooth.report"]
+# One interpreter, since importing torch takes its time: what each step may have loaded holds for those before it too.
+STEPS = """
+import json, sys
+def loaded(*names):
+    every = "oversmooth" in names
+    print(json.dumps([name for name in sys.modules if name in names or every and name.startswith("oversmooth")]))
+import oversmooth, oversmooth.metrics, oversmooth.theory
+loaded("transformers", "timm", "torchvision", "vl_convert", "typer", "rich", "pandas", "scipy", "oversmooth.theory.toy",
+       "oversmooth.report")
+import oversmooth.inputs
+loaded("PIL", "pyarrow", "transformers", "tokenizers")
+oversmooth.diagnose
+loaded("oversmooth", "oversmooth_papers")
+import oversmooth.monitor, oversmooth.integrations
+loaded("transformers", "lightning", "pytorch_lightning", "accelerate", "wandb", "tensorboard", "peft", "vl_convert")
+import oversmooth.cli
+loaded("transformers", "timm", "torchvision", "vl_convert")
+"""
 
 
-def test_the_mathematics_imports_torch_alone():
-    code = (
-        f"import oversmooth, oversmooth.metrics, oversmooth.theory, sys; print(sorted(set({HEAVY}) & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_watching_imports_no_trainer_and_no_logger():
-    libraries = {
-        "transformers",
-        "lightning",
-        "pytorch_lightning",
-        "accelerate",
-        "wandb",
-        "tensorboard",
-        "peft",
-        "vl_convert",
-    }
-    code = f"import oversmooth.monitor, oversmooth.integrations, sys; print(sorted({libraries} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_the_command_line_imports_no_model_library_and_no_chart_library_until_it_draws():
-    libraries = {"transformers", "timm", "torchvision", "vl_convert"}
-    code = f"import oversmooth.cli, sys; print(sorted({libraries} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+def test_importing_loads_no_more_than_it_needs():
+    done = subprocess.run([sys.executable, "-c", STEPS], capture_output=True, text=True, check=True)
+    mathematics, inputs, diagnosing, watching, commands = map(json.loads, done.stdout.splitlines())
+    assert mathematics == []  # torch alone
+    assert inputs == []  # nothing that reads pictures, tables or text
+    # Neither steering nor what loads models, of which a module has no need, and nothing of the papers.
+    assert len(diagnosing) <= 110
+    assert not [name for name in diagnosing if name.startswith(("oversmooth_papers", "oversmooth.steering"))]
+    assert watching == []  # no trainer and no logger
+    assert commands == []  # no model library, and no chart library until it draws
 
 
 @pytest.mark.parametrize(
@@ -66,11 +64,3 @@ def test_what_is_loaded_when_asked_for_is_listed_before():
 
     for name in oversmooth.__all__:
         assert getattr(oversmooth, name) is not None
-
-
-def test_diagnosing_a_module_loads_no_more_than_it_needs():
-    """Neither steering nor what loads models, of which a module has no need, and nothing of the papers."""
-    code = "import oversmooth, sys; oversmooth.diagnose; print(*[m for m in sys.modules if m.startswith('oversmooth')])"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert len(loaded) <= 110
-    assert not [name for name in loaded if name.startswith(("oversmooth_papers", "oversmooth.steering"))]

@@ -38,8 +38,8 @@ def stories():
 
 @pytest.fixture(scope="module")
 def seen(deit):
-    """Six images, with everything that is expensive."""
-    return diagnose(deit.model, deit.inputs(IMAGES, count=6), ranks=6, joined=1, depth=0)
+    """Six images, with ranks and the spectra of heads."""
+    return diagnose(deit.model, deit.inputs(IMAGES, count=6), ranks=6, joined=0, depth=0)
 
 
 @pytest.fixture(scope="module")

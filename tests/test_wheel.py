@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from safetensors.torch import save_file
+from support.nightly import some
 
 from oversmooth.demo import vits
 
@@ -25,7 +26,7 @@ import oversmooth
 from oversmooth.models import load
 for path in sys.argv[1:]:
     loaded = load(path)
-    diagnosis = oversmooth.diagnose(loaded.model, loaded.inputs(count=2), depth=0)
+    diagnosis = oversmooth.diagnose(loaded.model, loaded.inputs(count=1), depth=0, joined=0)
     print(loaded.name, len(diagnosis.layers) - 1)
 """
 
@@ -51,8 +52,9 @@ def test_commands_of_the_papers_name_their_package(arguments):
 
 
 def test_the_models_of_the_demo_are_loaded_and_diagnosed():
-    done = alone(LOADED, *map(vits.file_of, vits.NAMES))
-    assert done.stdout.split() == [word for variant in vits.NAMES for word in (variant, "12")], done.stderr
+    names = some(vits.NAMES, 3)
+    done = alone(LOADED, *map(vits.file_of, names))
+    assert done.stdout.split() == [word for variant in names for word in (variant, "12")], done.stderr
 
 
 def test_models_of_other_tasks_name_the_package_that_loads_them(tmp_path):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from support import language_example as language
+from support.nightly import some
 from support.train_example import RECIPE, blobs, splits, step_of
 from torch import nn
 
@@ -248,7 +249,7 @@ def test_too_little_memory_to_compare_is_told(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch, about functions it makes itself
-@pytest.mark.parametrize("variant", ["sharpen", "orthogonalupdate"])
+@pytest.mark.parametrize("variant", some(["sharpen", "orthogonalupdate"], 2))
 def test_really_compiled_code_passes(monkeypatch, variant):
     def made(code):
         return torch.compile(code, backend="aot_eager", dynamic=False) if isinstance(code, nn.Module) else code

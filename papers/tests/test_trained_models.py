@@ -43,10 +43,10 @@ def test_a_run_is_loaded_with_what_its_images_need(trained, tmp_path):
 
 def test_a_run_is_diagnosed_and_its_spectra_are_those_of_the_live_model(trained, tmp_path, monkeypatch, capsys):
     model, _, folder = trained
-    assert run(monkeypatch, "diagnose", folder, "--inputs", 2, "--json", tmp_path / "d.json") == 0
+    assert run(monkeypatch, "diagnose", folder, "--inputs", 2, "--depth", 0, "--json", tmp_path / "d.json") == 0
     capsys.readouterr()
     assert run(monkeypatch, "spectrum", folder / "model.safetensors", "--json", tmp_path / "s.json") == 0
-    live = shares(diagnose(model, models.load(str(folder)).inputs(count=2)))
+    live = shares(diagnose(model, models.load(str(folder)).inputs(count=2), depth=0))
     assert len(live) == RECIPE.shape.depth
     for name in ("d.json", "s.json"):
         assert shares(Diagnosis.load(tmp_path / name)) == pytest.approx(live, abs=1e-6)

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from support.families import FAMILIES, HEADS, WIDTH, pixels, randomise, text
-from support.sizes import GPT, GQA, SEQ2SEQ, SIZES, SOUND, WORDS, sound
+from support.families import FAMILIES, GQA, HEADS, SIZES, WIDTH, WORDS, pixels, randomise, text
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
@@ -21,7 +20,20 @@ from oversmooth.diagnosis.weights import diagnose_weights, layer_spectrum
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 
+GPT = dict(n_embd=WIDTH, n_layer=2, n_head=HEADS, n_positions=32, n_inner=48, **WORDS)
+SEQ2SEQ = {f"{part}_ffn_dim": 48 for part in ("encoder", "decoder")} | dict(
+    d_model=WIDTH, encoder_layers=2, decoder_layers=1, encoder_attention_heads=HEADS, decoder_attention_heads=2,
+    max_position_embeddings=32, decoder_start_token_id=1, **WORDS,
+)  # fmt: skip
+SOUND = dict(
+    **SIZES, conv_dim=(8, 8), conv_kernel=(4, 2), conv_stride=(4, 2), num_feat_extract_layers=2,
+    num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, layerdrop=0.0,
+)  # fmt: skip
 _STABLE = dict(**SOUND, do_stable_layer_norm=True, feat_extract_norm="layer")
+
+
+def sound() -> dict[str, Tensor]:
+    return {"input_values": torch.randn(2, 64, generator=torch.Generator().manual_seed(7))}
 
 
 def words() -> dict[str, Tensor]:

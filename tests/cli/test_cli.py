@@ -12,6 +12,7 @@ import sys
 import time
 
 import pytest
+from support.commands import run
 from support.report_example import example
 
 from oversmooth import cli
@@ -25,14 +26,6 @@ app_module = importlib.import_module("oversmooth.cli.app")  # the package has th
 
 SMALL = ["simulate", "--layers", "8", "--tokens", "6", "--width", "4"]
 SIGNATURE = {".png": b"\x89PNG", ".svg": b"<svg", ".pdf": b"%PDF", ".html": b"<!doctype html>", ".json": b"{"}
-
-
-def run(monkeypatch, *arguments):
-    """The exit code of the console script with these arguments."""
-    monkeypatch.setattr(sys, "argv", ["oversmooth", *map(str, arguments)])
-    with pytest.raises(SystemExit) as left:
-        cli.main()
-    return left.value.code or 0
 
 
 def test_the_default_shows_the_four_cases_side_by_side(monkeypatch, capsys):

@@ -1,6 +1,7 @@
 """A diagnosis from end to end: forms of inputs, padding, special and massive tokens, wrappers, precision, errors."""
 
 import copy
+import itertools
 import json
 import math
 from collections import UserDict
@@ -147,11 +148,12 @@ def window(model, tokens):
     return model
 
 
+PADDED = ("Llama", "GPT-2", "BERT", "Mistral", "Gemma 2", "OPT", "GPT-NeoX (parallel)")
+
+
 @pytest.mark.parametrize(
-    "name", some(["Llama", "GPT-2", "BERT", "Mistral", "Gemma 2", "OPT", "GPT-NeoX (parallel)"], 2)
+    ("name", "left", "attention"), some(itertools.product(PADDED, (False, True), ("sdpa", "eager")), 3)
 )
-@pytest.mark.parametrize("left", [False, True])
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_padding_changes_nothing(name, left, attention):
     if left and name == "BERT":
         pytest.skip("its positions are counted from the left")
@@ -469,7 +471,7 @@ def test_without_spectra(name):
 def test_the_same_twice_and_what_is_the_callers_is_left_alone():
     model, given = VIT.make(), VIT.inputs()
     kept, state = copy.deepcopy(given), torch.get_rng_state()
-    assert numbers(diagnose(model, given)) == numbers(diagnose(model, given))
+    assert numbers(diagnose(model, given, depth=2)) == numbers(diagnose(model, given, depth=2))
     assert given.keys() == kept.keys()
     assert all(torch.equal(given[k], kept[k]) for k in kept)
     assert torch.equal(torch.get_rng_state(), state)
@@ -565,7 +567,7 @@ class _Chain(nn.Module):
 def test_tokens_are_told_from_attention_weights_by_their_shape():
     torch.manual_seed(0)
     model, x = _Chain().eval(), torch.randn(2, 5, 8)
-    found = diagnose(model, x)
+    found = diagnose(model, x, depth=1)
     model(x)
     expected = [metrics.input_convergence(array).mean().item() for array in model.arrays]
     assert found.curve("hfc_lfc") == pytest.approx(expected, rel=1e-5)

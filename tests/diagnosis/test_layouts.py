@@ -87,7 +87,7 @@ def test_tokens_are_measured_along_the_right_axis(way):
     tokens = torch.randn(3, 7, D, generator=torch.Generator().manual_seed(1)) + 0.5
     x = tokens if model.model_first else tokens.transpose(0, 1).contiguous()
     before = model(x)
-    diagnosis = oversmooth.diagnose(model, x)
+    diagnosis = oversmooth.diagnose(model, x, depth=0)
     expected = [hfc_lfc(one) for one in streams(model, x)]
     assert [layer.tokens["hfc_lfc"] for layer in diagnosis.layers] == pytest.approx(expected, rel=1e-4)
     assert diagnosis.provenance["inputs"] == 3
@@ -122,7 +122,7 @@ def test_as_many_inputs_as_tokens(way):
         with pytest.raises(oversmooth.InputError, match="give another number of inputs"):
             oversmooth.diagnose(model, x)
         return
-    diagnosis = oversmooth.diagnose(model, x)
+    diagnosis = oversmooth.diagnose(model, x, depth=0)
     expected = [hfc_lfc(one) for one in streams(model, x)]
     assert [layer.tokens["hfc_lfc"] for layer in diagnosis.layers] == pytest.approx(expected, rel=1e-4)
 
@@ -149,7 +149,7 @@ def test_pictures_and_words_of_models_whose_encoder_takes_tokens_first():
         (nn.Embedding(11, D), torch.randint(11, (3, 7))),
     ):
         model = TokensFirst(begin).eval()
-        diagnosis = oversmooth.diagnose(model, x)
+        diagnosis = oversmooth.diagnose(model, x, depth=0)
         assert diagnosis.provenance["inputs"] == 3
         with torch.no_grad():
             last = model(x).transpose(0, 1)
@@ -233,7 +233,7 @@ def test_tokens_before_the_batch_that_nobody_tells_of(kind):
     for layer in model.layers:
         layer.batch_first = False
     expected = [hfc_lfc(one) for one in streams(model, x)]
-    for how in ({}, {"spectra": False}, {"spectra": False, "blocks": "layers.*"}):
+    for how in ({"depth": 0}, {"spectra": False}, {"spectra": False, "blocks": "layers.*"}):
         layers = oversmooth.diagnose(model, x, **how).layers
         assert [layer.tokens["hfc_lfc"] for layer in layers] == pytest.approx(expected, rel=1e-4)
     for how in ({"probe": x}, {"passing": True}):

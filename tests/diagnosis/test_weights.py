@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from support import family_checks as checks
 from support import timm_models
 from support.families import FAMILIES, HEADS, WIDTH, usable
+from support.nightly import some
 from support.oracles import normal, same_spectrum, weights
 
 from oversmooth import Diagnosis, InputError, Monitor, diagnose, steer
@@ -118,7 +119,7 @@ def test_half_precision_is_exact_once_stored(dtype):
     assert same_spectrum(values(found.joined["raw"]), torch.linalg.eigvals((W_V.double() @ W_O.double()).sum(0)), 1e-4)
 
 
-@pytest.mark.parametrize("name", [n for n in usable() if checks.has_config(n)])
+@pytest.mark.parametrize("name", some([n for n in usable() if checks.has_config(n)], 3))
 def test_from_disk_as_from_memory(name, tmp_path):
     model = FAMILIES[name].make()
     model.save_pretrained(tmp_path)
@@ -135,7 +136,7 @@ def test_from_disk_as_from_memory(name, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-@pytest.mark.parametrize("name", usable())
+@pytest.mark.parametrize("name", some(usable(), 3))
 def test_weights_decide_nothing_that_a_run_leaves_open(name):
     family = FAMILIES[name]
     model = family.make()

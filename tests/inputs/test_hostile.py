@@ -12,6 +12,7 @@ import pyarrow.parquet
 import pytest
 import torch
 from PIL import Image
+from support.fuzzing import Letters
 
 from oversmooth import InputError
 from oversmooth.inputs import arrays, parquet
@@ -21,24 +22,6 @@ from oversmooth.inputs.text import text_inputs
 
 STEPS = Preprocessing(size=(16, 24), note="")
 PLAIN = dict(images=np.zeros((3, 8, 8, 3), np.uint8))
-
-
-class Letters:
-    """A tokenizer of letters, as far as it is asked."""
-
-    is_fast, pad_token_id, eos_token_id, all_special_ids = True, 0, 0, ()
-
-    def num_special_tokens_to_add(self):
-        return 0
-
-    def __len__(self):
-        return 128
-
-    def __call__(self, text, *, max_length, **_):
-        pieces = [text[i : i + max_length] for i in range(0, len(text), max_length)]
-        ids = [[ord(letter) % 128 for letter in piece] for piece in pieces]
-        zeros = [[0] * len(piece) for piece in pieces]
-        return {"input_ids": ids, "special_tokens_mask": zeros, "attention_mask": [[1] * len(p) for p in pieces]}
 
 
 def images(file, **settings):

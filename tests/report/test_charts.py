@@ -10,7 +10,7 @@ import pytest
 import vl_convert
 from hypothesis import given
 from hypothesis import strategies as st
-from support.report_example import example, held
+from support.report_example import example, held, rows_of
 
 from oversmooth.report import figures, page, shell
 from oversmooth.report.charts import base as charts
@@ -56,17 +56,6 @@ def norms():
 
 def drawn(text):
     return held(text, "drawn")
-
-
-def rows_of(spec):
-    """All rows of data in a description."""
-    if isinstance(spec, list):
-        return [row for part in spec for row in rows_of(part)]
-    if not isinstance(spec, dict):
-        return []
-    if "values" in spec and "mark" not in spec:
-        return [row for row in spec["values"] if isinstance(row, dict)]
-    return [row for part in spec.values() for row in rows_of(part)]
 
 
 def marks_of(spec):

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from support.report_example import example
+from support.report_example import example, rows_of
 
 import oversmooth
 from oversmooth import InputError, compare
@@ -14,15 +14,6 @@ from oversmooth.report import figures
 @pytest.fixture(scope="module")
 def two():
     return [example("<one>", layers=2, heads=1, head_dim=2), example("other", layers=3, heads=1, head_dim=2, seed=1)]
-
-
-def rows_of(spec):
-    if isinstance(spec, list):
-        return [row for part in spec for row in rows_of(part)]
-    if not isinstance(spec, dict):
-        return []
-    rows = spec.get("values") or []
-    return rows if rows and isinstance(rows[0], dict) else rows_of(list(spec.values()))
 
 
 @pytest.mark.parametrize("name", ["hfc_lfc", "cos", "effective_rank"])

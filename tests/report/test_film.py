@@ -120,8 +120,7 @@ def test_bad_input_gets_one_sentence(tmp_path):
         film.figures([run("a", 1.0)], tmp_path / "a.png", "rank")
 
 
-@pytest.mark.browser
-@pytest.mark.skipif(browser.executable() is None, reason="no Chromium")
+@browser.needed
 @pytest.mark.parametrize(("width", "dark"), some([(390, False), (1280, True), (1280, False)], 3))
 def test_it_plays_in_a_browser(width, dark, tmp_path):
     film.save([run("plain", 1.0), run("steered", 0.1)], tmp_path / "film.html")

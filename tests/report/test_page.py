@@ -143,16 +143,6 @@ def test_a_page_is_written_whole_or_not_at_all(small, tmp_path):
     assert (tmp_path / "new" / "deep" / "page.html").is_file()
 
 
-needs_browser = pytest.mark.skipif(browser.executable() is None, reason="no Chromium; set OVERSMOOTH_CHROMIUM to one")
-READY = "[...document.querySelectorAll('.chart[id]')].every((chart) => chart.dataset.ready)"
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory):
-    with browser.browser(tmp_path_factory.mktemp("profile")) as started:
-        yield started
-
-
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     """One of BERT-base's size, one with everything that is awkward, one with six models."""
@@ -182,7 +172,7 @@ def pages(tmp_path_factory):
 def opened(chromium, pages, name, **settings):
     path = pages["folder"] / f"{name}.html"
     chromium.open(path, **settings)
-    chromium.wait(READY)
+    chromium.wait(browser.READY)
     return path
 
 
@@ -202,8 +192,7 @@ def quiet(chromium, path):
     assert outside == [path.as_uri()]
 
 
-@needs_browser
-@pytest.mark.browser
+@browser.needed
 @pytest.mark.parametrize("name", some(["awkward", "bert", "six"], 2))
 def test_a_page_of_its_own_on_a_phone(chromium, pages, name):
     path = opened(chromium, pages, name, width=360, height=740, touch=True)
@@ -215,8 +204,7 @@ def test_a_page_of_its_own_on_a_phone(chromium, pages, name):
     quiet(chromium, path)
 
 
-@needs_browser
-@pytest.mark.browser
+@browser.needed
 def test_the_tooltip_shows_the_number_in_the_json(chromium, pages):
     path = opened(chromium, pages, "bert")
     depth = 5
@@ -236,8 +224,7 @@ def test_the_tooltip_shows_the_number_in_the_json(chromium, pages):
     quiet(chromium, path)
 
 
-@needs_browser
-@pytest.mark.browser
+@browser.needed
 def test_accuracies_are_drawn(chromium, pages):
     path = opened(chromium, pages, "three", width=360, height=740)
     assert chromium.run("document.documentElement.scrollWidth") <= 360
@@ -247,8 +234,7 @@ def test_accuracies_are_drawn(chromium, pages):
     quiet(chromium, path)
 
 
-@needs_browser
-@pytest.mark.browser
+@browser.needed
 def test_choosing_a_layer_and_a_head(chromium, pages):
     path = opened(chromium, pages, "bert")
     drawing = "document.querySelector('#chart-plane svg')?.outerHTML"
@@ -276,8 +262,7 @@ def test_choosing_a_layer_and_a_head(chromium, pages):
     quiet(chromium, path)
 
 
-@needs_browser
-@pytest.mark.browser
+@browser.needed
 def test_choosing_a_model_and_leaving_out_massive_tokens(chromium, pages):
     path = opened(chromium, pages, "six")
     for model in (5, 4, 0, 3):
@@ -285,12 +270,11 @@ def test_choosing_a_model_and_leaving_out_massive_tokens(chromium, pages):
             for (const chart of document.querySelectorAll('.chart[id]')) delete chart.dataset.ready;
             document.getElementById('without-massive').click();
             model.dispatchEvent(new Event('change')); }}""")
-        chromium.wait(READY)
+        chromium.wait(browser.READY)
     quiet(chromium, path)
 
 
-@needs_browser
-@pytest.mark.browser
+@browser.needed
 def test_dark_mode_recolours_page_and_charts(chromium, pages):
     opened(chromium, pages, "six")
     colours = """[getComputedStyle(document.body).backgroundColor,
@@ -303,8 +287,7 @@ def test_dark_mode_recolours_page_and_charts(chromium, pages):
     chromium.dark(False)
 
 
-@needs_browser
-@pytest.mark.browser
+@browser.needed
 def test_the_download_is_the_diagnosis(chromium, pages, tmp_path):
     opened(chromium, pages, "bert")
     chromium.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
@@ -315,8 +298,7 @@ def test_the_download_is_the_diagnosis(chromium, pages, tmp_path):
     assert chromium.complaints() == []
 
 
-@needs_browser
-@pytest.mark.browser
+@browser.needed
 def test_every_chart_answers_the_mouse(chromium, pages):
     path = opened(chromium, pages, "bert")
     layer = pages["bert"].layers[4]

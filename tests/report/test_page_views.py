@@ -12,17 +12,7 @@ from support.report_example import example, one_input
 from oversmooth.report import film, page, simulation
 from oversmooth.theory.toy import PRESETS, with_options
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(browser.executable() is None, reason="no Chromium; set OVERSMOOTH_CHROMIUM to one"),
-]
-READY = "[...document.querySelectorAll('.chart[id]')].every((chart) => chart.dataset.ready)"
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory):
-    with browser.browser(tmp_path_factory.mktemp("profile")) as started:
-        yield started
+pytestmark = browser.MARKS
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +49,7 @@ def pages(tmp_path_factory, found):
 
 def opened(chromium, path, **settings):
     chromium.open(path, **settings)
-    chromium.wait(READY)
+    chromium.wait(browser.READY)
 
 
 def again(chromium, action):
@@ -95,7 +85,7 @@ def test_a_view_can_be_sent(chromium, pages):
     opened(chromium, path)
     wanted = "models=0&rank=stable+rank&massive=without&model=2&layer=3&head=1&variant=folded&depth=1&token=4"
     again(chromium, f"location.hash = {json.dumps(wanted)}")
-    chromium.wait(READY)
+    chromium.wait(browser.READY)
     chromium.wait("document.getElementById('chart-plane').dataset.shown === '2/3/1/folded'")
     assert lines(chromium, "alike") == 1
     assert chromium.run("document.getElementById('option-rank').value") == "stable rank"

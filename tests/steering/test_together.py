@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from support.families import _GQA, FAMILIES, randomise, run, tensors
+from support.families import FAMILIES, GQA, randomise, run, tensors
 from support.nightly import nightly, some
 
 from oversmooth import steer
@@ -44,7 +44,7 @@ def test_generating_with_a_cache_gives_what_generating_without_does(method):
     import transformers
 
     torch.manual_seed(0)
-    model = randomise(transformers.LlamaForCausalLM(transformers.LlamaConfig(**_GQA))).eval()
+    model = randomise(transformers.LlamaForCausalLM(transformers.LlamaConfig(**GQA))).eval()
     steer(model, method)
     ids = torch.randint(5, 60, (2, 6))
     settings = dict(max_new_tokens=8, do_sample=False, pad_token_id=0, attention_mask=torch.ones_like(ids))

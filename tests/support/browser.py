@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import websocket
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -21,6 +22,20 @@ PATIENCE = 300.0
 
 def executable() -> str | None:
     return os.environ.get("OVERSMOOTH_CHROMIUM") or next((p for n in NAMES if (p := shutil.which(n))), None)
+
+
+READY = "[...document.querySelectorAll('.chart[id]')].every((chart) => chart.dataset.ready)"
+MARKS = [
+    pytest.mark.browser,
+    pytest.mark.skipif(executable() is None, reason="no Chromium; set OVERSMOOTH_CHROMIUM to one"),
+]
+
+
+def needed(test: Any) -> Any:
+    """A test that opens pages."""
+    for mark in MARKS:
+        test = mark(test)
+    return test
 
 
 class Browser:

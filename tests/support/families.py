@@ -348,17 +348,17 @@ def _encoder(**settings: Any) -> nn.Module:
 
 # Families
 
-_SIZES = dict(hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS, intermediate_size=48)
-_WORDS = dict(vocab_size=64, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+SIZES = dict(hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS, intermediate_size=48)
+WORDS = dict(vocab_size=64, bos_token_id=1, eos_token_id=2, pad_token_id=0)
 _PICTURE = dict(image_size=12, patch_size=4)
-_GQA = dict(**_SIZES, **_WORDS, num_key_value_heads=2)
+GQA = dict(**SIZES, **WORDS, num_key_value_heads=2)
 _OPT_SIZES = dict(
-    **{name: value for name, value in _SIZES.items() if name != "intermediate_size"},
-    **_WORDS, ffn_dim=48, word_embed_proj_dim=WIDTH, max_position_embeddings=32,
+    **{name: value for name, value in SIZES.items() if name != "intermediate_size"},
+    **WORDS, ffn_dim=48, word_embed_proj_dim=WIDTH, max_position_embeddings=32,
 )  # fmt: skip
 _WHISPER_SIZES = dict(
     d_model=WIDTH, encoder_layers=LAYERS, decoder_layers=1, encoder_attention_heads=HEADS, decoder_attention_heads=2,
-    encoder_ffn_dim=48, decoder_ffn_dim=48, decoder_start_token_id=1, **_WORDS,
+    encoder_ffn_dim=48, decoder_ffn_dim=48, decoder_start_token_id=1, **WORDS,
 )  # fmt: skip
 
 
@@ -412,7 +412,7 @@ _ALBERT = dict(
     given=text, block="encoder.albert_layer_groups.{}.albert_layers.0", value="attention.value",
     output="attention.dense", after="attention.LayerNorm", last="full_layer_layer_norm", norm="post",
 )  # fmt: skip
-_ALBERT_SIZES = dict(**_SIZES, **_WORDS, embedding_size=16)
+_ALBERT_SIZES = dict(**SIZES, **WORDS, embedding_size=16)
 LLAMA = dict(
     given=text, block="layers.{}", value="self_attn.v_proj", output="self_attn.o_proj", causal=True, kind="rms",
     reader="post_attention_layernorm", kv_heads=2, massive="embed_tokens.weight",
@@ -442,8 +442,8 @@ _TOY = dict(
 )  # fmt: skip
 
 _ALL = [
-    described("ViT", hf("ViT", **_SIZES, **_PICTURE), **_VIT, massive="embeddings.cls_token"),
-    described("DeiT", hf("DeiT", **_SIZES, **_PICTURE), **_VIT),
+    described("ViT", hf("ViT", **SIZES, **_PICTURE), **_VIT, massive="embeddings.cls_token"),
+    described("DeiT", hf("DeiT", **SIZES, **_PICTURE), **_VIT),
     described(
         "DINOv2",
         hf("Dinov2", hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=4, **_PICTURE, drop_path_rate=0.3),
@@ -457,15 +457,15 @@ _ALL = [
     ),
     described(
         "CLIP (vision)",
-        hf("CLIPVision", **_SIZES, **_PICTURE),
+        hf("CLIPVision", **SIZES, **_PICTURE),
         pixels,
         _renamed("encoder.layers.{}", "vision_model.encoder.layers.{}"),
         "self_attn.v_proj",
         "self_attn.out_proj",
         reader="layer_norm2",
     ),
-    described("BERT", hf("Bert", **_SIZES, **_WORDS), **_BERT),
-    described("RoBERTa", hf("Roberta", **_SIZES, **_WORDS), **_BERT),
+    described("BERT", hf("Bert", **SIZES, **WORDS), **_BERT),
+    described("RoBERTa", hf("Roberta", **SIZES, **WORDS), **_BERT),
     described("ALBERT", hf("Albert", **_ALBERT_SIZES | dict(num_hidden_layers=12)), **_ALBERT, runs=(0,) * 12),
     described(
         "ALBERT (2 groups)",
@@ -486,7 +486,7 @@ _ALL = [
     ),
     described(
         "ModernBERT",
-        hf("ModernBert", **_SIZES, **_WORDS, cls_token_id=1, sep_token_id=2, local_attention=4),
+        hf("ModernBert", **SIZES, **WORDS, cls_token_id=1, sep_token_id=2, local_attention=4),
         *(text, "layers.{}", "attn.Wqkv", "attn.Wo"),
         reader="mlp_norm",
         packing="stacked",
@@ -494,7 +494,7 @@ _ALL = [
     ),
     described(
         "GPT-2",
-        hf("GPT2", n_embd=WIDTH, n_layer=2, n_head=4, n_positions=32, **_WORDS),
+        hf("GPT2", n_embd=WIDTH, n_layer=2, n_head=4, n_positions=32, **WORDS),
         *(text, "h.{}", "attn.c_attn", "attn.c_proj"),
         reader="ln_2",
         packing="conv",
@@ -503,13 +503,13 @@ _ALL = [
     ),
     described(
         "GPT-NeoX (parallel)",
-        hf("GPTNeoX", **_SIZES, **_WORDS, use_parallel_residual=True),
+        hf("GPTNeoX", **SIZES, **WORDS, use_parallel_residual=True),
         **_NEOX,
         beside=(("mlp", 1.0),),
     ),
     described(
         "GPT-NeoX (one after another)",
-        hf("GPTNeoX", **_SIZES, **_WORDS, use_parallel_residual=False),
+        hf("GPTNeoX", **SIZES, **WORDS, use_parallel_residual=False),
         **_NEOX,
         reader="post_attention_layernorm",
     ),
@@ -522,13 +522,13 @@ _ALL = [
         after="self_attn_layer_norm",
         last="final_layer_norm",
     ),
-    described("Llama", hf("Llama", **_GQA), **LLAMA),
-    described("Mistral", hf("Mistral", **_GQA, sliding_window=4), **LLAMA),
-    described("Qwen3", hf("Qwen3", **_GQA, head_dim=12), **LLAMA, head_dim=12),
-    described("Gemma 2", hf("Gemma2", **_GQA, head_dim=12, sliding_window=4, attn_implementation="eager"), **_GEMMA),
-    described("Gemma 3", hf("Gemma3Text", **_GQA, head_dim=12, sliding_window=4), **_GEMMA),
-    described("SmolLM3", hf("SmolLM3", **_GQA), **LLAMA),
-    described("Phi-3", hf("Phi3", **_GQA), **LLAMA | dict(value="self_attn.qkv_proj"), packing="stacked"),
+    described("Llama", hf("Llama", **GQA), **LLAMA),
+    described("Mistral", hf("Mistral", **GQA, sliding_window=4), **LLAMA),
+    described("Qwen3", hf("Qwen3", **GQA, head_dim=12), **LLAMA, head_dim=12),
+    described("Gemma 2", hf("Gemma2", **GQA, head_dim=12, sliding_window=4, attn_implementation="eager"), **_GEMMA),
+    described("Gemma 3", hf("Gemma3Text", **GQA, head_dim=12, sliding_window=4), **_GEMMA),
+    described("SmolLM3", hf("SmolLM3", **GQA), **LLAMA),
+    described("Phi-3", hf("Phi3", **GQA), **LLAMA | dict(value="self_attn.qkv_proj"), packing="stacked"),
     described(
         "Whisper (encoder)",
         hf("Whisper", **_WHISPER_SIZES, max_source_positions=TOKENS, num_mel_bins=8),

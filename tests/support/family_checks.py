@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from adversary.numbers.family_cases import CASES
+from adversary.numbers.family_columns import same_layer
 from adversary.numbers.family_oracle import Passage, passages, stream
 from adversary.numbers.family_oracle import metrics as slow_metrics
 from support.families import FAMILIES, HEADS, WIDTH, Family, run, tensors
@@ -62,21 +64,27 @@ def check_located(name: str) -> None:
 
 def check_weights(name: str) -> None:
     """``Σ_h A_h (x W_V^h + b_V^h) W_O^h + b_O`` is what attention returned and, scaled, what was added."""
-    family = FAMILIES[name]
-    for layer, passage in zip(locate(family.make(torch.float64)), passages(name), strict=True):
-        values = passage.heard["in:" + family.value][:, None] @ layer.W_V
-        if layer.value_bias is not None:
-            values = values + layer.value_bias[:, None]
-        offset = 0.0 if layer.output_bias is None else layer.output_bias
-        out = ((passage.A @ values) @ layer.raw_W_O).sum(1) + offset
-        for i, keep in enumerate(family.rows()):
-            near(out[i][keep], passage.heard["out:" + family.output][i][keep], f"{layer}: attention's output", 1e-6)
-        if layer.layer_scale is not None:
+    case = CASES[name]
+    found = locate(case.make(torch.float64), **case.settings)
+    for layer, passage in zip(found, passages(name), strict=True):
+        assert (layer.kv_heads, layer.head_dim) == (case.kv_heads, case.head_dim)
+        same_layer(case, layer, passage)
+        x = passage.heard["in:" + case.value].double()
+        values = layer.values(x)
+        if not layer.values_normed:
+            bias = 0.0 if layer.value_bias is None else layer.value_bias[:, None]
+            near(values, x[:, None] @ layer.raw_W_V + bias, f"{layer}: its values", 1e-6)
+        if case.mix is not None and not layer.values_normed:
+            continue  # a gate on what attention gives
+        out = ((passage.A @ values) @ layer.raw_W_O).sum(1)
+        out = out if layer.output_bias is None else out + layer.output_bias
+        for i, keep in enumerate(case.rows()):
+            near(out[i][keep], passage.heard["out:" + case.output][i][keep], f"{layer}: attention's output", 1e-6)
+        if layer.layer_scale is not None and case.branch:
             scale = layer.weights.read(layer.layer_scale)
-            near(layer.W_O, layer.raw_W_O * scale, f"{layer}: W_O with its scale", 1e-12)
-            near(out * scale, passage.heard["out:" + family.branch], f"{layer}: what is added", 1e-6)
-        if layer.norm is not None:
-            check_norm(family, layer, passage)
+            near(out * scale, passage.heard["out:" + case.branch], f"{layer}: what is added", 1e-6)
+        if layer.norm is not None and name in FAMILIES:
+            check_norm(case, layer, passage)
 
 
 def check_norm(family: Family, layer: Any, passage: Passage) -> None:
@@ -89,20 +97,26 @@ def check_norm(family: Family, layer: Any, passage: Passage) -> None:
     near(z, passage.heard["in:" + family.value if pre else "out:" + family.after], f"{layer}: its norm", 1e-3)
 
 
-FIELDS = ("block", "heads", "kv_heads", "head_dim", "width", "causal", "norm_position", "has_bias", "layer_scale")
+FIELDS = ("heads", "kv_heads", "head_dim", "width", "has_bias", "keep", "feed", "values_normed", "leak")
+NORM_NOT_SAID = ("BLIP (vision)", "InternVL (vision)")
+"""Families whose checkpoints do not say where attention's norm stands."""
 
 
 def same_anatomy(live: Anatomy, disk: Anatomy) -> None:
     """The same layers with the same weights; names on disk may be another version's."""
     assert len(live) == len(disk), f"{len(disk)} layers on disk"
     for a, b in zip(live, disk, strict=True):
+        assert bool(a.causal) == bool(b.causal), f"{a}: causal"  # encoders: False, or not said
+        for each in ("block", "layer_scale"):  # libraries rename modules between memory and disk
+            assert (getattr(a, each) is None) == (getattr(b, each) is None), f"{a}: {each}"
         for each in FIELDS:
-            if each in ("block", "layer_scale"):  # libraries rename modules between memory and disk
-                assert (getattr(a, each) is None) == (getattr(b, each) is None), f"{a}: {each}"
-                continue
             assert getattr(a, each) == getattr(b, each), f"{a}: {each} is {getattr(b, each)} on disk"
-        for each in ("W_V", "W_O", "value_bias", "output_bias"):
+        for each in ("factor", "W_V", "W_O", "value_bias", "output_bias"):
             _equal(getattr(a, each), getattr(b, each), f"{a}: {each}")
+        assert a.layout.packing == b.layout.packing, f"{a}: packing"
+        if b.norm_position == "unknown":
+            continue
+        assert a.norm_position == b.norm_position, f"{a}: the norm is {b.norm_position} on disk"
         assert (a.norm is None) == (b.norm is None), f"{a}: norm"
         if a.norm is not None and b.norm is not None:
             assert (a.norm.kind, a.norm.offset) == (b.norm.kind, b.norm.offset), f"{a}: kind of norm"
@@ -110,30 +124,33 @@ def same_anatomy(live: Anatomy, disk: Anatomy) -> None:
             _equal(a.norm.beta, b.norm.beta, f"{a}: beta")
 
 
-def _equal(a: Tensor | None, b: Tensor | None, what: str) -> None:
+def _equal(a: Tensor | float | None, b: Tensor | float | None, what: str) -> None:
     assert (a is None) == (b is None), f"{what} is missing in one"
-    if a is not None and b is not None:
+    if isinstance(a, float):
+        assert a == float(b), f"{what} differs"
+    elif a is not None and b is not None:
         assert a.dtype == b.dtype, f"{what}: {a.dtype} and {b.dtype}"
         assert torch.equal(a, b), f"{what} differs"
 
 
 def has_config(name: str) -> bool:
-    return FAMILIES[name].library == "transformers"
+    return CASES[name].library == "transformers"
 
 
 def check_disk(name: str) -> None:
     """What anatomy finds in a live model it finds in its checkpoint; without a configuration if told heads and norm."""
-    family = FAMILIES[name]
-    model = family.make()
+    case = CASES[name]
+    model = case.make()
     with tempfile.TemporaryDirectory() as folder:
         if has_config(name):
             model.save_pretrained(folder)
-            same_anatomy(locate(model), locate(folder))
+            disk = locate(folder, **case.settings)
         else:
             file = Path(folder) / "weights.pt"
             torch.save(model.state_dict(), file)
-            disk = locate(file, heads=HEADS, norm=family.norm)
-            same_anatomy(locate(model), disk)
+            disk = locate(file, heads=HEADS, norm=case.norm)
+        same_anatomy(locate(model, **case.settings), disk)
+        assert any(layer.norm_position == "unknown" for layer in disk) == (name in NORM_NOT_SAID), "where norms stand"
 
 
 def observed(model: nn.Module, given: Any, mask: Tensor | None, seed: int | None = None) -> Any:

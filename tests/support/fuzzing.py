@@ -15,6 +15,7 @@ import pyarrow.parquet
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from PIL import Image
+from support.nightly import NIGHTLY
 
 from oversmooth import InputError
 
@@ -37,9 +38,27 @@ ODD = st.sampled_from(
 PIXELS = np.arange(4 * 4 * 4 * 3, dtype=np.uint8).reshape(4, 4, 4, 3)
 
 
+class Letters:
+    """A tokenizer of letters, as far as it is asked."""
+
+    is_fast, pad_token_id, eos_token_id, all_special_ids = True, 0, 0, ()
+
+    def num_special_tokens_to_add(self):
+        return 0
+
+    def __len__(self):
+        return 128
+
+    def __call__(self, text, *, max_length, **_):
+        pieces = [text[i : i + max_length] for i in range(0, len(text), max_length)]
+        ids = [[ord(letter) % 128 for letter in piece] for piece in pieces]
+        zeros = [[0] * len(piece) for piece in pieces]
+        return {"input_ids": ids, "special_tokens_mask": zeros, "attention_mask": [[1] * len(p) for p in pieces]}
+
+
 def fuzz(few=25):
     return settings(
-        max_examples=EXAMPLES or few,
+        max_examples=EXAMPLES or (few if NIGHTLY else few // 2),
         derandomize=not EXAMPLES,
         deadline=None,
         database=None,
@@ -99,7 +118,7 @@ def held(call, *arguments, **settings):
             return call(*arguments, **settings)
     except InputError as error:
         said = str(error)
-    assert " ()" not in said
+    assert " ()" not in said.replace("is ()", "")  # a reason that is empty, and no value that is
     assert len(said) < 300
     return None
 

@@ -107,6 +107,17 @@ def held(text: str, part: str) -> Any:
     return json.loads(zlib.decompress(base64.b64decode(found), -zlib.MAX_WBITS))
 
 
+def rows_of(spec: Any) -> list[dict[str, Any]]:
+    """All rows of data in a chart's description."""
+    if isinstance(spec, list):
+        return [row for part in spec for row in rows_of(part)]
+    if not isinstance(spec, dict):
+        return []
+    if "values" in spec and "mark" not in spec:
+        return [row for row in spec["values"] if isinstance(row, dict)]
+    return [row for part in spec.values() for row in rows_of(part)]
+
+
 def one_input(draw: numpy.random.Generator, layers: int, heads: int, grid: tuple[int, int] | None = (3, 4)) -> OneInput:
     """A class token and a few patches that grow alike; words where there is no grid."""
     groups = 13 if grid else 9

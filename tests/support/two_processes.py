@@ -33,6 +33,7 @@ import os, signal, sys
 sys.path[:0] = {tests!r}
 from pathlib import Path
 import torch
+import torch._dynamo  # what the first step would import, in every child
 from {ranks} import Ranks, joined
 folder, cpu = Path({folder!r}), torch.device("cpu")
 """

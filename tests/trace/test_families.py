@@ -21,7 +21,7 @@ def sampled(names, every):
     return [name if NIGHTLY or name != "ALBERT" else "ALBERT (2 groups)" for name in some(names, every)]
 
 
-EVERY = pytest.mark.parametrize("name", sampled(usable(), 6))
+EVERY = pytest.mark.parametrize("name", sampled(usable(), 9))
 SOME = pytest.mark.parametrize("name", sampled(usable(), 12))
 
 

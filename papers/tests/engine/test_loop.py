@@ -63,9 +63,9 @@ def test_a_run_leaves_a_log_a_model_and_no_checkpoint(whole):
 
 
 def test_it_learns():
-    recipe = plain(epochs=20, lr=3e-3)
+    recipe = plain(epochs=14, lr=3e-3)
     result = train(recipe, splits(160), device="cpu", watch=WatchSettings(monitor=0, evaluate=0))
-    assert result.accuracy > 0.6  # chance is 0.25; 0.83 to 1 over seeds
+    assert result.accuracy > 0.6  # chance is 0.25; 0.7 to 0.9 over seeds
     assert result.epochs[-1]["loss"] < result.epochs[0]["loss"]
 
 

@@ -59,7 +59,7 @@ def outcome(result):
     return [row["loss"] for row in result.epochs], result.smoothing
 
 
-@pytest.mark.parametrize("name", some(TASKS, 2))
+@pytest.mark.parametrize("name", some(TASKS, 3))
 def test_bit_for_bit(name):
     make, steered = TASKS[name]
     plain = loop.train(make(), device="cpu", watch=NEVER)

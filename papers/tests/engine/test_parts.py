@@ -36,7 +36,7 @@ def assert_same(ours, theirs):
     assert all(torch.equal(ours[0][name], value) for name, value in theirs[0].items())
 
 
-@pytest.mark.parametrize("name", some(CASES, 2))
+@pytest.mark.parametrize("name", some(CASES, 3))
 def test_a_second_seed_is_what_it_is_alone(name):
     task, recipe, data, watcher = CASES[name]
     data, reuse = data(), Reuse()
@@ -57,7 +57,7 @@ STRENGTHS = {
 }
 
 
-@pytest.mark.parametrize("name", some(STRENGTHS, 2))
+@pytest.mark.parametrize("name", some(STRENGTHS, 3))
 @pytest.mark.parametrize("ramp", [0.0, 0.5])
 def test_another_strength_is_what_it_is_alone(name, ramp, tmp_path):
     """Figures, weights and the file that is written, which says the strength."""

@@ -11,6 +11,7 @@ from support.train_example import LEFT
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine.ranks import Ranks
 
+VARIANTS = some(["sharpen", "plain"], 2)
 _WORK = """
 from dataclasses import replace
 from oversmooth_papers.engine import loop
@@ -32,7 +33,7 @@ def gradients(variant, ranks):
     return found
 
 def work(ranks, name):
-    torch.save({v: gradients(v, ranks) for v in ("plain", "sharpen")}, folder / f"{name}.pt")
+    torch.save({v: gradients(v, ranks) for v in VARIANTS}, folder / f"{name}.pt")
     watch = loop.WatchSettings(evaluate=2, save=0)
     train(RECIPE, splits(), device="cpu", folder=folder / name.rstrip("01"), watch=watch)
     rising = replace(RECIPE, variant="neutreno:strength=0.6", ramp=0.5)
@@ -58,10 +59,12 @@ def asked_to_leave(rank):
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    return two_processes.run(_WORK, lambda: tmp_path_factory.mktemp("ranks"), "oversmooth_papers.engine.ranks")
+    return two_processes.run(
+        f"VARIANTS = {VARIANTS}\n" + _WORK, lambda: tmp_path_factory.mktemp("ranks"), "oversmooth_papers.engine.ranks"
+    )
 
 
-@pytest.mark.parametrize("variant", some(["sharpen", "plain"], 2))
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_two_processes_give_the_gradients_of_one(both, variant):
     one, first, second = (
         torch.load(both / f"{name}.pt", weights_only=True)[variant] for name in ("one", "two0", "two1")

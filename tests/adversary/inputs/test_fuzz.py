@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import save, save_file
 from support.families import FAMILIES
-from support.fuzzing import PIXELS, any_json, as_parquet, as_picture, damaged, fuzz, held, one_entry_changed
+from support.fuzzing import PIXELS, Letters, any_json, as_parquet, as_picture, damaged, fuzz, held, one_entry_changed
 from support.report_example import example
 
 from oversmooth import Diagnosis, load_steered, models
@@ -37,23 +37,6 @@ LLAMA = FAMILIES["Llama"].make()
 WEIGHTS = {name: value.contiguous() for name, value in LLAMA.state_dict().items()}
 SAFETENSORS = save(WEIGHTS, {"format": "pt", "recipe": "{}"})
 DIAGNOSIS = json.loads(example("tiny", layers=1, heads=1, head_dim=2, inputs=1).to_json())
-
-
-class Letters:
-    """A tokenizer of letters, as far as it is asked."""
-
-    is_fast, pad_token_id, eos_token_id, all_special_ids = True, 0, 0, ()
-
-    def num_special_tokens_to_add(self):
-        return 0
-
-    def __len__(self):
-        return 128
-
-    def __call__(self, text, *, max_length, **_):
-        pieces = [text[i : i + max_length] for i in range(0, len(text), max_length)]
-        zeros = [[0] * len(piece) for piece in pieces]
-        return {"input_ids": zeros, "special_tokens_mask": zeros, "attention_mask": zeros}
 
 
 def weights(path):

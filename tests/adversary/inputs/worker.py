@@ -42,6 +42,12 @@ QUIET = {
     "PYTHONDONTWRITEBYTECODE": "1",
 }
 
+_IMPORTED = (
+    "torch._dynamo", "transformers.models.vit.modeling_vit", "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.auto.modeling_auto", "transformers.trainer_utils", "pyarrow.parquet", "PIL.Image",
+    "oversmooth.report.page", "oversmooth_papers.tasks.registry", "oversmooth_papers.tables.table_registry",
+)  # fmt: skip
+
 
 def prepare(folder: Path) -> Path:
     """Make the good inputs in a fork, and import here what that needed: threads that exist do not survive a fork, so
@@ -51,11 +57,8 @@ def prepare(folder: Path) -> Path:
     for name in ("COLUMNS", "OVERSMOOTH_DATA", "RANK", "WORLD_SIZE", "LOCAL_RANK"):
         os.environ.pop(name, None)
     sys.dont_write_bytecode = True
-    import torch  # noqa: F401
-    import transformers  # noqa: F401
-
-    import oversmooth.cli  # noqa: F401
-
+    for name in ("oversmooth.cli", *_IMPORTED):  # here, so that the fork need not import them once more
+        importlib.import_module(name)
     kit = folder / "kit"
     kit.mkdir()
     for name in _made(kit):

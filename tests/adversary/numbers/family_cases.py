@@ -13,15 +13,15 @@ import torch
 from adversary.numbers import own_blocks as own
 from adversary.numbers.family_oracle import CASES, Passage, project, value_weight
 from support.families import (
-    _GQA,
-    _SIZES,
-    _WORDS,
     END,
     FAMILIES,
+    GQA,
     HEADS,
     LLAMA,
+    SIZES,
     TOKENS,
     WIDTH,
+    WORDS,
     Family,
     Modules,
     Stack,
@@ -62,7 +62,7 @@ def tiles(_how: str) -> dict[str, Tensor]:
 # Layouts that several families have
 
 _MINIMAX = dict(
-    **_GQA, head_dim=8, num_local_experts=2, num_experts_per_tok=1, full_attn_alpha_factor=3.5,
+    **GQA, head_dim=8, num_local_experts=2, num_experts_per_tok=1, full_attn_alpha_factor=3.5,
     full_attn_beta_factor=0.8, linear_attn_alpha_factor=2.5, linear_attn_beta_factor=0.7, mlp_alpha_factor=1.5,
     mlp_beta_factor=0.6, block_size=4,
 )  # fmt: skip
@@ -82,7 +82,7 @@ _IN_MINIMAX = LLAMA | dict(
     weights_of="self_attn",
 )
 _WAV = dict(
-    **_SIZES, vocab_size=32, conv_dim=(8, 8), conv_kernel=(10, 3), conv_stride=(5, 2), num_feat_extract_layers=2,
+    **SIZES, vocab_size=32, conv_dim=(8, 8), conv_kernel=(10, 3), conv_stride=(5, 2), num_feat_extract_layers=2,
     num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, layerdrop=0.0,
 )  # fmt: skip
 _STABLE = _WAV | dict(do_stable_layer_norm=True, feat_extract_norm="layer")
@@ -100,7 +100,7 @@ _IN_MLLAMA = dict(
     given=tiles, value="self_attn.v_proj", output="self_attn.o_proj", weights_of="self_attn",
     reader="post_attention_layernorm",
 )  # fmt: skip
-_FALCON_SIZES = dict(hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=HEADS, alibi=False, **_WORDS)
+_FALCON_SIZES = dict(hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=HEADS, alibi=False, **WORDS)
 _FALCON = dict(
     given=text, block="h.{}", value="self_attention.query_key_value", output="self_attention.dense",
     massive="word_embeddings.weight",
@@ -109,13 +109,13 @@ _BESIDE = dict(beside=(("mlp", 1.0),))
 _BIGCODE = dict(
     given=text, block="h.{}", value="attn.c_attn", output="attn.c_proj", reader="ln_2", massive="wte.weight"
 )
-_BIGCODE_SIZES = dict(n_embd=WIDTH, n_layer=2, n_head=HEADS, n_positions=32, n_inner=48, **_WORDS)
+_BIGCODE_SIZES = dict(n_embd=WIDTH, n_layer=2, n_head=HEADS, n_positions=32, n_inner=48, **WORDS)
 _DEBERTA = dict(
     given=text, block="encoder.layer.{}", output="attention.output.dense", after="attention.output.LayerNorm",
     last="output.LayerNorm", norm="post",
 )  # fmt: skip
 _DEBERTA_SIZES = dict(
-    **_SIZES, **_WORDS, relative_attention=True, pos_att_type=["c2p", "p2c"], max_position_embeddings=32
+    **SIZES, **WORDS, relative_attention=True, pos_att_type=["c2p", "p2c"], max_position_embeddings=32
 )
 _BART = dict(
     given=text, block="encoder.layers.{}", value="self_attn.v_proj", output="self_attn.out_proj",
@@ -123,19 +123,19 @@ _BART = dict(
 )  # fmt: skip
 _BART_SIZES = dict(
     d_model=WIDTH, encoder_layers=2, decoder_layers=1, encoder_attention_heads=HEADS, decoder_attention_heads=2,
-    encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=32, decoder_start_token_id=1, **_WORDS,
+    encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=32, decoder_start_token_id=1, **WORDS,
 )  # fmt: skip
 _QWEN3_NEXT = dict(
-    **_GQA, head_dim=8, num_experts=0, linear_key_head_dim=8, linear_value_head_dim=8, linear_num_key_heads=2,
+    **GQA, head_dim=8, num_experts=0, linear_key_head_dim=8, linear_value_head_dim=8, linear_num_key_heads=2,
     linear_num_value_heads=2,
 )  # fmt: skip
 _FALCON_H1 = dict(
-    **_GQA, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_state=8, mamba_chunk_size=4, attention_out_multiplier=0.3,
+    **GQA, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_state=8, mamba_chunk_size=4, attention_out_multiplier=0.3,
     ssm_out_multiplier=0.4, key_multiplier=0.7, embedding_multiplier=1.3, mlp_multipliers=[0.8, 0.6],
     ssm_multipliers=[0.9, 0.8, 0.7, 1.1, 1.2],
 )  # fmt: skip
 _DEEPSEEK = dict(
-    **_SIZES, **_WORDS, num_key_value_heads=HEADS, kv_lora_rank=16, q_lora_rank=16, qk_rope_head_dim=4,
+    **SIZES, **WORDS, num_key_value_heads=HEADS, kv_lora_rank=16, q_lora_rank=16, qk_rope_head_dim=4,
     qk_nope_head_dim=8, v_head_dim=8, first_k_dense_replace=2,
 )  # fmt: skip
 
@@ -190,11 +190,11 @@ _FULL, _MIXED = dict(layer_types=["full_attention"] * 2), dict(layer_types=["lin
 
 _DESCRIBED = [
     described(
-        "Granite", hf("Granite", **_GQA, residual_multiplier=0.22, embedding_multiplier=2.0), **LLAMA, factor=0.22
+        "Granite", hf("Granite", **GQA, residual_multiplier=0.22, embedding_multiplier=2.0), **LLAMA, factor=0.22
     ),
     described(
         "GraniteMoe",
-        hf("GraniteMoe", **_GQA, residual_multiplier=0.6, num_local_experts=2, num_experts_per_tok=1),
+        hf("GraniteMoe", **GQA, residual_multiplier=0.6, num_local_experts=2, num_experts_per_tok=1),
         **LLAMA,
         factor=0.6,
     ),
@@ -236,7 +236,7 @@ _DESCRIBED = [
         ),
         weights_of="multi_head_attention_forward",
     ),
-    described("Phi", hf("Phi", **_SIZES, **_WORDS), **LLAMA | _BESIDE | dict(output="self_attn.dense", kv_heads=HEADS)),
+    described("Phi", hf("Phi", **SIZES, **WORDS), **LLAMA | _BESIDE | dict(output="self_attn.dense", kv_heads=HEADS)),
     described(
         "Falcon (one after another, per head)",
         hf("Falcon", **_FALCON_SIZES, multi_query=False, parallel_attn=False, bias=True),
@@ -260,28 +260,28 @@ _DESCRIBED = [
     ),
     described(
         "BLIP (vision)",
-        hf("BlipVision", **_SIZES, image_size=16, patch_size=4),
+        hf("BlipVision", **SIZES, image_size=16, patch_size=4),
         *(pixels, "encoder.layers.{}", "self_attn.qkv", "self_attn.projection"),
         reader="layer_norm2",
         packing="stacked",
     ),
     described(
         "InternVL (vision)",
-        hf("InternVLVision", **_SIZES, image_size=[16, 16], patch_size=[4, 4]),
+        hf("InternVLVision", **SIZES, image_size=[16, 16], patch_size=[4, 4]),
         *(pixels, "encoder.layer.{}", "attention.v_proj", "attention.projection_layer"),
         reader="layernorm_after",
         factor="lambda_1",
     ),
     described(
         "BLOOM",
-        hf("Bloom", hidden_size=WIDTH, n_head=HEADS, n_layer=2, **_WORDS),
+        hf("Bloom", hidden_size=WIDTH, n_head=HEADS, n_layer=2, **WORDS),
         **_FALCON,
         reader="post_attention_layernorm",
         packing="per head",
     ),
     described(
         "ESM",
-        hf("Esm", **_SIZES, **_WORDS, max_position_embeddings=40),
+        hf("Esm", **SIZES, **WORDS, max_position_embeddings=40),
         *(text, "encoder.layer.{}", "attention.self.value", "attention.output.dense"),
         reader="LayerNorm",
     ),
@@ -308,7 +308,7 @@ _DESCRIBED = [
     ),
     described(
         "CodeGen",
-        hf("CodeGen", n_embd=WIDTH, n_layer=2, n_head=HEADS, rotary_dim=4, n_positions=32, **_WORDS),
+        hf("CodeGen", n_embd=WIDTH, n_layer=2, n_head=HEADS, rotary_dim=4, n_positions=32, **WORDS),
         *(text, "h.{}", "attn.qkv_proj", "attn.out_proj"),
         **_BESIDE,
         packing="codegen",
@@ -330,7 +330,7 @@ _DESCRIBED = [
     described("DeepSeek-V3", hf("DeepseekV3", **_DEEPSEEK), **LLAMA | _LATENT),
     described(
         "GPT-OSS",
-        hf("GptOss", **_GQA, head_dim=8, num_local_experts=2, num_experts_per_tok=1, sliding_window=4),
+        hf("GptOss", **GQA, head_dim=8, num_local_experts=2, num_experts_per_tok=1, sliding_window=4),
         **LLAMA,
         gated="sink",
     ),
@@ -340,7 +340,7 @@ _DESCRIBED = [
     ),
     described(
         "ModernBERT decoder",
-        hf("ModernBertDecoder", **_SIZES, **_WORDS, cls_token_id=1, sep_token_id=2),
+        hf("ModernBertDecoder", **SIZES, **WORDS, cls_token_id=1, sep_token_id=2),
         *(text, "layers.{}", "attn.v_proj", "attn.Wo"),
         reader="mlp_norm",
         may_decline=True,
@@ -353,10 +353,10 @@ _DESCRIBED = [
         hf("Data2VecAudio", **_WAV | dict(num_conv_pos_embeddings=2), conv_pos_kernel_size=3),
         **_WAV_POST,
     ),
-    described("Nemotron", hf("Nemotron", **_GQA, head_dim=8), **LLAMA),
+    described("Nemotron", hf("Nemotron", **GQA, head_dim=8), **LLAMA),
     described(
         "VaultGemma",
-        hf("VaultGemma", **_GQA, head_dim=8, sliding_window=4),
+        hf("VaultGemma", **GQA, head_dim=8, sliding_window=4),
         **LLAMA | dict(reader="pre_feedforward_layernorm"),
     ),
 ]
@@ -461,7 +461,7 @@ _WHO = [
     ),
     described(
         "BERT behind a prefix",
-        lambda: own.Prefixed(hf("Bert", **_SIZES, **_WORDS)()),
+        lambda: own.Prefixed(hf("Bert", **SIZES, **WORDS)()),
         *(text, "bert.encoder.layer.{}", "attention.self.value", "attention.output.dense"),
         after="attention.output.LayerNorm",
         last="output.LayerNorm",
@@ -501,10 +501,10 @@ class Refused:
 
 _SWIN = dict(image_size=16, patch_size=2, embed_dim=32, depths=(2, 2), num_heads=(4, 4), window_size=4)
 _GEMMA_3N = dict(
-    **_GQA, **_FULL, head_dim=8, num_kv_shared_layers=0, laurel_rank=4, hidden_size_per_layer_input=8,
+    **GQA, **_FULL, head_dim=8, num_kv_shared_layers=0, laurel_rank=4, hidden_size_per_layer_input=8,
     vocab_size_per_layer_input=64, activation_sparsity_pattern=[0.0, 0.0],
 )  # fmt: skip
-_LONGFORMER = dict(**_SIZES, **_WORDS, attention_window=4, max_position_embeddings=32)
+_LONGFORMER = dict(**SIZES, **WORDS, attention_window=4, max_position_embeddings=32)
 REFUSED = [
     Refused(
         "Swin",
@@ -512,7 +512,7 @@ REFUSED = [
         lambda: {"pixel_values": torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(7))},
         ("window", "stage", "fewer tokens"),
     ),
-    Refused("I-BERT", hf("IBert", **_SIZES, **_WORDS), text, ("integer", "quanti")),
+    Refused("I-BERT", hf("IBert", **SIZES, **WORDS), text, ("integer", "quanti")),
     Refused("Gemma 3n", hf("Gemma3nText", **_GEMMA_3N), text, ("stream", "altup", "copies")),
     Refused("Longformer", hf("Longformer", **_LONGFORMER), text, ("window", "chunk", "sliding", "n by n")),
 ]

@@ -389,22 +389,6 @@ def test_a_steered_model_hands_its_scales_over():
     assert torch.allclose(change.centred_gain, torch.tensor(0.6))
 
 
-def test_room_under_grouped_queries():
-    """ψ² = 0.9 in each of four query heads that share values: together −3.6, which smooths."""
-    from support.families import FAMILIES
-
-    model = steering.steer(FAMILIES["Llama"].make().double(), steering.Spectral("sharpen"))
-    layers = steering.steering_of(model).reparametrized
-    assert layers[0].group > 1
-    with torch.no_grad():
-        for layer in layers:
-            layer.psi.fill_(0.9**0.5)
-    found = steering.verify(model)
-    assert not found.ok
-    assert found.layers[0].room == pytest.approx(1 - 0.9 * layers[0].group, abs=1e-6)
-    assert "query heads that share a value head" in found.problems[0]
-
-
 @settings(deadline=None, max_examples=40)
 @given(EIGENVALUES, st.integers(0, 50), st.booleans())
 def test_verdicts_from_weights_alone_hold_for_attention_at_hand(values, seed, causal):
