@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.metrics.rank import ranks_of, singular_values
-from oversmooth.metrics.summary import Summary, summary
+from oversmooth.metrics.moments import Summary, summary
 from oversmooth.safety.errors import InputError
 from oversmooth.trace.layout import own_word, seen_batch_first, telling
 from oversmooth.trace.watch import first_tensor, results_like
