@@ -133,7 +133,7 @@ def moments(tokens: Scaled, massive: float = math.inf) -> Moments:
     # Everything is centred on the mean of the rest, where one massive token would leave few digits of the others. What
     # that mean is off by its own rounding, and the mean of all by the massive ones, is taken off after a second read:
     # at most half of the sum of squares, as at most half of the tokens are massive.
-    spread = x * share[..., None] - centre
+    spread = torch.addcmul(centre.neg(), x, share[..., None])
     off = among.to(x.dtype) @ spread / count[..., None]
     squares = torch.where(among, torch.linalg.vector_norm(spread, dim=-1).square()[..., None, :], 0.0).sum(-1)
     low = count * (centre + off).square().sum(-1)
