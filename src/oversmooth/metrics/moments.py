@@ -19,7 +19,8 @@ from oversmooth.metrics._tokens import checked
 from oversmooth.metrics.angle import over_pairs, sums_over_tokens
 from oversmooth.safety import arguments
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 EXACT_TOKENS = 4096
 """Tokens up to which every pair of them is in the mean absolute cosine; with more, its negative part is sampled."""
@@ -84,7 +85,7 @@ def scaled(x: Tensor, mask: Tensor | None = None) -> Scaled:
 
 @dataclass(frozen=True)
 class Moments:
-    """What `moments` takes. An axis of two at the end has first all tokens that count, then those that are not massive."""
+    """What `moments` takes. An axis of two has first all tokens that count, then those that are not massive."""
 
     count: Tensor
     """``(..., 2)``: how many they are."""
@@ -179,7 +180,7 @@ def abs_cosine(tokens: Scaled, found: Moments, *, exact: bool = False) -> tuple[
     # Multiples of the golden ratio, in whole numbers: evenly spread, in no step that tokens may repeat in.
     spread = torch.arange(SAMPLED, device=x.device) * 2654435769 % 2**32
     picked = (spread * with_direction[..., :1]) >> 32
-    picked = (~directed).byte().argsort(-1, stable=True).gather(-1, picked)
+    picked = (~directed).byte().argsort(dim=-1, stable=True).gather(-1, picked)
     columns = in_own.gather(-2, picked[..., None].expand(*picked.shape, x.shape[-1]))
     own = weights.gather(-1, picked[..., None, :].expand(*weights.shape[:-1], SAMPLED))
     others = (with_direction[..., None] - 1).clamp(min=1)
@@ -225,5 +226,4 @@ def summary(x: Tensor, *, mask: Tensor | None = None, cosines: bool = True) -> S
     cos, abs_cos = nothing, nothing
     if arguments.flag(cosines, "cosines"):
         cos, abs_cos = found.cos, abs_cosine(tokens, found, exact=True)[0]
-    whole = (part[..., 0] for part in (found.log_hfc, found.log_lfc, cos, abs_cos))
-    return Summary(*whole, token_norms=found.norms)
+    return Summary(found.log_hfc[..., 0], found.log_lfc[..., 0], cos[..., 0], abs_cos[..., 0], found.norms)

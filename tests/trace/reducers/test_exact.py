@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from oversmooth.trace.reducers import exact
 from oversmooth.trace.depths import Depths
+from oversmooth.trace.reducers import exact
 from oversmooth.trace.reducers.exact import ranks_together
 
 

@@ -1,5 +1,6 @@
-"""Exact metrics of rank, of the first few inputs: singular values wait for the device, and so do their arrays, for others
-of the same shape, which on a GPU are decomposed together in hardly more time than one.
+"""Exact metrics of rank, of a few inputs.
+
+On a GPU their arrays wait for others of the same shape: to decompose many takes hardly longer than one.
 """
 
 from __future__ import annotations

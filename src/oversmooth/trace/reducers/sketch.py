@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from oversmooth.metrics.moments import Scaled, reducing
-from oversmooth.trace.reducers.directions import orthonormal, noise, singular_values
+from oversmooth.trace.reducers.directions import noise, orthonormal, singular_values
 
 EXACT_RANKS = 1024
 """min(n, d) up to which singular values are computed, and the effective rank is exact."""

@@ -56,7 +56,7 @@ class TokenNumbers:
             are followed from site to site.
         ranks: inputs whose effective rank is taken, the first ones, and without directions the other metrics of rank;
             exact with min(n, d) up to `EXACT_RANKS`, above from directions and a sketch.
-        exact: True for no shortcut: every pair of tokens, and metrics of rank from singular values, of the first inputs.
+        exact: True for no shortcut: every pair of tokens, and metrics of rank from singular values alone.
     """
 
     def __init__(self, *, absolute: bool = True, directions: bool = True, ranks: int = 0, exact: bool = False) -> None:
@@ -109,17 +109,14 @@ class TokenNumbers:
         if sketched:
             assert followed.used is not None
             row["lanczos"] = quadrature(tokens[:sketched], followed.used[:sketched])
-            row["side"] = (
-                found.count[:sketched, 0]
-                if x.shape[1] < x.shape[2]
-                else torch.full_like(found.count[:sketched, 0], x.shape[2])
-            )
+            shown = found.count[:sketched, 0]
+            row["side"] = shown if x.shape[1] < x.shape[2] else torch.full_like(shown, x.shape[2])
         return row
 
     def finish(self) -> dict[Hashable, SiteNumbers]:
         """The numbers of every site; the one time that the device is waited for."""
         if self._found is None:
-            exact = {site: rows for site, rows in self.singular.finish().items()}
+            exact = self.singular.finish()
             given = [row for rows in (*self.rows.values(), *exact.values()) for row in rows]
             fetched = iter(fetch_rows(given))
             rows = {site: [next(fetched) for _ in rows] for site, rows in self.rows.items()}
@@ -142,7 +139,7 @@ def _numbers(rows: list[dict[str, Tensor]], exact: list[dict[str, Tensor]]) -> S
         followed[name] = torch.cat([values, beyond])
     if error is not None:
         error[: sum(len(row["stable_rank"]) for row in exact)] = 0.0
-        errors |= {name: error for name in ("stable_rank", "sigma_ratio", "rank_one_distance")}
+        errors |= dict.fromkeys(("stable_rank", "sigma_ratio", "rank_one_distance"), error)
         if not exact and "effective_rank" in followed:
             errors["effective_rank"] = torch.full_like(followed["effective_rank"], SKETCH_ERROR)
     return SiteNumbers(
