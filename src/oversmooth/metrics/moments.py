@@ -58,9 +58,15 @@ class Scaled(NamedTuple):
         """``(..., n)``: the units relative to the largest of the array."""
         return self.unit / self.unit.amax(-1, keepdim=True)
 
-    def __getitem__(self, few: slice) -> Scaled:  # type: ignore[override]
-        """The first arrays of a batch, say."""
-        return Scaled(self.x[few], self.unit[few], self.valid[few], self.dtype)
+    @property
+    def quick(self) -> Tensor:
+        """The tokens in their own 16 bits on a GPU, which multiplies these many times faster; no digit is lost."""
+        small = self.dtype == torch.bfloat16 or (self.dtype == torch.float16 and self.x.shape[-1] < 2**14)  # no overflow
+        return self.x.to(self.dtype) if small and self.x.device.type == "cuda" else self.x
+
+    def first(self, count: int) -> Scaled:
+        """Those of the first so many arrays of a batch."""
+        return Scaled(self.x[:count], self.unit[:count], self.valid[:count], self.dtype)
 
 
 @reducing
@@ -139,8 +145,8 @@ def moments(tokens: Scaled, massive: float = math.inf) -> Moments:
     squares = torch.where(among, torch.linalg.vector_norm(spread, dim=-1).square()[..., None, :], 0.0).sum(-1)
     low = count * (centre + off).square().sum(-1)
     high = squares - count * off.square().sum(-1)
-    # Less than one rounding of the largest entries: the tokens are equal.
-    high = torch.where(high > (torch.finfo(x.dtype).eps / 4) ** 2 * low, high, torch.where(high.isnan(), high, 0.0))
+    # Nothing of the squares is left but rounding: the tokens are equal.
+    high = torch.where(high <= 8 * torch.finfo(x.dtype).eps * squares, 0.0, high)
     with_direction = (weights > 0).sum(-1)
     total = torch.cat(of_directions, -2).square().sum(-1)
     return Moments(
@@ -169,11 +175,10 @@ def abs_cosine(tokens: Scaled, found: Moments, *, exact: bool = False) -> tuple[
     Returns:
         ``(..., 2)`` each; the error is zero where all pairs are in the mean.
     """
-    x, weights, n = tokens.x, found.weights, tokens.x.shape[-2]
-    in_own = x.to(tokens.dtype) if x.is_cuda and tokens.dtype.itemsize == 2 else x  # loses no digit
+    x, weights, n = tokens.quick, found.weights, tokens.x.shape[-2]
     with_direction = (weights > 0).sum(-1)
     if exact or n <= EXACT_TOKENS:
-        total = (sums_over_tokens(in_own, in_own, weights, Tensor.abs_) * weights).sum(-1)
+        total = (sums_over_tokens(x, x, weights, Tensor.abs_) * weights).sum(-1)
         mean = over_pairs(total - with_direction, with_direction, 0.0)
         return mean, torch.zeros_like(mean)
     directed = weights[..., 0, :] > 0
@@ -181,10 +186,10 @@ def abs_cosine(tokens: Scaled, found: Moments, *, exact: bool = False) -> tuple[
     spread = torch.arange(SAMPLED, device=x.device) * 2654435769 % 2**32
     picked = (spread * with_direction[..., :1]) >> 32
     picked = (~directed).byte().argsort(dim=-1, stable=True).gather(-1, picked)
-    columns = in_own.gather(-2, picked[..., None].expand(*picked.shape, x.shape[-1]))
+    columns = x.gather(-2, picked[..., None].expand(*picked.shape, x.shape[-1]))
     own = weights.gather(-1, picked[..., None, :].expand(*weights.shape[:-1], SAMPLED))
     others = (with_direction[..., None] - 1).clamp(min=1)
-    negative = -2 * sums_over_tokens(in_own, columns, weights, lambda c: c.clamp_(max=0.0)) * own / others
+    negative = -2 * sums_over_tokens(x, columns, weights, lambda c: c.clamp_(max=0.0)) * own / others
     size = (own > 0).sum(-1).clamp(min=1)
     mean = negative.sum(-1) / size
     squares = torch.where(own > 0, (negative - mean[..., None]).square(), 0.0).sum(-1)

@@ -53,8 +53,7 @@ class Directions:
         shape = (x.shape[0], x.shape[2], min(self.count, *x.shape[1:]))
         warm = self.basis is not None and self.basis.shape == shape and self.basis.device == x.device
         basis = self.basis if warm and self.basis is not None else orthonormal(noise(shape, x))
-        # On a GPU, products of bfloat16 take a fraction of the time, and no digit of the array is lost.
-        quick = x.to(tokens.dtype) if x.is_cuda and tokens.dtype == torch.bfloat16 else x
+        quick = x if tokens.dtype == torch.float16 else tokens.quick  # sums of squares are beyond float16
         for _ in range((self.warm if warm else self.cold) - 1):
             along = (quick @ basis.to(quick.dtype)) * squared.to(quick.dtype)
             basis = orthonormal((quick.mT @ along).to(x.dtype))

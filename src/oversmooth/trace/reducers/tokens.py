@@ -102,13 +102,13 @@ class TokenNumbers:
         if self.absolute:
             row["abs_cos"], row["abs_cos_error"] = abs_cosine(tokens, found, exact=self.exact)
         if self.directions or sketched:
-            some = tokens if self.directions else tokens[:sketched]
+            some = tokens if self.directions else tokens.first(sketched)
             followed = self._followed.setdefault(place, Directions())
             row["grams"] = followed.update(some)
             row["squares"] = (found.norms / tokens.unit.amax(-1, keepdim=True)).square().sum(-1)[: len(some.x)]
         if sketched:
             assert followed.used is not None
-            row["lanczos"] = quadrature(tokens[:sketched], followed.used[:sketched])
+            row["lanczos"] = quadrature(tokens.first(sketched), followed.used[:sketched])
             shown = found.count[:sketched, 0]
             row["side"] = shown if x.shape[1] < x.shape[2] else torch.full_like(shown, x.shape[2])
         return row
