@@ -61,7 +61,9 @@ class Scaled(NamedTuple):
     @property
     def quick(self) -> Tensor:
         """The tokens in their own 16 bits on a GPU, which multiplies these many times faster; no digit is lost."""
-        small = self.dtype == torch.bfloat16 or (self.dtype == torch.float16 and self.x.shape[-1] < 2**14)  # no overflow
+        small = self.dtype == torch.bfloat16 or (
+            self.dtype == torch.float16 and self.x.shape[-1] < 2**14
+        )  # no overflow
         return self.x.to(self.dtype) if small and self.x.device.type == "cuda" else self.x
 
     def first(self, count: int) -> Scaled:

@@ -24,7 +24,7 @@ WAITS = {
 class Names(TorchDispatchMode):
     """Refuses operators by name, and copies from one device to another."""
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ARG002
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func.overloadpacket.__name__
         assert name not in WAITS, f"{name} waits for the device"
         out = func(*args, **(kwargs or {}))

@@ -35,6 +35,8 @@ class Directions:
         self.count, self.cold, self.warm = count, cold, warm
         self.basis: Tensor | None = None
         """``(batch, d, k)``: where the next site starts."""
+        self.start = torch.empty(0)
+        """``(batch, d, k)``: where the first one did."""
         self.used: Tensor | None = None
         """``(batch, d, k)``: the orthonormal directions of the last site."""
 
@@ -52,7 +54,9 @@ class Directions:
         x, squared = tokens.x, tokens.share.square()[..., None]
         shape = (x.shape[0], x.shape[2], min(self.count, *x.shape[1:]))
         warm = self.basis is not None and self.basis.shape == shape and self.basis.device == x.device
-        basis = self.basis if warm and self.basis is not None else orthonormal(noise(shape, x))
+        if self.basis is None or not warm:
+            self.start = self.basis = orthonormal(noise(shape, x))
+        basis = self.basis
         quick = x if tokens.dtype == torch.float16 else tokens.quick  # sums of squares are beyond float16
         for _ in range((self.warm if warm else self.cold) - 1):
             along = (quick @ basis.to(quick.dtype)) * squared.to(quick.dtype)
@@ -62,7 +66,7 @@ class Directions:
         # Columns of an array of lower rank, or that are not numbers, are no start for the next.
         usable = image.square().sum(-2, keepdim=True)
         usable = (usable > 0) & usable.isfinite()
-        self.used, self.basis = basis, orthonormal(torch.where(usable, image, noise(shape, x)))
+        self.used, self.basis = basis, orthonormal(torch.where(usable, image, self.start))
         along = along * tokens.share[..., None]
         return torch.stack([along.mT @ along, image.mT @ image], 1)
 

@@ -20,8 +20,9 @@ from oversmooth.trace.reducers.directions import FLAGGED, Directions, ranks_of_d
 from oversmooth.trace.reducers.exact import ExactRanks
 from oversmooth.trace.reducers.sketch import EXACT_RANKS, SKETCH_ERROR, effective_rank_of, quadrature
 
-_AT_ONCE = {"cpu": 2**19}
+_AT_ONCE = {"cpu": 2**20}
 """Entries of the arrays reduced at once: what is made on the way then stays in the cache of a CPU."""
+_OF_DIRECTIONS = ("stable_rank", "sigma_ratio", "rank_one_distance", "directions_error")
 
 
 @dataclass
@@ -121,6 +122,7 @@ class TokenNumbers:
             fetched = iter(fetch_rows(given))
             rows = {site: [next(fetched) for _ in rows] for site, rows in self.rows.items()}
             ranks = {site: [next(fetched) for _ in rows] for site, rows in exact.items()}
+            _add_ranks([row for site in rows.values() for row in site if "grams" in row])
             self._found = {site: _numbers(rows[site], ranks.get(site, [])) for site in rows}
         return self._found
 
@@ -132,7 +134,7 @@ def _numbers(rows: list[dict[str, Tensor]], exact: list[dict[str, Tensor]]) -> S
     whole["log_hfc_lfc"] = whole["log_hfc"] - whole["log_lfc"]
     errors = {"abs_cos": whole.pop("abs_cos_error")[:, 0]} if "abs_cos" in whole else {}
     tokens, rest = ({name: values[:, one] for name, values in whole.items()} for one in (0, 1))
-    followed = _joined([_of_directions(row) for row in rows if "grams" in row])
+    followed = _joined(rows, (*_OF_DIRECTIONS, "effective_rank"))
     error = followed.pop("directions_error", None)
     for name, values in _joined(exact).items():
         beyond = followed.get(name, values)[len(values) :]
@@ -147,12 +149,18 @@ def _numbers(rows: list[dict[str, Tensor]], exact: list[dict[str, Tensor]]) -> S
     )
 
 
-def _of_directions(row: dict[str, Tensor]) -> dict[str, Tensor]:
-    found = ranks_of_directions(row["grams"], row["squares"])
-    if "lanczos" in row:
-        few = slice(len(row["lanczos"]))
-        found["effective_rank"] = effective_rank_of(row["lanczos"], row["grams"][few], row["squares"][few], row["side"])
-    return found
+def _add_ranks(rows: list[dict[str, Tensor]]) -> None:
+    """To each row what its directions say; of all rows at once, as the matrices are small and many."""
+    for k in {row["grams"].shape[-1] for row in rows}:
+        alike = [row for row in rows if row["grams"].shape[-1] == k]
+        found = ranks_of_directions(*(torch.cat([row[name] for row in alike]) for name in ("grams", "squares")))
+        lengths = [len(row["grams"]) for row in alike]
+        for row, *parts in zip(alike, *(found[name].split(lengths) for name in _OF_DIRECTIONS), strict=True):
+            row |= dict(zip(_OF_DIRECTIONS, parts, strict=True))
+    for row in rows:
+        if "lanczos" in row:
+            few = (row[name][: len(row["lanczos"])] for name in ("grams", "squares"))
+            row["effective_rank"] = effective_rank_of(row["lanczos"], *few, row["side"])
 
 
 def _joined(rows: list[dict[str, Tensor]], names: tuple[str, ...] | None = None) -> dict[str, Tensor]:
