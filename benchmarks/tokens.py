@@ -2,9 +2,9 @@
 
 python benchmarks/tokens.py [--json FILE] [--quick]
 
-A block is its matrix products alone (12 d² multiplications per token: q, k, v, out and an MLP four times as wide), which
-is less than any block takes: real ratios are smaller. Each time is the fastest of several, of process time on a CPU, so
-that a machine that does other things as well changes little. "plus" rows add to the moments of the same arrays.
+A block is its matrix products alone: 12 d² multiplications per token, for q, k, v, the output and an MLP four times as
+wide. Any real block takes longer, so real ratios are smaller. Each time is the fastest of several; on a CPU it is the
+time of the process. "plus" rows add to the moments of the same arrays.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Scaled(NamedTuple):
     """Tokens, each divided by a power of two near its largest entry: no square overflows, underflows or is rounded."""
 
     x: Tensor
-    """``(..., n, d)`` in float32 or better, entries below 8; zero at hidden tokens."""
+    """``(..., n, d)`` in float32 or better, entries below 8, and below 2 but at the end of the range; zero at hidden tokens."""
     unit: Tensor
     """``(..., n)``: what each was divided by."""
     valid: Tensor
@@ -61,9 +61,8 @@ class Scaled(NamedTuple):
     @property
     def quick(self) -> Tensor:
         """The tokens in their own 16 bits on a GPU, which multiplies these many times faster; no digit is lost."""
-        small = self.dtype == torch.bfloat16 or (
-            self.dtype == torch.float16 and self.x.shape[-1] < 2**14
-        )  # no overflow
+        half = self.dtype == torch.float16 and self.x.shape[-1] < 2**14  # entries below 2: no product overflows
+        small = half or self.dtype == torch.bfloat16
         return self.x.to(self.dtype) if small and self.x.device.type == "cuda" else self.x
 
     def first(self, count: int) -> Scaled:

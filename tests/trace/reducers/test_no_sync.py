@@ -1,7 +1,7 @@
 """No reducer waits for the device before its end.
 
-Under fake tensors nothing has a value: `bool`, `item`, `tolist`, `nonzero` and boolean indexing raise. What would wait on
-a GPU in other ways is forbidden by name.
+Under fake tensors nothing has a value: `bool`, `item`, `tolist`, `nonzero` and boolean indexing raise. What would wait
+on a GPU in other ways is forbidden by name.
 """
 
 import pytest
@@ -18,7 +18,7 @@ WAITS = {
     "_local_scalar_dense", "item", "nonzero", "masked_select", "unique", "equal", "is_nonzero", "median", "nanmedian",
     "kthvalue", "randn", "rand", "randperm", "normal_", "uniform_", "bernoulli_", "multinomial",
 }  # fmt: skip
-"""The order statistics are refused by `use_deterministic_algorithms`, and random numbers move on what trainings draw."""
+"""`use_deterministic_algorithms` refuses the order statistics; random numbers would change what trainings draw."""
 
 
 class Names(TorchDispatchMode):
@@ -44,7 +44,7 @@ CASES = [
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 @pytest.mark.parametrize(("shape", "dtype", "masked"), CASES)
 def test_updates_wait_for_nothing(device, dtype, masked, shape, monkeypatch):
-    """On meta, tensors made on the CPU by mistake are seen; tokens there are otherwise refused, as they hold nothing."""
+    """On meta, where tokens are otherwise refused, tensors that are made on the CPU by mistake are seen."""
     monkeypatch.setattr(arguments, "_check_holds_numbers", lambda *_: None)
     numbers = TokenNumbers(ranks=2 if min(shape[1:]) > 1024 else 0)
     with FakeTensorMode(), Names():

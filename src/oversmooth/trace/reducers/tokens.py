@@ -159,8 +159,8 @@ def _add_ranks(rows: list[dict[str, Tensor]]) -> None:
             row |= dict(zip(_OF_DIRECTIONS, parts, strict=True))
     for row in rows:
         if "lanczos" in row:
-            few = (row[name][: len(row["lanczos"])] for name in ("grams", "squares"))
-            row["effective_rank"] = effective_rank_of(row["lanczos"], *few, row["side"])
+            grams, squares = (row[name][: len(row["lanczos"])] for name in ("grams", "squares"))
+            row["effective_rank"] = effective_rank_of(row["lanczos"], grams, squares, row["side"])
 
 
 def _joined(rows: list[dict[str, Tensor]], names: tuple[str, ...] | None = None) -> dict[str, Tensor]:
