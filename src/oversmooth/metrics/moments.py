@@ -45,7 +45,7 @@ class Scaled(NamedTuple):
     """Tokens, each divided by a power of two near its largest entry: no square overflows, underflows or is rounded."""
 
     x: Tensor
-    """``(..., n, d)`` in float32 or better, entries below 8, and below 2 but at the end of the range; zero at hidden tokens."""
+    """``(..., n, d)`` in float32 or better, entries below 2 (8 at the end of the range); zero at hidden tokens."""
     unit: Tensor
     """``(..., n)``: what each was divided by."""
     valid: Tensor

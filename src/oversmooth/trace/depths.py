@@ -133,7 +133,7 @@ class Depths:
     """
 
     def __init__(self, *, ranks: int = 4, cosines: bool = True) -> None:
-        self.numbers = TokenNumbers(absolute=cosines, directions=False, ranks=ranks)
+        self.numbers = TokenNumbers(absolute=cosines, ranks=ranks, exact=True)
 
     def add(self, depth: int, x: Tensor, mask: Tensor | None = None) -> None:
         """Reduce the tokens of one depth.
