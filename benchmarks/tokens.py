@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from oversmooth.trace.reducers import TokenNumbers
+from oversmooth.trace.reducers.sites import SiteMetrics
 
 SHAPES = {
     "DeiT-Tiny, 64 images": (64, 197, 192),
@@ -69,7 +69,7 @@ def measured(shape: tuple[int, ...], times: int) -> dict[str, float]:
     for name, settings in REDUCERS.items():
 
         def run(settings: dict[str, int] = settings) -> object:
-            numbers = TokenNumbers(**settings)
+            numbers = SiteMetrics(**settings)
             for site in range(12 * SITES):  # as a model of 12 blocks has them: one start, the others warm
                 numbers.update(site, x)
             return numbers.finish()

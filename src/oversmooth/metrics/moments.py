@@ -26,6 +26,8 @@ EXACT_TOKENS = 4096
 """Tokens up to which every pair of them is in the mean absolute cosine; with more, its negative part is sampled."""
 SAMPLED = 1024
 """Tokens that all others are compared with in such a sample."""
+MASSIVE_RATIO = 5.0
+"""A token is massive where its norm exceeds the median norm of its array's tokens by this factor."""
 MASSIVE_LISTED = 16
 """Massive tokens that are listed by position, per array; all are counted."""
 

@@ -35,8 +35,8 @@ from oversmooth.safety.errors import InputError, reason
 from oversmooth.trace.axes import around, check_axes, says_nothing, shapes_of
 from oversmooth.trace.layout import says_batch_first
 from oversmooth.trace.padding import Padding, decodes, mask_of, sizes_of_masks
-from oversmooth.trace.reducers.base import has_pairs, mean_of_counted
 from oversmooth.trace.reducers.exact import ranks_together
+from oversmooth.trace.reducers.packing import has_pairs, mean_of_counted
 from oversmooth.trace.watch import first_tensor, results_like
 
 _GAUGES: weakref.WeakValueDictionary[int, Gauge] = weakref.WeakValueDictionary()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from oversmooth.metrics.moments import moments, scaled
-from oversmooth.trace.reducers.base import mean_of_counted
+from oversmooth.trace.reducers.packing import mean_of_counted
 
 
 def token_numbers(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from oversmooth.safety.errors import InputError
 from oversmooth.trace.layout import own_word, seen_batch_first, telling
-from oversmooth.trace.reducers import SiteNumbers, TokenNumbers
+from oversmooth.trace.reducers.sites import SiteMetrics, SiteNumbers
 from oversmooth.trace.watch import first_tensor, results_like
 
 Seen = Callable[[int, Tensor], None]
@@ -133,7 +133,7 @@ class Depths:
     """
 
     def __init__(self, *, ranks: int = 4, cosines: bool = True) -> None:
-        self.numbers = TokenNumbers(absolute=cosines, ranks=ranks, exact=True)
+        self.numbers = SiteMetrics(absolute=cosines, ranks=ranks, exact=True)
 
     def add(self, depth: int, x: Tensor, mask: Tensor | None = None) -> None:
         """Reduce the tokens of one depth.

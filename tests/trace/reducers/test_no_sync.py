@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from oversmooth.monitor.reduced import band_norms, token_numbers
 from oversmooth.safety import arguments
-from oversmooth.trace.reducers import TokenNumbers
+from oversmooth.trace.reducers.sites import SiteMetrics
 
 WAITS = {
     "_linalg_eigh", "_linalg_svd", "_linalg_check_errors", "linalg_eig", "linalg_pinv", "linalg_eigvals",
@@ -46,7 +46,7 @@ CASES = [
 def test_updates_wait_for_nothing(device, dtype, masked, shape, monkeypatch):
     """On meta, where tokens are otherwise refused, tensors that are made on the CPU by mistake are seen."""
     monkeypatch.setattr(arguments, "_check_holds_numbers", lambda *_: None)
-    numbers = TokenNumbers(ranks=2 if min(shape[1:]) > 1024 else 0)
+    numbers = SiteMetrics(ranks=2 if min(shape[1:]) > 1024 else 0)
     with FakeTensorMode(), Names():
         x = torch.empty(shape, dtype=dtype, device=device)
         mask = torch.empty(shape[:2], dtype=torch.bool, device=device) if masked else None

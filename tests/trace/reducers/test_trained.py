@@ -15,8 +15,8 @@ from torch import nn
 
 from oversmooth import metrics, models
 from oversmooth.metrics.moments import moments, scaled
-from oversmooth.trace.reducers import TokenNumbers
 from oversmooth.trace.reducers.directions import FLAGGED
+from oversmooth.trace.reducers.sites import SiteMetrics
 from oversmooth.trace.reducers.sketch import SKETCH_ERROR
 
 IMAGES, WIKITEXT = DATA / "data" / "imagenet-val-1k", DATA / "data" / "wikitext-2"
@@ -80,9 +80,9 @@ TOLERANCES = {"hfc_lfc": 1e-4, "cos": 1e-4, "abs_cos": 1e-3, "stable_rank": 1e-3
 def test_every_site(sites, dtype, monkeypatch):
     """In bfloat16 against the same rounded tokens. The sketch is made to serve arrays that are small enough to do
     without."""
-    monkeypatch.setattr("oversmooth.trace.reducers.tokens.EXACT_RANKS", 16)
+    monkeypatch.setattr("oversmooth.trace.reducers.sites.EXACT_RANKS", 16)
     arrays, mask = sites
-    numbers = TokenNumbers(ranks=3)
+    numbers = SiteMetrics(ranks=3)
     for site, x in enumerate(arrays):
         numbers.update(site, x.to(dtype), mask)
     for site, found in numbers.finish().items():

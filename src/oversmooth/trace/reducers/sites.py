@@ -1,4 +1,4 @@
-"""All numbers of the tokens of a site: small tensors that stay on the device until `TokenNumbers.finish`.
+"""All numbers of the tokens of a site: small tensors that stay on the device until `SiteMetrics.finish`.
 
 A site is whatever its key says: a depth, or a call and a stage. Nothing waits for the device before the end, but exact
 metrics of rank on a GPU whose arrays no longer fit into the memory set aside for them.
@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oversmooth.metrics.moments import abs_cosine, moments, scaled
-from oversmooth.trace.observations import MASSIVE_RATIO
-from oversmooth.trace.reducers.base import fetch_rows
+from oversmooth.metrics.moments import MASSIVE_RATIO, abs_cosine, moments, scaled
 from oversmooth.trace.reducers.directions import FLAGGED, Directions, ranks_of_directions
 from oversmooth.trace.reducers.exact import ExactRanks
+from oversmooth.trace.reducers.packing import fetch_rows
 from oversmooth.trace.reducers.sketch import EXACT_RANKS, SKETCH_ERROR, effective_rank_of, quadrature
 
 _AT_ONCE = {"cpu": 2**20}
@@ -48,7 +47,7 @@ class SiteNumbers:
         return self.errors.get("sigma_ratio", torch.zeros(len(self.count))) > FLAGGED
 
 
-class TokenNumbers:
+class SiteMetrics:
     """The reducer of tokens: HFC, LFC, cosines, massive tokens and ranks at every site.
 
     Args:

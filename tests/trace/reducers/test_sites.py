@@ -7,8 +7,9 @@ import torch
 from support.oracles import normal
 
 from oversmooth import metrics
-from oversmooth.trace.reducers import TokenNumbers, fetch, fetch_rows
-from oversmooth.trace.reducers import tokens as kernel
+from oversmooth.trace.reducers import sites as kernel
+from oversmooth.trace.reducers.packing import fetch, fetch_rows
+from oversmooth.trace.reducers.sites import SiteMetrics
 
 RANKS = ("stable_rank", "sigma_ratio", "rank_one_distance", "effective_rank")
 
@@ -28,7 +29,7 @@ def arrays(*shape, seed=0):
 @pytest.mark.parametrize("masked", [False, True])
 def test_over_passes_and_parts_of_batches(monkeypatch, at_once, masked):
     monkeypatch.setitem(kernel._AT_ONCE, "cpu", at_once)
-    numbers, seen = TokenNumbers(ranks=3), {}
+    numbers, seen = SiteMetrics(ranks=3), {}
     for batch in range(2):
         mask = torch.ones(4, 20, dtype=torch.bool)
         mask[batch, 9:] = not masked
@@ -52,7 +53,7 @@ def test_over_passes_and_parts_of_batches(monkeypatch, at_once, masked):
 
 def test_exact_takes_no_shortcut():
     x = arrays(3, 30, 24)
-    numbers = TokenNumbers(ranks=3, exact=True)
+    numbers = SiteMetrics(ranks=3, exact=True)
     numbers.update(0, x)
     found = numbers.finish()[0]
     for name, values in expected(x).items():
@@ -62,7 +63,7 @@ def test_exact_takes_no_shortcut():
 
 
 def test_what_is_sketched_says_so():
-    numbers = TokenNumbers(ranks=1)
+    numbers = SiteMetrics(ranks=1)
     x = torch.stack([arrays(1100, 1050, seed=seed) for seed in range(2)])
     numbers.update(0, x)
     found = numbers.finish()[0]
@@ -72,7 +73,7 @@ def test_what_is_sketched_says_so():
     assert float(found.tokens["effective_rank"]) == pytest.approx(float(exact["effective_rank"][0]), rel=0.05)
     off = torch.stack([(found.tokens[name] / exact[name] - 1).abs() for name in RANKS[:3]]).amax(0)
     assert ((off < 1e-3) | found.flagged).all()
-    numbers = TokenNumbers(ranks=1, directions=False)
+    numbers = SiteMetrics(ranks=1, directions=False)
     numbers.update(0, x)
     alone = numbers.finish()[0].tokens
     assert [len(alone[name]) for name in RANKS] == [1, 1, 1, 1]
@@ -82,7 +83,7 @@ def test_massive_tokens_by_input_and_position():
     x = arrays(3, 40, 8) + 3
     x[1, 7] *= 100
     x[2, :18] *= 50
-    numbers = TokenNumbers()
+    numbers = SiteMetrics()
     numbers.update("a", x[:1])
     numbers.update("a", x[1:])
     found = numbers.finish()["a"]
@@ -101,7 +102,7 @@ def test_massive_tokens_by_input_and_position():
 
 def test_inputs_with_fewer_than_two_valid_tokens_have_no_number():
     mask = torch.tensor([[1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 0, 0]]).bool()
-    numbers = TokenNumbers()
+    numbers = SiteMetrics()
     numbers.update(0, arrays(3, 4, 5), mask)
     found = numbers.finish()[0]
     for name in ("log_hfc", "log_hfc_lfc", "cos", "abs_cos"):
@@ -111,7 +112,7 @@ def test_inputs_with_fewer_than_two_valid_tokens_have_no_number():
 def test_directions_begin_anew_with_each_pass():
     """Another batch of the same shape has nothing to do with the one before."""
     x, y = arrays(2, 40, 30), arrays(2, 40, 30, seed=5).flip(-1)
-    both, alone = TokenNumbers(), TokenNumbers()
+    both, alone = SiteMetrics(), SiteMetrics()
     for numbers, given in ((both, (x, y)), (alone, (y,))):
         for one in given:
             numbers.update("a", one)
