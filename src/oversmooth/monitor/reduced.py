@@ -24,7 +24,6 @@ def token_numbers(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """
     found = moments(scaled(x, None if mask is None else mask != 0))
     counted, ratios = found.count[:, 0] > 1, (found.log_hfc - found.log_lfc)[:, 0]
-    # Only where a token is not finite is this ratio not a number, and then the cosine is none either.
     return mean_of_counted(ratios, counted), mean_of_counted(found.cos[:, 0], counted)
 
 
