@@ -26,6 +26,7 @@ from oversmooth.diagnosis.layers import layers_observed
 from oversmooth.diagnosis.one_input import one_input
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs.batches import Batch, Inputs
+from oversmooth.metrics.moments import MASSIVE_RATIO
 from oversmooth.results import verdict
 from oversmooth.results.facts import ModelFacts, Provenance, plain
 from oversmooth.results.parts import SPECIAL_COUNTED, Extrapolation
@@ -33,12 +34,10 @@ from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.precision import float32_products
 from oversmooth.safety.untouched import in_its_own_mode
-from oversmooth.trace import ONE_AT_A_TIME, HeadSpectra, Reducer, TokenMetrics, Trace, study
+from oversmooth.trace import ONE_AT_A_TIME, HeadSpectra, Reducer, Settings, TokenMetrics, Trace, study
 from oversmooth.trace.feed import Given, Runner
 from oversmooth.trace.feed import OnProgress as OnProgress
 from oversmooth.trace.plans import BY_INPUT, Plan
-from oversmooth.trace.reducers.heads import Settings
-from oversmooth.trace.reducers.tokens import MASSIVE_RATIO
 from oversmooth.trace.study import Sample
 
 if TYPE_CHECKING:

@@ -128,7 +128,7 @@ def _massive(found: TokenNumbers, place: Place, inputs: int) -> dict[str, Any] |
     often = sorted(positions, key=lambda p: (-positions[p], p))[:5]
     return {
         "input_share": plain(len({i for i, _, _ in tokens}) / inputs),
-        "tokens": len(tokens),
+        "tokens": found.massive_count[place],
         "positions": {str(p): positions[p] for p in often},
         "largest_ratio": plain(max(ratio for _, _, ratio in tokens)),
     }

@@ -8,6 +8,7 @@ says where its metric is undefined.
 from oversmooth.metrics.angle import cosine
 from oversmooth.metrics.energy import fidelity_energy, nonlocal_energy
 from oversmooth.metrics.frequency import hfc, input_convergence, lfc
+from oversmooth.metrics.moments import Summary, summary
 from oversmooth.metrics.rank import (
     effective_rank,
     rank_one_distance,
@@ -17,7 +18,6 @@ from oversmooth.metrics.rank import (
     stable_rank,
 )
 from oversmooth.metrics.registry import METRICS, register
-from oversmooth.metrics.summary import Summary, summary
 
 __all__ = [
     "METRICS", "Summary", "cosine", "effective_rank", "fidelity_energy", "hfc", "input_convergence", "lfc",

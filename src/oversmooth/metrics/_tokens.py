@@ -17,19 +17,24 @@ def prepare(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
 
     Hidden tokens are replaced, not multiplied: a NaN in the padding stays in the padding.
     """
-    x = as_tokens(x)
+    x, mask = checked(x, mask)
     x = x.to(torch.promote_types(x.dtype, torch.float32))
+    return (x, None) if mask is None else (torch.where(mask[..., None], x, 0.0), mask)
+
+
+def checked(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Tokens as they are, and the mask broadcast to ``(..., n)``."""
+    x = as_tokens(x)
     if mask is None:
         return x, None
     mask = arguments.mask(mask, x.device)
     try:
-        mask = mask.expand(x.shape[:-1])
+        return x, mask.expand(x.shape[:-1])
     except RuntimeError:
         raise InputError(
             f"mask {arguments.described(mask)} but tokens have shape {tuple(x.shape)}; "
             f"give one boolean per token, {tuple(x.shape[:-1])}"
         ) from None
-    return torch.where(mask[..., None], x, 0.0), mask
 
 
 def count(x: Tensor, mask: Tensor | None) -> Tensor:

@@ -1,5 +1,7 @@
 """Angle convergence: how parallel tokens are (THEORY §2, notion 2)."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -7,8 +9,8 @@ from torch.utils.checkpoint import checkpoint
 from oversmooth.metrics._tokens import largest, prepare, safe_sqrt
 from oversmooth.safety import arguments
 
-# Entries of one block of pairwise cosines: 16 MiB in float32.
-_BLOCK = 1 << 22
+# Entries of one block of pairwise cosines: 4 MiB in float32 stay in the cache of a CPU; elsewhere launches cost more.
+_BLOCK, _LARGE_BLOCK = {"cpu": 1 << 20}, 1 << 26
 
 
 def cosine(x: Tensor, absolute: bool = False, *, mask: Tensor | None = None) -> Tensor:
@@ -40,25 +42,49 @@ def cosine(x: Tensor, absolute: bool = False, *, mask: Tensor | None = None) -> 
     unit = x / torch.where(has_direction, length, 1.0)
     tokens = has_direction.sum((-2, -1)).to(x.dtype)
     with_itself = unit.square().sum((-2, -1))
-    total = _sum_of_absolute_cosines(unit) if absolute else unit.sum(-2).square().sum(-1)
+    if absolute:
+        total = sums_over_tokens(unit, unit, torch.ones_like(unit[..., :1]).mT, Tensor.abs_).sum((-2, -1))
+    else:
+        total = unit.sum(-2).square().sum(-1)
+    return over_pairs(total - with_itself, tokens, 0.0 if absolute else -1.0)
+
+
+def over_pairs(summed: Tensor, tokens: Tensor, least: float) -> Tensor:
+    """The mean of a sum of cosines over the pairs of so many tokens; NaN where there is no pair."""
     pairs = tokens * (tokens - 1)
     # A mean of cosines is one too, but its sums round: parallel tokens in float32 come to as much as 1.0000005.
-    mean = ((total - with_itself) / pairs.clamp(min=1)).clamp(0.0 if absolute else -1.0, 1.0)
-    return torch.where(pairs > 0, mean, torch.nan)
+    return torch.where(pairs > 0, (summed / pairs.clamp(min=1)).clamp(least, 1.0), torch.nan)
 
 
-def _sum_of_absolute_cosines(unit: Tensor) -> Tensor:
-    n = unit.shape[-2]
-    arrays = unit.shape[:-2].numel()
-    rows = max(1, min(n, _BLOCK // max(1, arrays * n)))
+def sums_over_tokens(x: Tensor, others: Tensor, weights: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
+    """``Σ_i w_i f(x_i · y_j)``, in blocks of rows that are computed anew in the backward pass.
 
-    def block(part: Tensor, unit: Tensor) -> Tensor:
-        return (part @ unit.mT).abs().sum((-2, -1))
+    Args:
+        x: ``(..., n, d)``.
+        others: ``(..., m, d)``: y.
+        weights: ``(..., w, n)``.
+        of: f, which may write into its argument.
 
-    total = unit.new_zeros(unit.shape[:-2])
-    for part in unit.split(rows, dim=-2) if n else ():
-        if torch.is_grad_enabled() and unit.requires_grad and rows < n:
-            total = total + checkpoint(block, part, unit, use_reentrant=False, preserve_rng_state=False)
-        else:
-            total = total + block(part, unit)
-    return total
+    Returns:
+        ``(..., w, m)``
+    """
+    n, m = x.shape[-2], others.shape[-2]
+    leading, block = x.shape[:-2], _BLOCK.get(x.device.type, _LARGE_BLOCK)
+    rows, arrays = max(1, min(n, block // max(1, m))), max(1, block // max(1, n * m))
+    again = torch.is_grad_enabled() and x.requires_grad and rows < n
+
+    def part(x: Tensor, weights: Tensor, columns: Tensor) -> Tensor:
+        return weights @ of(x @ columns).to(weights.dtype)
+
+    sums = []
+    flat = [array.reshape(leading.numel(), *array.shape[-2:]).split(arrays) for array in (x, weights, others)]
+    for some, their_weights, some_others in zip(*flat, strict=True):
+        total = their_weights.new_zeros(*their_weights.shape[:-1], m)
+        columns = some_others.mT.contiguous()  # laid out so, products are a fifth faster
+        for rows_of in zip(some.split(rows, 1), their_weights.split(rows, 2), strict=True):
+            given = (*rows_of, columns)
+            total = total + (
+                checkpoint(part, *given, use_reentrant=False, preserve_rng_state=False) if again else part(*given)
+            )
+        sums.append(total)
+    return torch.cat(sums).reshape(*leading, *weights.shape[-2:-1], m)

@@ -1,4 +1,4 @@
-"""What a pass is reduced to: metrics of tokens, dominance in heads, or anything of one's own."""
+"""What a pass is reduced to, while it runs: small tensors that stay on the device until the pass has ended."""
 
 from oversmooth.trace.reducers.base import Reducer as Reducer
 from oversmooth.trace.reducers.heads import EachAttention as EachAttention

@@ -1,0 +1,55 @@
+"""What every reducer needs: numbers kept on their device until one copy fetches all of them, and means over inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+K = TypeVar("K")
+
+
+def fetch(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors on the CPU, by one copy per dtype and device.
+
+    Args:
+        tensors: of any shapes.
+    """
+    alike: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    for index, tensor in enumerate(tensors):
+        alike.setdefault((tensor.dtype, tensor.device), []).append(index)
+    found: dict[int, Tensor] = {}
+    for indices in alike.values():
+        packed = torch.cat([tensors[index].detach().reshape(-1) for index in indices]).cpu()
+        parts = packed.split([tensors[index].numel() for index in indices])
+        found |= {index: part.reshape(tensors[index].shape) for index, part in zip(indices, parts, strict=True)}
+    return [found[index] for index in range(len(tensors))]
+
+
+def fetch_rows(rows: Sequence[Mapping[K, Tensor]]) -> list[dict[K, Tensor]]:
+    """As `fetch`, for tensors by name.
+
+    Args:
+        rows: one per site, say.
+    """
+    values = iter(fetch([value for row in rows for value in row.values()]))
+    return [{name: next(values) for name in row} for row in rows]
+
+
+def has_pairs(x: Tensor, mask: Tensor | None) -> Tensor:
+    """``(...)``: whether an input has two valid tokens; with fewer nothing can be said of how alike they are.
+
+    Args:
+        x: ``(..., n, d)``: tokens.
+        mask: ``(..., n)``: valid tokens; None: all.
+    """
+    if mask is None:
+        return torch.full(x.shape[:-2], x.shape[-2] > 1, device=x.device)
+    return (mask != 0).sum(-1) > 1
+
+
+def mean_of_counted(values: Tensor, counted: Tensor) -> Tensor:
+    """The mean over those that count, ``(..., inputs), (..., inputs) -> (...)``; NaN where none does."""
+    return torch.where(counted, values, 0.0).sum(-1) / counted.sum(-1)

@@ -1,0 +1,175 @@
+"""All numbers of the tokens of a site: small tensors that stay on the device until `SiteMetrics.finish`.
+
+A site is whatever its key says: a depth, or a call and a stage. Nothing waits for the device before the end, but exact
+metrics of rank on a GPU whose arrays no longer fit into the memory set aside for them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from oversmooth.metrics.moments import MASSIVE_RATIO, abs_cosine, moments, scaled
+from oversmooth.trace.reducers.directions import FLAGGED, Directions, ranks_of_directions
+from oversmooth.trace.reducers.exact import ExactRanks
+from oversmooth.trace.reducers.packing import fetch_rows
+from oversmooth.trace.reducers.sketch import EXACT_RANKS, SKETCH_ERROR, effective_rank_of, quadrature
+
+_AT_ONCE = {"cpu": 2**20}
+"""Entries of the arrays reduced at once: what is made on the way then stays in the cache of a CPU."""
+_OF_DIRECTIONS = ("stable_rank", "sigma_ratio", "rank_one_distance", "directions_error")
+
+
+@dataclass
+class SiteNumbers:
+    """What one site showed, over inputs in order, in float64 on the CPU."""
+
+    tokens: dict[str, Tensor]
+    """``(inputs,)`` per metric; effective ranks of the first inputs only. NaN with fewer than two valid tokens."""
+    without_massive: dict[str, Tensor]
+    """The same without massive tokens, for the metrics that are not of ranks."""
+    count: Tensor
+    """``(inputs,)``: valid tokens."""
+    massive: list[tuple[int, int, float]]
+    """(input, position, norm over the median) of massive tokens, of each input the 16 longest."""
+    massive_count: Tensor
+    """``(inputs,)``: how many there are."""
+    errors: dict[str, Tensor]
+    """By metric that is no exact figure, ``(inputs,)`` or fewer: its expected error; relative but for "abs_cos"."""
+
+    @property
+    def flagged(self) -> Tensor:
+        """``(inputs,)``: whether metrics of rank may be off by more than 1e-3, and are to be measured exactly."""
+        return self.errors.get("sigma_ratio", torch.zeros(len(self.count))) > FLAGGED
+
+
+class SiteMetrics:
+    """The reducer of tokens: HFC, LFC, cosines, massive tokens and ranks at every site.
+
+    Args:
+        absolute: whether to take the mean absolute cosine.
+        directions: whether to take stable rank, σ₂/σ₁ and the distance to rank one of all inputs, from directions that
+            are followed from site to site.
+        ranks: inputs whose effective rank is taken, the first ones, and without directions the other metrics of rank;
+            exact with min(n, d) up to `EXACT_RANKS`, above from directions and a sketch.
+        exact: True for no shortcut: every pair of tokens, and metrics of rank from singular values alone.
+    """
+
+    def __init__(self, *, absolute: bool = True, directions: bool = True, ranks: int = 0, exact: bool = False) -> None:
+        self.absolute, self.directions, self.ranks, self.exact = absolute, directions and not exact, ranks, exact
+        self.rows: dict[Hashable, list[dict[str, Tensor]]] = defaultdict(list)
+        """By site, one per part of a batch."""
+        self.begun: dict[Hashable, int] = defaultdict(int)
+        """By site: inputs that were reduced."""
+        self.singular = ExactRanks()
+        self._followed: dict[int, Directions] = {}
+        """By the place of a part in its batch."""
+        self._reached: set[Hashable] = set()
+        self._found: dict[Hashable, SiteNumbers] | None = None
+
+    @torch.no_grad()
+    def update(self, site: Hashable, x: Tensor, mask: Tensor | None = None) -> None:
+        """Reduce the tokens of a site; a site that is reached a second time begins another pass.
+
+        Args:
+            site: its key.
+            x: ``(batch, n, d)``: tokens of any floating type.
+            mask: ``(batch, n)``: valid tokens; None: all. The others may hold NaN.
+        """
+        x, mask, self._found = x.detach(), None if mask is None else mask.expand(x.shape[:2]), None
+        if site in self._reached:
+            self._reached, self._followed = set(), {}
+        self._reached.add(site)
+        few = max(0, self.ranks - self.begun[site])
+        sketched = few if min(x.shape[1:]) > EXACT_RANKS and not self.exact else 0
+        if few and not sketched:
+            self.singular.add(site, x[:few], None if mask is None else mask[:few])
+        size = max(1, _AT_ONCE.get(x.device.type, x.numel()) // max(1, x[:1].numel()))
+        for place, some in enumerate(x.split(size)):
+            shown = None if mask is None else mask[place * size : (place + 1) * size]
+            self.rows[site].append(self._row(place, some, shown, max(0, sketched - place * size)))
+        self.begun[site] += len(x)
+
+    def _row(self, place: int, x: Tensor, mask: Tensor | None, sketched: int) -> dict[str, Tensor]:
+        tokens = scaled(x, mask)
+        found = moments(tokens, MASSIVE_RATIO)
+        row = {"count": found.count, "log_hfc": found.log_hfc, "log_lfc": found.log_lfc, "cos": found.cos}
+        row["ratios"], row["positions"] = found.longest()
+        if self.absolute:
+            row["abs_cos"], row["abs_cos_error"] = abs_cosine(tokens, found, exact=self.exact)
+        if self.directions or sketched:
+            some = tokens if self.directions else tokens.first(sketched)
+            followed = self._followed.setdefault(place, Directions())
+            row["grams"] = followed.update(some)
+            row["squares"] = (found.norms / tokens.unit.amax(-1, keepdim=True)).square().sum(-1)[: len(some.x)]
+        if sketched:
+            assert followed.used is not None
+            row["lanczos"] = quadrature(tokens.first(sketched), followed.used[:sketched])
+            shown = found.count[:sketched, 0]
+            row["side"] = shown if x.shape[1] < x.shape[2] else torch.full_like(shown, x.shape[2])
+        return row
+
+    def finish(self) -> dict[Hashable, SiteNumbers]:
+        """The numbers of every site; the one time that the device is waited for."""
+        if self._found is None:
+            exact = self.singular.finish()
+            given = [row for rows in (*self.rows.values(), *exact.values()) for row in rows]
+            fetched = iter(fetch_rows(given))
+            rows = {site: [next(fetched) for _ in rows] for site, rows in self.rows.items()}
+            ranks = {site: [next(fetched) for _ in rows] for site, rows in exact.items()}
+            _add_ranks([row for site in rows.values() for row in site if "grams" in row])
+            self._found = {site: _numbers(rows[site], ranks.get(site, [])) for site in rows}
+        return self._found
+
+
+def _numbers(rows: list[dict[str, Tensor]], exact: list[dict[str, Tensor]]) -> SiteNumbers:
+    whole = _joined(rows, ("count", "log_hfc", "log_lfc", "cos", "abs_cos", "abs_cos_error"))
+    count = whole.pop("count")
+    whole = {name: torch.where(count > 1, values, torch.nan) for name, values in whole.items()}
+    whole["log_hfc_lfc"] = whole["log_hfc"] - whole["log_lfc"]
+    errors = {"abs_cos": whole.pop("abs_cos_error")[:, 0]} if "abs_cos" in whole else {}
+    tokens, rest = ({name: values[:, one] for name, values in whole.items()} for one in (0, 1))
+    followed = _joined(rows, (*_OF_DIRECTIONS, "effective_rank"))
+    error = followed.pop("directions_error", None)
+    for name, values in _joined(exact).items():
+        beyond = followed.get(name, values)[len(values) :]
+        followed[name] = torch.cat([values, beyond])
+    if error is not None:
+        error[: sum(len(row["stable_rank"]) for row in exact)] = 0.0
+        errors |= dict.fromkeys(("stable_rank", "sigma_ratio", "rank_one_distance"), error)
+        if not exact and "effective_rank" in followed:
+            errors["effective_rank"] = torch.full_like(followed["effective_rank"], SKETCH_ERROR)
+    return SiteNumbers(
+        {**tokens, **followed}, rest, count[:, 0], list(_massive(rows)), count[:, 0] - count[:, 1], errors
+    )
+
+
+def _add_ranks(rows: list[dict[str, Tensor]]) -> None:
+    """To each row what its directions say; of all rows at once, as the matrices are small and many."""
+    for k in {row["grams"].shape[-1] for row in rows}:
+        alike = [row for row in rows if row["grams"].shape[-1] == k]
+        found = ranks_of_directions(*(torch.cat([row[name] for row in alike]) for name in ("grams", "squares")))
+        lengths = [len(row["grams"]) for row in alike]
+        for row, *parts in zip(alike, *(found[name].split(lengths) for name in _OF_DIRECTIONS), strict=True):
+            row |= dict(zip(_OF_DIRECTIONS, parts, strict=True))
+    for row in rows:
+        if "lanczos" in row:
+            grams, squares = (row[name][: len(row["lanczos"])] for name in ("grams", "squares"))
+            row["effective_rank"] = effective_rank_of(row["lanczos"], grams, squares, row["side"])
+
+
+def _joined(rows: list[dict[str, Tensor]], names: tuple[str, ...] | None = None) -> dict[str, Tensor]:
+    known = dict.fromkeys(name for row in rows for name in row if names is None or name in names)
+    return {name: torch.cat([row[name].double() for row in rows if name in row]) for name in known}
+
+
+def _massive(rows: list[dict[str, Tensor]]) -> Iterator[tuple[int, int, float]]:
+    start = 0
+    for row in rows:
+        for one, place in (row["ratios"] > MASSIVE_RATIO).nonzero().tolist():
+            yield start + one, int(row["positions"][one, place]), float(row["ratios"][one, place])
+        start += len(row["ratios"])

@@ -1,0 +1,136 @@
+"""Numbers by site: over passes, batches and padding, fetched at once; and the public metrics say the same."""
+
+import math
+
+import pytest
+import torch
+from support.oracles import normal
+
+from oversmooth import metrics
+from oversmooth.trace.reducers import sites as kernel
+from oversmooth.trace.reducers.packing import fetch, fetch_rows
+from oversmooth.trace.reducers.sites import SiteMetrics
+
+RANKS = ("stable_rank", "sigma_ratio", "rank_one_distance", "effective_rank")
+
+
+def expected(x, mask=None):
+    ratio = metrics.input_convergence(x, mask=mask)
+    found = {"log_hfc_lfc": ratio.log(), "cos": metrics.cosine(x, mask=mask)}
+    found["abs_cos"] = metrics.cosine(x, absolute=True, mask=mask)
+    return found | {name: getattr(metrics, name)(x, mask=mask) for name in RANKS}
+
+
+def arrays(*shape, seed=0):
+    return (normal(*shape, seed=seed) * torch.linspace(3, 0.2, shape[-1]) + 0.3).float()
+
+
+@pytest.mark.parametrize("at_once", [1, 400, 10**6])
+@pytest.mark.parametrize("masked", [False, True])
+def test_over_passes_and_parts_of_batches(monkeypatch, at_once, masked):
+    monkeypatch.setitem(kernel._AT_ONCE, "cpu", at_once)
+    numbers, seen = SiteMetrics(ranks=3), {}
+    for batch in range(2):
+        mask = torch.ones(4, 20, dtype=torch.bool)
+        mask[batch, 9:] = not masked
+        for site in ("enter", "leave"):
+            x = arrays(4, 20, 14, seed=batch + 10 * len(site))
+            given = x.masked_fill(~mask[..., None], torch.nan)
+            numbers.update(site, given, mask if masked else None)
+            given.zero_()  # blocks write over what they passed on
+            seen.setdefault(site, []).append((x, mask))
+    for site, found in numbers.finish().items():
+        x, mask = (torch.cat(parts) for parts in zip(*seen[site], strict=True))
+        assert found.count.tolist() == mask.sum(-1).tolist()
+        assert not found.flagged.any()
+        for name, values in expected(x, mask).items():
+            few = 3 if name == "effective_rank" else 8
+            assert len(found.tokens[name]) == few
+            torch.testing.assert_close(found.tokens[name], values[:few].double(), rtol=1e-3, atol=1e-5)
+            if name in RANKS:  # of the first inputs by singular values
+                torch.testing.assert_close(found.tokens[name][:3], values[:3].double(), rtol=1e-6, atol=0)
+
+
+def test_exact_takes_no_shortcut():
+    x = arrays(3, 30, 24)
+    numbers = SiteMetrics(ranks=3, exact=True)
+    numbers.update(0, x)
+    found = numbers.finish()[0]
+    for name, values in expected(x).items():
+        torch.testing.assert_close(found.tokens[name], values.double(), rtol=1e-5, atol=1e-6)
+    assert not found.errors["abs_cos"].any()
+    assert set(found.errors) == {"abs_cos"}
+
+
+def test_what_is_sketched_says_so():
+    numbers = SiteMetrics(ranks=1)
+    x = torch.stack([arrays(1100, 1050, seed=seed) for seed in range(2)])
+    numbers.update(0, x)
+    found = numbers.finish()[0]
+    assert found.errors["effective_rank"].tolist() == [0.05]
+    s = torch.linalg.svdvals(x.double())
+    exact = metrics.ranks_of(s)
+    assert float(found.tokens["effective_rank"]) == pytest.approx(float(exact["effective_rank"][0]), rel=0.05)
+    off = torch.stack([(found.tokens[name] / exact[name] - 1).abs() for name in RANKS[:3]]).amax(0)
+    assert ((off < 1e-3) | found.flagged).all()
+    numbers = SiteMetrics(ranks=1, directions=False)
+    numbers.update(0, x)
+    alone = numbers.finish()[0].tokens
+    assert [len(alone[name]) for name in RANKS] == [1, 1, 1, 1]
+
+
+def test_massive_tokens_by_input_and_position():
+    x = arrays(3, 40, 8) + 3
+    x[1, 7] *= 100
+    x[2, :18] *= 50
+    numbers = SiteMetrics()
+    numbers.update("a", x[:1])
+    numbers.update("a", x[1:])
+    found = numbers.finish()["a"]
+    assert found.massive_count.tolist() == [0, 1, 18]
+    assert (found.massive[0][0], found.massive[0][1]) == (1, 7)
+    norms = x[1].norm(dim=-1)
+    assert found.massive[0][2] == pytest.approx(float(norms[7] / norms.sort().values[19]), rel=1e-5)
+    assert [one for one, _, _ in found.massive[1:]] == [2] * 16  # the longest are listed, all are counted
+    rest = torch.ones(40, dtype=torch.bool)
+    rest[7] = False
+    for name in ("log_hfc_lfc", "cos", "abs_cos"):
+        value = expected(x[1][rest])[name]
+        assert float(found.without_massive[name][1]) == pytest.approx(float(value), rel=1e-4)
+        assert found.without_massive[name][0] == found.tokens[name][0]
+
+
+def test_inputs_with_fewer_than_two_valid_tokens_have_no_number():
+    mask = torch.tensor([[1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 0, 0]]).bool()
+    numbers = SiteMetrics()
+    numbers.update(0, arrays(3, 4, 5), mask)
+    found = numbers.finish()[0]
+    for name in ("log_hfc", "log_hfc_lfc", "cos", "abs_cos"):
+        assert found.tokens[name].isnan().tolist() == [True, True, False]
+
+
+def test_directions_begin_anew_with_each_pass():
+    """Another batch of the same shape has nothing to do with the one before."""
+    x, y = arrays(2, 40, 30), arrays(2, 40, 30, seed=5).flip(-1)
+    both, alone = SiteMetrics(), SiteMetrics()
+    for numbers, given in ((both, (x, y)), (alone, (y,))):
+        for one in given:
+            numbers.update("a", one)
+            numbers.update("b", one + 1)
+    for site in ("a", "b"):
+        for name in RANKS[:3]:
+            assert torch.equal(both.finish()[site].tokens[name][2:], alone.finish()[site].tokens[name])
+
+
+def test_one_copy_by_dtype_fetches_everything(monkeypatch):
+    tensors = [torch.randn(3, 2), torch.arange(4), torch.tensor(1.5), torch.randn(0, 2), torch.ones(2).double()]
+    copies, cpu = [], torch.Tensor.cpu
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda x: copies.append(x.dtype) or cpu(x))
+    for found, given in zip(fetch(tensors), tensors, strict=True):
+        assert torch.equal(found, given)
+        assert found.dtype == given.dtype
+    assert sorted(copies, key=str) == [torch.float32, torch.float64, torch.int64]
+    rows = [{"a": tensors[0], "b": tensors[1]}, {}, {"a": tensors[2]}]
+    assert [list(row) for row in fetch_rows(rows)] == [["a", "b"], [], ["a"]]
+    assert math.isclose(float(fetch_rows(rows)[2]["a"]), 1.5)
+    assert fetch([]) == []
