@@ -162,6 +162,14 @@ def repeat_shared_heads(W_V: Tensor, heads: int) -> Tensor:
     return W_V.repeat_interleave(heads // shared, dim=-3)
 
 
+def without_repeats(W_V: Tensor) -> Tensor:
+    """``(heads, d, k)`` without the repeats of `repeat_shared_heads`: one slice per value head, evenly shared."""
+    changes = (W_V[1:] != W_V[:-1]).flatten(1).any(-1).tolist()
+    starts = [0, *(h for h, new in enumerate(changes, start=1) if new)]
+    group = len(W_V) // len(starts)
+    return W_V[::group] if starts == list(range(0, len(W_V), group)) else W_V
+
+
 def centre_features(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
     """The weights on tokens of zero mean over features, as after a LayerNorm, for Post-LN.
 
