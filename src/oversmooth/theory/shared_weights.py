@@ -26,8 +26,11 @@ from oversmooth.theory.weights import smaller_product, stack_heads, without_repe
 
 # Up to this size, (n − 1)·d, the whole matrix of T_P is formed.
 _DENSE_SIZE = 256
-# Up to this width the diagonal blocks of causal attention, and the product of the weights, are decomposed directly.
-_DENSE_BLOCK, _DENSE_WEIGHTS = 64, 1024
+# Up to this width the diagonal blocks of causal attention, and the product of the weights, are decomposed directly;
+# wider products by Arnoldi in float64, to this tolerance.
+_DENSE_BLOCK, _DENSE_WEIGHTS, _WEIGHTS_TOLERANCE = 64, 384, 1e-7
+# Up to this width the condition number of a token's block is computed from the block itself.
+_CONDITIONED = 1024
 # Up to this many multiplications, n·d³, the limit array of causal attention is solved for, row by row.
 _CAUSAL_LIMIT = 1 << 30
 # Relative difference below which two moduli are a tie.
@@ -36,6 +39,8 @@ _EQUAL = 1e-6
 _STEPS, _RESTARTS = 64, 80
 # Where the number of steps is given, so many tokens of causal attention are refined all the same.
 _REFINED = 8
+# Entries of Krylov bases held at once: 2 GiB in float32.
+_HELD = 1 << 29
 
 
 class SharedWeights:
@@ -134,37 +139,39 @@ class SharedWeights:
 
         Without the zeros of features that no head writes to.
         """
-        base, W_O = self.update.base, self.constant_W_O * self.update.constant[:, None, None]
-        V = without_repeats(self.W_V)
-        # Heads that share their values add up.
-        V, O = stack_heads(V, W_O.unflatten(0, (len(V), -1)).sum(1))  # noqa: E741
+        base, W_V, W_O = self.update.base, self.W_V.double(), self.constant_W_O.double()
+        c, V = self.update.constant.double(), without_repeats(W_V)
+        # Heads that share their values add up, and leave features as they are, which some head writes to.
+        V, O = stack_heads(V, (W_O * c[:, None, None]).unflatten(0, (len(V), -1)).sum(1))  # noqa: E741
         small = smaller_product(V, O)
-        if len(small) > _DENSE_WEIGHTS:
-            # Attention of ones on the diagonal: the block of a token that sees only itself.
-            ritz = self._extremal(CausalBlocks(self.update.constant[None], self.W_V, self.constant_W_O), exact=True)
-            self.weights_error = (ritz.condition * ritz.residual)[0]
-            return ritz.score[0]
-        small = small.double()
-        values, errors = eigenvalues_and_errors(small, torch.finfo(V.dtype).eps)
-        size = (base + values).abs()
-        self.weights_error = ((size + errors).max() - size.max()).to(self.residual)
-        # Values that heads share leave features as they are, which some head writes to.
         least = base if len(small) < self.d <= self.W_V.shape[-3] * self.W_V.shape[-1] else 0.0
-        return size.max().clamp(min=least).to(self.residual)
+        if len(small) > _DENSE_WEIGHTS:
+            # The block of a token that sees only itself.
+            ritz = self._extremal(CausalBlocks(c[None], W_V, W_O).on_values(), exact=True)
+            size, error = ritz.score[0], (ritz.condition * ritz.residual)[0]
+        else:
+            values, errors = eigenvalues_and_errors(small, torch.finfo(self.A.dtype).eps)
+            sizes = (base + values).abs()
+            size, error = sizes.max(), (sizes + errors).max() - sizes.max()
+        self.weights_error = error.to(self.residual)
+        return size.clamp(min=least).to(self.residual)
 
     def _extremal(
         self, system: LinearSystem, *, vectors: bool = False, group: Tensor | None = None, exact: bool = False
     ) -> Extremal:
         """Within the number of steps that was given, if any; but the best of a group are always refined."""
         how, steps = self.how, None if exact else self.how.steps
+        tolerance = min(how.tolerance, _WEIGHTS_TOLERANCE) if exact else how.tolerance
+        most = min(_STEPS, steps or _STEPS)
+        within = _RESTARTS if steps is None or group is not None else (steps - most) // (most - most // 2)
         return extremal(
             system,
             lambda theta, reach, _: (self.update.base + theta).abs() + reach,
-            tolerance=how.tolerance,
-            first=min(16, steps or 16),
-            most=steps or _STEPS,
-            restarts=0 if steps and group is None else _RESTARTS,
-            refined=_REFINED if steps else None,
+            tolerance=tolerance,
+            first=min(16, most),
+            most=most,
+            restarts=within,
+            refined=None if steps is None else _REFINED,
             group=group,
             vectors=vectors,
             seed=how.seed,
@@ -301,18 +308,21 @@ class SharedWeights:
             value = theta.gather(1, best)[:, 0]
             size = (base + value).abs()
             return _Blocks(value, torch.zeros_like(size), _has_equal(theta, value, base), size)
-        small = blocks.on_values()
-        ritz = self._extremal(small, group=group)
-        value, size = ritz.value, ritz.score
-        highest = torch.where(ritz.settled, size, size + ritz.slack)
-        if small.size < self.d:  # zeros are eigenvalues too, and exact
-            value = torch.where(size < base, 0, value)
-            highest = highest.clamp(min=base)
-        return _Blocks(value, torch.where(value == 0, 0, ritz.residual), torch.zeros_like(ritz.converged), highest)
+        small, parts = blocks.on_values(), []
+        everything = torch.arange(blocks.items, device=blocks.device)
+        for some in everything.split(max(1, _HELD // (small.size * _STEPS))):
+            ritz = self._extremal(small.select(some), group=group[some])
+            value, residual, size = ritz.value, ritz.residual, ritz.score
+            highest = torch.where(ritz.settled, size, size + ritz.slack)
+            if small.size < self.d:  # zeros are eigenvalues too, and exact
+                value, residual = (torch.where(size < base, 0, x) for x in (value, residual))
+                highest = highest.clamp(min=base)
+            parts.append((value, residual, torch.zeros_like(ritz.converged), highest))
+        return _Blocks(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
     def _block_error(self, blocks: CausalBlocks, theta: Tensor, residual: Tensor) -> Tensor:
         """How far θ may be off: only the rounding of A's diagonal enters."""
-        if self.d > _DENSE_WEIGHTS:
+        if self.d > _CONDITIONED:
             return residual
         _, condition = eigenvectors(blocks.matrices(), theta)
         return self._error(condition, residual, self.A.rounding * blocks.diagonal.abs())

@@ -13,7 +13,7 @@ from oversmooth import metrics
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.metrics import registry
 from oversmooth.safety.errors import InputError, about
-from oversmooth.theory.dominance import Dominance, dominance
+from oversmooth.theory.dominance import JOINT_STEPS, Dominance, dominance
 from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.weights import fold_norm
 from oversmooth.trace.catch import Caught
@@ -239,6 +239,7 @@ class Collect:
                     residual=layer.keep,
                     change=change,
                     limit=False,
+                    steps=JOINT_STEPS,
                     seed=self.settings.seed,
                 )
                 rows = zip(
