@@ -258,7 +258,8 @@ def dominance(
         W_V, W_O = (W / W.abs().max().clamp(min=torch.finfo(W.dtype).tiny) for W in (W_V, W_O))
     gains = [None if x is None else x.to(A.device, A.dtype) for x in (change.constant_gain, change.centred_gain)]
     update = Update(1.0 if residual else 0.0, shift / gain, constant / gain, *gains)
-    A = materialise_if_small(A)
+    if not (A.causal and method == "auto"):  # there the diagonal says it all
+        A = materialise_if_small(A)
     # A source that differs between tokens outlasts a constant offset of the same growth.
     smooth_floor, rough_floor = (1.0 if biased and not change.source else 0.0), (1.0 if change.source else 0.0)
     search = Search(
