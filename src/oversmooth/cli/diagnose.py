@@ -97,6 +97,9 @@ def diagnose(
         ),
     ] = True,
     joined: Annotated[int, typer.Option(help="For how many inputs all heads are taken together.", min=0)] = 1,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Take no shortcut for large arrays and for all heads together.")
+    ] = False,
     ranks: Annotated[int, typer.Option(help="For how many inputs ranks are computed.", min=0)] = 4,
     variant: Annotated[
         Variant,
@@ -150,6 +153,7 @@ def diagnose(
     settings = dict(
         spectra=spectra,
         joined=joined,
+        exact=exact,
         ranks=ranks,
         variant=variant.value,
         stack=stack,

@@ -65,6 +65,7 @@ def diagnose(
     rule: str = "complex",
     depth: int = 24,
     look: bool = True,
+    exact: bool = False,
     seed: int = 0,
     about: dict[str, Any] | None = None,
     progress: OnProgress | None = None,
@@ -88,6 +89,8 @@ def diagnose(
         rule: "complex" uses eigenvalues as they are, "real" only their real parts (per head).
         depth: blocks to extrapolate over; 0 for none.
         look: keep which tokens of the first input are alike, with their text or a small picture of it.
+        exact: take no shortcut. Otherwise the effective rank of arrays of more than 1,024 tokens and features is
+            sketched, |cos| of more than 4,096 tokens is sampled, and ρ_rough of all heads together has a budget.
         seed: of Arnoldi's random starts.
         about: further facts to keep in `Diagnosis.model`.
         progress: called after each batch with (inputs done, inputs in all or None, the current step).
@@ -105,7 +108,7 @@ def diagnose(
     joined, ranks = arguments.whole(joined, "joined"), arguments.whole(ranks, "ranks")
     depth = arguments.whole(depth, "depth", most=MOST_BLOCKS)
     spectra, seed = arguments.flag(spectra, "spectra"), arguments.seed(seed)
-    look = arguments.flag(look, "look")
+    look, exact = arguments.flag(look, "look"), arguments.flag(exact, "exact")
     if name is not None and not isinstance(name, str):
         raise InputError(f"name is {arguments.shown(name)}; give what the model is to be called, as text")
     if about is not None and not (isinstance(about, dict) and all(isinstance(key, str) for key in about)):
@@ -158,8 +161,9 @@ def diagnose(
         extrapolation = _extrapolate(sample, inside, depth, seed, special, remarks) if spectra and depth else []
         looked_at = one_input(sample.blocks, first, one, run.mask(one), tokenizer) if look else None
         del sample  # of the size of an input
-        tokens = TokenMetrics(plan, ranks)
-        dominance = HeadSpectra(plan, Settings(joined, variant, rule, seed), steered_as(inside)) if spectra else None
+        tokens = TokenMetrics(plan, ranks, exact=exact)
+        settings = Settings(joined, variant, rule, seed, exact)
+        dominance = HeadSpectra(plan, settings, steered_as(inside)) if spectra else None
         reducers: list[Reducer] = [tokens] if dominance is None else [tokens, dominance]
         with Trace(inside, plan, reducers) as trace:
             accuracy = _observe(trace, run, first, batches, inputs, progress)
@@ -170,7 +174,7 @@ def diagnose(
         remarks.append(f"{seen.packed} texts came packed with others in one input: each is measured by itself")
     skipped = inputs.skipped if isinstance(inputs, Inputs) else []
     more = [f"{len(skipped) - 8} more inputs were skipped"] if len(skipped) > 8 else []
-    remarks += [*sorted(seen.unread), *skipped[:8], *more, *_doubts(plan)]
+    remarks += [*sorted(seen.unread), *skipped[:8], *more, *_shortcuts(tokens.result.errors), *_doubts(plan)]
     with torch.autocast(device.type, enabled=False):
         layers = layers_observed(plan, tokens.result, dominance.result if dominance else None, seen.inputs)
     shared = len({block.layer.name for block in plan.blocks}) < len(plan.blocks)
@@ -287,6 +291,13 @@ def _extrapolate(
         if special:
             entry.note = "; ".join(filter(None, [entry.note, SPECIAL_COUNTED]))
     return entries
+
+
+def _shortcuts(errors: dict[str, float]) -> list[str]:
+    """What is not exact, and by how much it may be off."""
+    labels = {"abs_cos": "mean |cos| is sampled", "effective_rank": "the effective rank is sketched"}
+    known = [(how, errors[name]) for name, how in labels.items() if name in errors]
+    return [f"{how}, with an error of about {error:.2g}; exact=True avoids it" for how, error in known]
 
 
 def _doubts(plan: Plan) -> list[str]:

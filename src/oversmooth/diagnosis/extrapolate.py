@@ -24,6 +24,7 @@ from oversmooth.theory.dominance import dominance
 from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
 from oversmooth.theory.radii import AttentionChange
 from oversmooth.theory.simulate import Simulation, simulate
+from oversmooth.theory.spectrum import materialise_if_small
 from oversmooth.theory.stack import stack_dominance
 from oversmooth.theory.weights import centre_features, fold_norm
 from oversmooth.trace.layout import attention_batch_first, first_tensor
@@ -189,7 +190,7 @@ def _simulated(
     # Whole passes, so that a stack is always seen at the same block.
     period = len(blocks)
     depth = period * max(8, _SIMULATED // period)
-    operators = [A.dense() if period == 1 else A for A in operators]  # one matrix at a time is kept
+    operators = [materialise_if_small(A) if period == 1 else A for A in operators]  # one matrix at a time is kept
     values, outputs = [v for v, _ in weights], [o for _, o in weights]
     keeps, every = [block.plan.layer.keep for block in blocks], max(period, 4)
     run = simulate(X, operators, values, outputs, depth, residual=keeps, bias=offsets, every=every, bands_only=True)

@@ -23,7 +23,8 @@ from oversmooth.safety.errors import InputError, about
 from oversmooth.safety.files import cache_folder, parse_json, read_bytes
 from oversmooth.safety.typed import typed
 from oversmooth.theory.bounds import head_verdicts
-from oversmooth.theory.weights import centre_features, fold_norm, head_spectrum, joined_spectrum
+from oversmooth.theory.small_matrices import eigenvalues
+from oversmooth.theory.weights import centre_features, fold_norm, head_spectrum, smaller_product, stack_heads
 
 _ZERO = 1e-6  # relative: the sign of a zero that centring or rank leaves is rounding
 _MOST_KEPT = 2**30
@@ -47,11 +48,12 @@ def layer_spectrum(
     with about(layer.name):
         if layer.norm is not None and layer.norm_position == "pre":
             variants["folded"] = fold_norm(W_V, layer.norm.gamma.to(W_V), kind=layer.norm.kind)
-        per_head = {name: head_spectrum(V, W_O) for name, V in variants.items()}
+        # One batch of matrices for all variants.
+        per_head = dict(zip(variants, head_spectrum(torch.stack(list(variants.values())), W_O), strict=True))
         by_head = {name: [_eigenvalues(row, keep) for row in rows] for name, rows in per_head.items()}
         together = {name: Eigenvalues(None, None, None) for name in variants}
-        for name, V in variants.items() if joined else ():
-            together[name] = _eigenvalues(_all(V, W_O, layer, centred=name == "folded"), keep, layer.width)
+        if joined:
+            together = {name: _eigenvalues(v, keep, layer.width) for name, v in _all(variants, W_O, layer).items()}
         # Per head the zeros of H do not count, so only the ratio to what is kept matters; nothing kept is another rule.
         decided = head_verdicts(W_V, W_O / keep, bool(layer.causal), per_head["raw"] / keep) if decides else []
     if inverse_sigma is not None and "folded" in variants:
@@ -89,15 +91,24 @@ def why_undecided(layer: AttentionLayer) -> str | None:
     return layer.mixing or layer.on_branch
 
 
-def _all(W_V: Tensor, W_O: Tensor, layer: AttentionLayer, *, centred: bool) -> Tensor:
+def _all(variants: dict[str, Tensor], W_O: Tensor, layer: AttentionLayer) -> dict[str, Tensor]:
     """The eigenvalues of the joined H that can differ from zero: as many as value heads have features, d at most."""
     shared, group, d = layer.kv_heads, layer.heads // layer.kv_heads, layer.width
-    if centred and d > 1 and layer.norm is not None and layer.norm.kind == "layer":
-        W_V, W_O = centre_features(W_V, W_O)  # C M has M's eigenvalues on features of zero mean, and one zero
     # Query heads that share values add up; taken one by one they would leave zeros whose sign is rounding.
-    values = joined_spectrum(W_V[::group], W_O.unflatten(0, (shared, group)).sum(1))
-    missing = min(d, shared * layer.head_dim) - len(values)
-    return torch.cat([values, values.new_zeros(missing)])
+    output = W_O.unflatten(0, (shared, group)).sum(1)
+    size = min(d, shared * layer.head_dim)
+    centred = d > 1 and layer.norm is not None and layer.norm.kind == "layer"
+    products = {}
+    for name, V in variants.items():
+        # C M has M's eigenvalues on features of zero mean, and one zero, which only a product of d by d shows.
+        at_rest = name == "folded" and centred and size == d
+        V, O = stack_heads(*(centre_features(V[::group], output) if at_rest else (V[::group], output)))  # noqa: E741
+        products[name] = smaller_product(V, O)
+    together = len({product.shape for product in products.values()}) == 1
+    batch = torch.stack(list(products.values())) if together else None
+    values = products.values() if batch is None else [batch]
+    found = [row for product in values for row in eigenvalues(product).reshape(-1, product.shape[-1])]
+    return {n: torch.cat([v, v.new_zeros(size - len(v))]) for n, v in zip(products, found, strict=True)}
 
 
 def _eigenvalues(values: Tensor, keep: float, size: int = 0) -> Eigenvalues:

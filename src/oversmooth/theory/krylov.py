@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,6 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from oversmooth.theory.bounds import SAFETY
 from oversmooth.theory.small_matrices import complex_of, eigenvalues, eigenvector, eigenvectors, finite, lapack
 
 
@@ -44,6 +46,7 @@ class LinearSystem(Protocol):
 # How many rival Ritz values are checked before the best is accepted, and the share of their residuals that they are
 # taken to move by: a Ritz value mostly moves by far less than its residual.
 _RIVALS = 2
+_LOST = 0.7
 _RIVAL_WEIGHT = 0.1
 
 Score = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -97,13 +100,15 @@ class Arnoldi:
         self.steps = steps
 
     def _orthogonalise(self, w: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
-        # Classical Gram–Schmidt, twice: as good as Householder, and two products per pass. Projecting again matters:
-        # without it the constant vector, whose eigenvalue 0 is not A's, grows out of the rounding.
-        first = _inner(basis, w)
-        w = _subtract(w, basis, first)
-        second = _inner(basis, w)
-        w = _subtract(w, basis, second)
-        return self.system.project(w), first + second
+        # Classical Gram–Schmidt, and again where much of w was lost, as good as Householder. Asking is not worth its
+        # wait on a GPU. Projecting again matters: without it the constant vector, whose eigenvalue 0 is not A's, grows
+        # out of the rounding.
+        h = _inner(basis, w)
+        before, w = _length(w), _subtract(w, basis, h)
+        if w.is_cuda or bool((_length(w) < _LOST * before).any()):
+            again = _inner(basis, w)
+            w, h = _subtract(w, basis, again), h + again
+        return self.system.project(w), h
 
     def ritz_values(self) -> Tensor:
         """The eigenvalues of H, ``(b, steps)`` complex."""
@@ -163,12 +168,21 @@ class Extremal:
     """``(items,)``, its score."""
     residual: Tensor
     """``(items,)``, of the Ritz pair: it is exact for an operator that differs by this much."""
-    converged: Tensor
-    """``(items,)`` boolean."""
     condition: Tensor
     """``(items,)``, of the Ritz value: 1/|yᴴx| of its left and right vectors in the basis."""
+    slack: Tensor
+    """``(items,)``, how far the score may be off: several times what residual and condition number make of it."""
+    converged: Tensor
+    """``(items,)`` boolean."""
+    beaten: Tensor
+    """``(items,)`` boolean: whether it stopped because another item of its group scores higher, slack included."""
     vector: Tensor | None
     """``(items, size)`` complex, the Ritz vector; None if not asked for."""
+
+    @property
+    def settled(self) -> Tensor:
+        """``(items,)`` boolean: whether more steps would not change the highest score of a group."""
+        return self.converged | self.beaten
 
 
 def extremal(
@@ -179,6 +193,8 @@ def extremal(
     first: int = 16,
     most: int,
     restarts: int = 0,
+    refined: int | None = None,
+    group: Tensor | None = None,
     vectors: bool = False,
     seed: int = 0,
 ) -> Extremal:
@@ -186,7 +202,7 @@ def extremal(
 
     Converged means that within its residual its score can grow by no more than tolerance · max(1, score). Rivals are
     the few other Ritz values that could score highest; one of them overtakes if its score, within its own residual, is
-    higher.
+    higher. Of items that compete, those that can no longer have the highest score stop.
 
     Args:
         system: the operators.
@@ -195,53 +211,65 @@ def extremal(
         first: steps before the first check; later ones come where the decay of the residuals points to.
         most: steps after which what has not converged stops as it is, or is restarted.
         restarts: thick restarts at most, item by item.
+        refined: at most so many items of a group are restarted, those that score highest; None: all that may win.
+        group: ``(items,)``, numbers of the groups in which items compete; None: each stands alone.
         vectors: whether to return Ritz vectors.
         seed: of the random start.
     """
-    dtype = complex_of(system.dtype)
-    value = torch.zeros(system.items, dtype=dtype, device=system.device)
+    items, device = system.items, system.device
+    alone = group is None
+    group = torch.arange(items, device=device) if group is None else group.unique(return_inverse=True)[1]
+    value = torch.zeros(items, dtype=complex_of(system.dtype), device=device)
+    never = torch.zeros(items, dtype=torch.bool, device=device)
     ritz = Extremal(
         value=value,
         score=value.real.clone(),
         residual=value.real.clone(),
-        converged=torch.zeros(system.items, dtype=torch.bool, device=system.device),
         condition=torch.ones_like(value.real),
-        vector=torch.zeros(system.items, system.size, dtype=dtype, device=system.device) if vectors else None,
+        slack=torch.full_like(value.real, torch.inf),
+        converged=never.clone(),
+        beaten=never,
+        vector=torch.zeros(items, system.size, dtype=value.dtype, device=device) if vectors else None,
     )
-    index = torch.arange(system.items, device=system.device)
+    index = torch.arange(items, device=device)
     basis = Arnoldi(system, seed)
     steps = min(first, most)
     while True:
         # An item whose subspace is exhausted drops out before the others go on.
         steps = min(steps, int(basis.system.rank.min()))
         basis.extend(steps)
-        done, error = _record(ritz, basis, index, score, tolerance, stop=steps >= most and not restarts)
-        if done.all():
+        error = _record(ritz, basis, index, group, score, tolerance)
+        left = ~ritz.settled[index]
+        if not left.any() or (steps >= most and not restarts):
             return ritz
-        index, basis = index[~done], basis.select(~done)
+        index, basis = index[left], basis.select(left)
         if steps >= most:
             break
         # Residuals fall about geometrically: go to where most of the rest should have converged, within limits.
-        typical = float(error[~done].nan_to_num(nan=0.5).clamp(min=1e-30, max=0.5).quantile(0.7))
+        typical = float(error[left].nan_to_num(nan=0.5).clamp(min=1e-30, max=0.5).quantile(0.7))
         pointed_to = steps * math.log(tolerance) / math.log(typical)
-        steps = min(most, int(min(max(pointed_to, 1.25 * steps), 3 * steps)) + 1)
+        # Where items compete, checks in between let the beaten ones stop.
+        furthest = 3 * steps if alone else 1.5 * steps
+        steps = min(most, int(min(max(pointed_to, 1.25 * steps), furthest)) + 1)
 
-    for i in range(len(index)):
-        here = torch.tensor([i], device=system.device)
-        one = basis.select(here)
-        for attempt in range(1, restarts + 1):
-            one.restart(most // 2, score, index[here])
-            one.extend(min(most, int(one.system.rank)))
-            done, _ = _record(ritz, one, index[here], score, tolerance, stop=attempt == restarts)
-            if done.all():
+    tried: Counter[int] = Counter()
+    for i in ritz.score[index].argsort(descending=True).tolist():
+        one, own = basis.select(torch.tensor([i], device=device)), index[i : i + 1]
+        which = int(group[own])
+        if refined is not None and tried[which] >= refined:
+            continue
+        tried[which] += 1
+        for _ in range(restarts):
+            if ritz.settled[own]:
                 break
+            one.restart(most // 2, score, own)
+            one.extend(min(most, int(one.system.rank)))
+            _record(ritz, one, own, group, score, tolerance)
     return ritz
 
 
-def _record(
-    ritz: Extremal, basis: Arnoldi, index: Tensor, score: Score, tolerance: float, stop: bool
-) -> tuple[Tensor, Tensor]:
-    """Record the items that are done (all of them, on stop); returns which those are, and the error of each item."""
+def _record(ritz: Extremal, basis: Arnoldi, index: Tensor, group: Tensor, score: Score, tolerance: float) -> Tensor:
+    """Record these items as they stand, and which items of all are beaten; returns the error of each."""
     all_theta = basis.ritz_values()
     scores = score(all_theta, torch.zeros_like(basis.reach()), index)
     top = scores.argmax(-1, keepdim=True)
@@ -254,13 +282,15 @@ def _record(
         lead = _rivals_lead(basis, good, all_theta[good], top[good], high[good], score, index[good])
         error[good] = torch.maximum(error[good], _RIVAL_WEIGHT * lead / high[good].clamp(min=1))
         good = error <= tolerance
-    done = torch.ones_like(good) if stop else good
-    at = index[done]
-    ritz.value[at], ritz.score[at], ritz.residual[at] = theta[done], high[done], residual[done]
-    ritz.converged[at], ritz.condition[at] = good[done], condition[done]
-    if ritz.vector is not None and len(at):
-        ritz.vector[at] = basis.expand(y)[done]
-    return done, error
+    ritz.value[index], ritz.score[index], ritz.residual[index] = theta, high, residual
+    ritz.converged[index], ritz.condition[index] = good, condition
+    ritz.slack[index] = score(theta[:, None], (SAFETY * (condition * residual))[:, None], index)[:, 0] - high
+    lowest = torch.full_like(ritz.score, -torch.inf)
+    least = lowest.scatter_reduce(0, group, ritz.score - ritz.slack, "amax")
+    ritz.beaten = ritz.score + ritz.slack < least[group]
+    if ritz.vector is not None:
+        ritz.vector[index] = basis.expand(y)
+    return error
 
 
 def _rivals_lead(

@@ -83,7 +83,7 @@ class Search:
     method: Method
     tolerance: float
     steps: int | None
-    """The number of Arnoldi steps after which to stop, converged or not; None: as many as needed, up to a limit."""
+    """The number of products after which to stop, converged or not; None: as many as needed, up to a limit."""
     limit: bool | None
     """Whether to keep the eigenarray; None: where it is cheap."""
     seed: int

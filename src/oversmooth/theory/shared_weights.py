@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -20,18 +22,25 @@ from oversmooth.theory.small_matrices import (
 )
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads
 from oversmooth.theory.tokens import centre_tokens, token_mean
-from oversmooth.theory.weights import smaller_product, stack_heads
+from oversmooth.theory.weights import smaller_product, stack_heads, without_repeats
 
 # Up to this size, (n − 1)·d, the whole matrix of T_P is formed.
 _DENSE_SIZE = 256
-# Up to this width the diagonal blocks of causal attention, and the product of the weights, are decomposed directly.
-_DENSE_BLOCK, _DENSE_WEIGHTS = 64, 1024
+# Up to this width the diagonal blocks of causal attention, and the product of the weights, are decomposed directly;
+# wider products by Arnoldi in float64, to this tolerance.
+_DENSE_BLOCK, _DENSE_WEIGHTS, _WEIGHTS_TOLERANCE = 64, 384, 1e-7
+# Up to this width the condition number of a token's block is computed from the block itself.
+_CONDITIONED = 1024
 # Up to this many multiplications, n·d³, the limit array of causal attention is solved for, row by row.
 _CAUSAL_LIMIT = 1 << 30
 # Relative difference below which two moduli are a tie.
 _EQUAL = 1e-6
 # Arnoldi: basis vectors before the first restart, and restarts at most of what has not converged by then.
 _STEPS, _RESTARTS = 64, 80
+# Where the number of steps is given, so many tokens of causal attention are refined all the same.
+_REFINED = 8
+# Entries of Krylov bases held at once: 2 GiB in float32.
+_HELD = 1 << 29
 
 
 class SharedWeights:
@@ -59,6 +68,8 @@ class SharedWeights:
         # Whether other eigenvalues are as large as the dominating one; what X tends to is then not known.
         self.repeated = torch.zeros_like(self.residual, dtype=torch.bool)
         self.error = torch.zeros_like(self.residual)
+        # How much larger than found the radius may be, since the search was stopped.
+        self.above = torch.zeros_like(self.residual)
         self.weights_error = torch.zeros((), dtype=A.dtype, device=A.device)
         self.array: Tensor | None = None
 
@@ -83,7 +94,9 @@ class SharedWeights:
         known = ~self.repeated if self.array is not None else torch.zeros_like(self.repeated)
         level = smooth.clamp(min=self.how.smooth_floor)
         gap = (level - rough.clamp(min=self.how.rough_floor)).abs()
-        doubted = ~alone & (gap <= SAFETY * self.error) & (self.error > 0) & ~frozen
+        close = (gap <= SAFETY * self.error) & (self.error > 0)
+        close |= (level >= rough) & (gap <= self.above) & (self.above > 0)
+        doubted = close & ~alone & ~frozen
         array = self.array
         if array is None and self.how.limit is not False and self.A.tokens > 1 and bool(self.repeated.all()):
             array = torch.full((len(self.mu), self.A.tokens, self.d), torch.nan, dtype=self.mu.dtype).to(self.mu.device)
@@ -95,7 +108,7 @@ class SharedWeights:
             mixed=torch.zeros_like(self.repeated),
             rank_known=known,
             weights_error=self.weights_error.expand(len(self.mu)),
-            error=self.error,
+            error=torch.maximum(self.error, self.above),
             certified=alone,
             doubted=doubted,
             frozen=frozen,
@@ -126,29 +139,40 @@ class SharedWeights:
 
         Without the zeros of features that no head writes to.
         """
-        V, O = stack_heads(self.W_V * self.update.constant[:, None, None], self.constant_W_O)  # noqa: E741
-        base = self.update.base
+        base, W_V, W_O = self.update.base, self.W_V.double(), self.constant_W_O.double()
+        c, V = self.update.constant.double(), without_repeats(W_V)
+        # Heads that share their values add up, and leave features as they are, which some head writes to.
+        V, O = stack_heads(V, (W_O * c[:, None, None]).unflatten(0, (len(V), -1)).sum(1))  # noqa: E741
         small = smaller_product(V, O)
+        least = base if len(small) < self.d <= self.W_V.shape[-3] * self.W_V.shape[-1] else 0.0
         if len(small) > _DENSE_WEIGHTS:
-            # Attention of ones on the diagonal: the block of a token that sees only itself.
-            ritz = self._extremal(CausalBlocks(self.update.constant[None], self.W_V, self.constant_W_O))
-            self.weights_error = (ritz.condition * ritz.residual)[0]
-            return ritz.score[0]
-        small = small.double()
-        values, errors = eigenvalues_and_errors(small, torch.finfo(V.dtype).eps)
-        size = (base + values).abs()
-        self.weights_error = ((size + errors).max() - size.max()).to(self.residual)
-        return size.max().to(self.residual)
+            # The block of a token that sees only itself.
+            ritz = self._extremal(CausalBlocks(c[None], W_V, W_O).on_values(), exact=True)
+            size, error = ritz.score[0], (ritz.condition * ritz.residual)[0]
+        else:
+            values, errors = eigenvalues_and_errors(small, torch.finfo(self.A.dtype).eps)
+            sizes = (base + values).abs()
+            size, error = sizes.max(), (sizes + errors).max() - sizes.max()
+        self.weights_error = error.to(self.residual)
+        return size.clamp(min=least).to(self.residual)
 
-    def _extremal(self, system: LinearSystem, vectors: bool = False) -> Extremal:
-        how = self.how
+    def _extremal(
+        self, system: LinearSystem, *, vectors: bool = False, group: Tensor | None = None, exact: bool = False
+    ) -> Extremal:
+        """Within the number of steps that was given, if any; but the best of a group are always refined."""
+        how, steps = self.how, None if exact else self.how.steps
+        tolerance = min(how.tolerance, _WEIGHTS_TOLERANCE) if exact else how.tolerance
+        most = min(_STEPS, steps or _STEPS)
+        within = _RESTARTS if steps is None or group is not None else (steps - most) // (most - most // 2)
         return extremal(
             system,
             lambda theta, reach, _: (self.update.base + theta).abs() + reach,
-            tolerance=how.tolerance,
-            first=how.steps or 16,
-            most=how.steps or _STEPS,
-            restarts=0 if how.steps else _RESTARTS,
+            tolerance=tolerance,
+            first=min(16, most),
+            most=most,
+            restarts=within,
+            refined=None if steps is None else _REFINED,
+            group=group,
             vectors=vectors,
             seed=how.seed,
         )
@@ -233,7 +257,7 @@ class SharedWeights:
         blocks = CausalBlocks(diagonal[rest], self.W_V, self.W_O)
         if blocks.items == 0:
             return
-        value, residual, ties = self._of_blocks(blocks)
+        found = self._of_blocks(blocks, rest.nonzero()[:, 0])
 
         def spread(x: Tensor, elsewhere: float) -> Tensor:
             """From the counted tokens to all, ``(items, n)``."""
@@ -241,13 +265,14 @@ class SharedWeights:
             out[rest] = x
             return out
 
-        score = spread((base + value).abs(), -1.0)
+        score = spread((base + found.value).abs(), -1.0)
         token = score.argmax(-1, keepdim=True)
         highest = score.gather(1, token)
         self.repeated = (score >= highest - _EQUAL * highest.clamp(min=1)).sum(-1) > 1
-        self.repeated |= spread(ties, 0.0).gather(1, token)[:, 0]
-        self.mu = base + spread(value, 0.0).gather(1, token)[:, 0]
-        self.residual = spread(residual, 0.0).gather(1, token)[:, 0]
+        self.repeated |= spread(found.ties, 0.0).gather(1, token)[:, 0]
+        self.mu = base + spread(found.value, 0.0).gather(1, token)[:, 0]
+        self.residual = spread(found.residual, 0.0).gather(1, token)[:, 0]
+        self.above = (spread(found.highest, -1.0).amax(-1) - highest[:, 0]).clamp(min=0)
         chosen = CausalBlocks(
             diagonal.gather(1, token[..., None].expand(-1, -1, diagonal.shape[-1]))[:, 0], self.W_V, self.W_O
         )
@@ -267,27 +292,37 @@ class SharedWeights:
             diagonal: ``(tokens, heads)``, A_h[i, i] − s_h.
         """
         blocks = CausalBlocks(diagonal, self.W_V, self.W_O)
-        values, residual = self._of_blocks(blocks)[:2]
-        mu = self.update.base + values
+        found = self._of_blocks(blocks, torch.zeros(len(diagonal), dtype=torch.long, device=diagonal.device))
+        mu = self.update.base + found.value
         best = mu.abs().argmax()
-        one = torch.tensor([int(best)], device=diagonal.device)
-        error = self._block_error(blocks.select(one), values[one], residual[one])
-        return mu[best], residual[best], error[0]
+        one = best[None]
+        error = self._block_error(blocks.select(one), found.value[one], found.residual[one])
+        return mu[best], found.residual[best], torch.maximum(error[0], found.highest.max() - mu[best].abs())
 
-    def _of_blocks(self, blocks: CausalBlocks) -> tuple[Tensor, Tensor, Tensor]:
-        """The θ of each block with the largest |base + θ|, its residual, and whether another one ties with it."""
+    def _of_blocks(self, blocks: CausalBlocks, group: Tensor) -> _Blocks:
+        """The eigenvalues of single tokens' blocks; of those of one group only the largest matters."""
         base = self.update.base
         if self.d <= _DENSE_BLOCK:
             theta = eigenvalues(blocks.matrices())
             best = (base + theta).abs().argmax(-1, keepdim=True)
             value = theta.gather(1, best)[:, 0]
-            return value, torch.zeros_like(theta.real[:, 0]), _has_equal(theta, value, base)
-        ritz = self._extremal(blocks)
-        return ritz.value, ritz.residual, torch.zeros_like(ritz.residual, dtype=torch.bool)
+            size = (base + value).abs()
+            return _Blocks(value, torch.zeros_like(size), _has_equal(theta, value, base), size)
+        small, parts = blocks.on_values(), []
+        everything = torch.arange(blocks.items, device=blocks.device)
+        for some in everything.split(max(1, _HELD // (small.size * _STEPS))):
+            ritz = self._extremal(small.select(some), group=group[some])
+            value, residual, size = ritz.value, ritz.residual, ritz.score
+            highest = torch.where(ritz.settled, size, size + ritz.slack)
+            if small.size < self.d:  # zeros are eigenvalues too, and exact
+                value, residual = (torch.where(size < base, 0, x) for x in (value, residual))
+                highest = highest.clamp(min=base)
+            parts.append((value, residual, torch.zeros_like(ritz.converged), highest))
+        return _Blocks(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
     def _block_error(self, blocks: CausalBlocks, theta: Tensor, residual: Tensor) -> Tensor:
         """How far θ may be off: only the rounding of A's diagonal enters."""
-        if self.d > _DENSE_WEIGHTS:
+        if self.d > _CONDITIONED:
             return residual
         _, condition = eigenvectors(blocks.matrices(), theta)
         return self._error(condition, residual, self.A.rounding * blocks.diagonal.abs())
@@ -314,6 +349,18 @@ class SharedWeights:
         if self.A.mask is not None:
             X = X * self.A.mask[:, 0, :, None]
         return X
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """Of each token's block, ``(items,)``: the θ with the largest |base + θ|."""
+
+    value: Tensor
+    residual: Tensor
+    ties: Tensor
+    """Whether another eigenvalue of the block is seen to tie with it."""
+    highest: Tensor
+    """What |base + θ| may at most be where another token was not beaten by it."""
 
 
 def _has_equal(theta: Tensor, best: Tensor, base: float) -> Tensor:

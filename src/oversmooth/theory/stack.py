@@ -254,17 +254,24 @@ class _Rough:
 
 def _rough(systems: Sequence[_Layer], log_smooth: float, tolerance: float, seed: int) -> _Rough:
     layers = len(systems)
+    # Causal: the tokens compete; otherwise there is only one item.
+    one_group = torch.zeros(systems[0].items, dtype=torch.long, device=systems[0].device)
     how = dict(most=_STEPS, restarts=_RESTARTS, vectors=True, seed=seed)
     # Residuals are relative to 1 or more, so the product is brought to about that size first.
     log_scale = max(log_smooth, 0.0) / layers
     product = _Product(systems, math.exp(log_scale))
-    ritz = extremal(product, lambda theta, reach, _: theta.abs() + reach, tolerance=tolerance, **how)  # type: ignore[arg-type]
+    ritz = extremal(
+        product,
+        lambda theta, reach, _: theta.abs() + reach,
+        tolerance=tolerance,
+        group=one_group,
+        **how,  # type: ignore[arg-type]
+    )
     assert ritz.vector is not None
-    # Causal: the token whose block dominates; otherwise there is only one item.
     item = ritz.score.argmax(keepdim=True)
     radius, value, x = float(ritz.score[item]), ritz.value[item], ritz.vector[item]
     log_radius = layers * log_scale + _log(radius)
-    converged = bool(ritz.converged.all())
+    converged = bool(ritz.settled.all())
     if radius == 0:
         return _Rough(log_radius, converged=converged)
     product = product.select(item)

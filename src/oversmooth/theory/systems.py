@@ -6,12 +6,14 @@ to the eigenvalues. s is NeuTRENO's λ̃, zero otherwise. Weights are shared by 
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor
 
 from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.tokens import centre_tokens
-from oversmooth.theory.weights import stack_heads
+from oversmooth.theory.weights import stack_heads, without_repeats
 
 
 class JoinedHeads:
@@ -88,24 +90,44 @@ class CausalBlocks:
 
     def __init__(self, diagonal: Tensor, W_V: Tensor, W_O: Tensor) -> None:
         self.diagonal, self.W_V, self.W_O = diagonal, W_V, W_O
-        self.V, self.O = stack_heads(W_V, W_O)
+        self.shared = without_repeats(W_V)
+        self.V: Tensor | None = self.shared.movedim(0, 1).flatten(1)  # (d, value heads · k)
+        self.O = W_O.flatten(0, 1)
         self.items, self.heads = diagonal.shape
-        self.size = W_V.shape[-2]
-        self.rank = torch.full((self.items,), self.size, device=diagonal.device)
-        self.dtype, self.device = diagonal.dtype, diagonal.device
+        self._on(W_V.shape[-2])
+
+    def _on(self, size: int) -> None:
+        self.size = size
+        self.rank = torch.full((self.items,), size, device=self.diagonal.device)
+        self.dtype, self.device = self.diagonal.dtype, self.diagonal.device
 
     def apply(self, v: Tensor) -> Tensor:
-        values = (v @ self.V).view(len(v), self.heads, -1) * self.diagonal[..., None]
+        values = v if self.V is None else v @ self.V
+        values = values.view(len(v), len(self.shared), 1, -1) * self.diagonal.view(len(v), len(self.shared), -1, 1)
         return values.reshape(len(v), -1) @ self.O
 
     def project(self, v: Tensor) -> Tensor:
         return v
 
     def select(self, index: Tensor) -> CausalBlocks:
-        return CausalBlocks(self.diagonal[index], self.W_V, self.W_O)
+        other = copy.copy(self)
+        other.diagonal, other.rank = self.diagonal[index], self.rank[index]
+        other.items = len(other.diagonal)
+        return other
 
     def transposed(self) -> CausalBlocks:
         return CausalBlocks(self.diagonal, self.W_O.mT, self.W_V.mT)
+
+    def on_values(self) -> CausalBlocks:
+        """The same blocks on values, ``x W_V`` of each value head in place of x: all eigenvalues that can differ from
+        zero, by one product with a smaller matrix. Itself where that would not be smaller.
+        """
+        if self.V is None or self.V.shape[-1] > self.size:
+            return self
+        other = copy.copy(self)
+        other.O, other.V = self.O @ self.V, None
+        other._on(self.V.shape[-1])
+        return other
 
     def matrices(self) -> Tensor:
         """Each block as a matrix acting on row vectors, ``(items, d, d)``."""

@@ -162,10 +162,19 @@ def repeat_shared_heads(W_V: Tensor, heads: int) -> Tensor:
     return W_V.repeat_interleave(heads // shared, dim=-3)
 
 
+def without_repeats(W_V: Tensor) -> Tensor:
+    """``(heads, d, k)`` without the repeats of `repeat_shared_heads`: one slice per value head, evenly shared."""
+    changes = (W_V[1:] != W_V[:-1]).flatten(1).any(-1).tolist()
+    starts = [0, *(h for h, new in enumerate(changes, start=1) if new)]
+    group = len(W_V) // len(starts)
+    return W_V[::group] if starts == list(range(0, len(W_V), group)) else W_V
+
+
 def centre_features(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
     """The weights on tokens of zero mean over features, as after a LayerNorm, for Post-LN.
 
-    ``Bᵀ W_V`` and ``W_O B``, the columns of B an orthonormal basis of such tokens (THEORY §4).
+    ``Bᵀ W_V`` and ``W_O B``, the columns of B an orthonormal basis of such tokens: all but the first of the reflection
+    that maps constant features to the first axis (THEORY §4).
 
     Args:
         W_V: ``(..., heads, d, k)``, value weights.
@@ -178,9 +187,10 @@ def centre_features(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
     d = W_V.shape[-2]
     if d < 2:
         raise InputError("tokens of 1 feature have nothing left without their mean; give 2 features or more")
-    ones = torch.ones(d, 1, dtype=W_V.dtype, device=W_V.device)
-    B = torch.linalg.qr(torch.cat([ones, torch.eye(d, dtype=W_V.dtype, device=W_V.device)], dim=1)).Q[:, 1:d]
-    return B.mT @ W_V, W_O @ B
+    v = torch.full((d, 1), d**-0.5, dtype=W_V.dtype, device=W_V.device)
+    v[0] += 1
+    v = v * (2**0.5 / torch.linalg.vector_norm(v))
+    return (W_V - v @ (v.mT @ W_V))[..., 1:, :], (W_O - (W_O @ v) @ v.mT)[..., 1:]
 
 
 def fold_norm(

@@ -7,6 +7,7 @@ looks inside them, so they run as they are first, and once more, watched, from t
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
@@ -95,9 +96,10 @@ class Watch:
 
     def __enter__(self) -> Watch:
         with ExitStack() as stack:  # undone at once if something fails half-way
-            # Compiled code would not call what is put on here; the module inside runs instead. Also where nothing is
-            # compiled yet: a model may compile within its first pass.
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            # Compiled code would not call what is put on here; the module inside runs instead. Unless dynamo is loaded
+            # nothing is compiled, and importing it takes seconds.
+            if "torch._dynamo" in sys.modules:
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
             for layer in self.layers:
                 block, attention = self.modules[layer.block], self.modules[layer.name]
                 # First, so that the block's wrapper is outside where both are one module.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError, about
-from oversmooth.theory.dominance import Dominance, dominance
+from oversmooth.theory.dominance import JOINT_STEPS, Dominance, dominance
 from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.weights import fold_norm
 from oversmooth.trace.plans import BY_INPUT, BlockPlan, Plan, Site
@@ -36,6 +36,8 @@ class Settings:
     rule: str = "complex"
     """Per head: "complex" for eigenvalues as they are, "real" for their real parts alone."""
     seed: int = 0
+    exact: bool = False
+    """All heads together without a budget: as many products as it takes."""
 
 
 @dataclass
@@ -144,7 +146,14 @@ class HeadSpectra(_Attention):
                 some = torch.arange(min(few, A.shape[0]), device=A.device)
                 V = W_V[some] if W_V.ndim == 4 else W_V
                 every = dominance(
-                    A.select(some), V, W_O, residual=layer.keep, change=change, limit=False, seed=self.settings.seed
+                    A.select(some),
+                    V,
+                    W_O,
+                    residual=layer.keep,
+                    change=change,
+                    limit=False,
+                    steps=None if self.settings.exact else JOINT_STEPS,
+                    seed=self.settings.seed,
                 )
                 rows = zip(
                     (some + self._start).tolist(),
