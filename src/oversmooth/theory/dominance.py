@@ -29,9 +29,9 @@ _VERDICTS: tuple[Verdict, ...] = ("rough", "tie", "smooth", "undecided")
 _ROUGH, _TIE, _SMOOTH, _UNDECIDED = range(4)
 TIE = {torch.float64: 1e-7, torch.float32: 1e-5}
 """Radii nearer than this, relative to the larger (or 1), are a tie: at equality the Jordan structure decides."""
-JOINT_STEPS = 128
+JOINT_STEPS = 256
 """A budget for all heads together: about as much work as the rest of a diagnosis. Verdicts of DeiT-Tiny, MiniLM and
-stories15m are those of the full search, and radii within 1e-3.
+stories15m are those of the full search, and radii within 2e-4.
 """
 # A limit array has rank one where σ₂/σ₁ is no more than rounding, and has not where it is more than a Ritz vector may
 # be off; in between it is open.
