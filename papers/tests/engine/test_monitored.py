@@ -13,8 +13,9 @@ from support.train_example import RECIPE, splits
 from support.watched import same
 
 import oversmooth
-from oversmooth.monitor import MonitorWarning, looks
+from oversmooth.monitor import MonitorWarning, weights
 from oversmooth.monitor.names import LABELS, TOKENS
+from oversmooth.monitor.probe import Probe
 from oversmooth_papers.engine import logs, loop, smoothing
 from oversmooth_papers.engine.loop import WatchSettings
 from oversmooth_papers.engine.smoothing import MonitorWatcher, SmoothingProbe
@@ -159,20 +160,22 @@ def test_a_run_that_goes_on_after_an_error_with_the_log_ahead_has_one_history(tm
     assert [json.loads(line)["step"] for line in files[0].splitlines()] == [1, 2, 4, 6, 8, 10]
 
 
-@pytest.mark.parametrize(("what", "left"), [("tokens", set()), ("spectra", {"cos", "smoothing_share"})])
-def test_a_look_that_fails_warns_once_and_the_training_goes_on(monkeypatch, what, left):
+@pytest.mark.parametrize(
+    ("where", "what", "left"), [(Probe, "tokens", set()), (weights, "spectra", {"cos", "smoothing_share"})]
+)
+def test_a_snapshot_that_fails_warns_once_and_the_training_goes_on(monkeypatch, where, what, left):
     plain = loop.train(images(), device="cpu", watch=NEVER)
 
     def fails(*_):
         raise RuntimeError("no sight")
 
-    monkeypatch.setattr(looks, what, fails)
+    monkeypatch.setattr(where, what, fails)
     monkeypatch.setattr(smoothing, "RARELY", 1)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         result = loop.train(images(), device="cpu", watch=ALWAYS)
     assert [str(one.message) for one in said if one.category is MonitorWarning] == [
-        "a look failed and is left out: no sight"
+        "a snapshot failed and is left out: no sight"
     ]
     assert same(plain.model, result.model)
     assert len(result.smoothing) == (result.steps if left else 0)
