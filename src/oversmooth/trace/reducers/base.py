@@ -11,6 +11,7 @@ from torch import Tensor
 
 from oversmooth.theory.operators import AttentionOperator
 from oversmooth.trace.plans import BlockPlan, Site
+from oversmooth.trace.reducers.packing import fetch
 
 K = TypeVar("K", bound=Hashable)
 
@@ -79,14 +80,10 @@ class Reducer:
 
 
 def fetched(tables: Mapping[K, Sequence[Tensor]]) -> dict[K, Tensor]:
-    """``(..., inputs)`` per key, in float64 on the CPU, from parts ``(..., batch)``; the device is waited for once.
+    """``(..., inputs)`` per key, in float64 on the CPU, from parts ``(..., batch)``; each device is waited for once.
 
     Args:
-        tables: by key, parts on one device, which are joined along their last axis.
+        tables: by key, parts that are joined along their last axis.
     """
-    joined = {key: torch.cat(list(parts), dim=-1).detach().double() for key, parts in tables.items() if parts}
-    if not joined:
-        return {}
-    host = torch.cat([x.flatten() for x in joined.values()]).cpu()
-    parts = host.split([x.numel() for x in joined.values()])
-    return {key: part.view(x.shape) for (key, x), part in zip(joined.items(), parts, strict=True)}
+    host = iter(fetch([part for parts in tables.values() for part in parts]))
+    return {key: torch.cat([next(host).double() for _ in parts], dim=-1) for key, parts in tables.items() if parts}
