@@ -90,8 +90,11 @@ def test_what_is_refused():
     model = encoder()
     with pytest.raises(InputError, match="there are no inputs"):
         trace.plan(model, [])
+    plan = trace.plan(model, torch.randn(1, 5, 4))
     with pytest.raises(InputError, match="there are no inputs"):
-        trace.run(model, [], trace.plan(model, torch.randn(1, 5, 4)), [Kept()])
+        trace.run(model, [], plan, [Kept()])
+    with pytest.raises(InputError, match=r"made without attention.*attention=True"):
+        trace.run(model, torch.randn(1, 5, 4), plan, [trace.HeadSpectra(plan)])
 
 
 @pytest.mark.parametrize("name", some(TEXTS, 6))

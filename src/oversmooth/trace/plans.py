@@ -153,6 +153,8 @@ class Plan:
     """Whether some layers keep tokens apart that others connect: windows, and not packed texts."""
     layouts: dict[str, bool] = field(default_factory=dict)
     """By name of a block, or of a module inside one: whether it takes (batch, n, d), where that had to be observed."""
+    attention: bool = True
+    """Whether attention was checked against the weights."""
 
     @property
     def sites(self) -> list[Site]:

@@ -90,7 +90,8 @@ def study(
     if not listener.blocks:
         raise InputError(f"the model ran without running {distinct[0].block}; give inputs that pass through its layers")
     windows = any(listener.apart) and not all(listener.apart)
-    return Sample(Plan(anatomy, [block.plan for block in listener.blocks], windows, watch.layouts), listener.blocks)
+    plans = [block.plan for block in listener.blocks]
+    return Sample(Plan(anatomy, plans, windows, watch.layouts, attention), listener.blocks)
 
 
 def plan(model: nn.Module, inputs: Any, anatomy: Anatomy | None = None, *, attention: bool = False) -> Plan:

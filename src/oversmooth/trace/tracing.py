@@ -127,6 +127,10 @@ class Trace:
         layers: list[AttentionLayer] = list({block.layer.block: block.layer for block in plan.blocks}.values())
         modules = dict(model.named_modules(remove_duplicate=False))
         attention = any(reducer.attention for reducer in reducers)
+        if attention and not plan.attention:
+            raise InputError(
+                "the plan was made without attention, which a reducer wants; make it with plan(..., attention=True)"
+            )
         self._watch = Watch(modules, layers, self, self.parts, attention=attention, layouts=dict(plan.layouts))
         self._begun = False
 
