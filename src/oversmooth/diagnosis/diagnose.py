@@ -295,7 +295,11 @@ def _extrapolate(
 
 def _shortcuts(errors: dict[str, float]) -> list[str]:
     """What is not exact, and by how much it may be off."""
-    labels = {"abs_cos": "mean |cos| is sampled", "effective_rank": "the effective rank is sketched"}
+    labels = {
+        "abs_cos": "mean |cos| is sampled",
+        "effective_rank": "the effective rank is sketched",
+        "sigma_ratio": "stable rank, σ₂/σ₁ and the distance to rank one come from followed directions",
+    }
     known = [(how, errors[name]) for name, how in labels.items() if name in errors]
     return [f"{how}, with an error of about {error:.2g}; exact=True avoids it" for how, error in known]
 

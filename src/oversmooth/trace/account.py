@@ -47,7 +47,7 @@ class _Addition:
 
 
 @dataclass(frozen=True)
-class Way:
+class Route:
     """How attention's output was found to enter the stream of one block; most blocks of a model are alike."""
 
     state: tuple[str, int, str] | None
@@ -59,53 +59,49 @@ class Way:
     """Modules whose outputs were terms of sums that hold."""
 
 
-def account(
-    layer: AttentionLayer,
-    events: list[Event],
-    x: Tensor,
-    out: Tensor,
-    values_in: Tensor | None,
-    y: Tensor,
-    rest: str,
-    way: Way | None = None,
-) -> tuple[Account, Way | None]:
+@dataclass(frozen=True)
+class BlockArrays:
+    """What was recorded of one call of a block."""
+
+    layer: AttentionLayer
+    """The block's attention."""
+    events: list[Event]
+    """What its modules received and returned, in order."""
+    x: Tensor
+    """``(b, n, d)``: what entered the block."""
+    out: Tensor
+    """``(b, n, d)``: what attention's output projection returned."""
+    values_in: Tensor | None
+    """``(b, n, d)``: what values were computed from; None: unknown."""
+    y: Tensor
+    """``(b, n, d)``: what left the block."""
+    rest: str
+    """The name of the block's other part, such as "mlp"."""
+
+
+def account(arrays: BlockArrays, route: Route | None = None) -> tuple[Account, Route | None]:
     """How attention enters the stream of one block, and where that stream can be read.
 
     Args:
-        layer: the block's attention.
-        events: what its modules got and gave, in order.
-        x: ``(b, n, d)``: what entered the block.
-        out: ``(b, n, d)``: what attention's output projection gave.
-        values_in: ``(b, n, d)``: what values were computed from; None: unknown.
-        y: ``(b, n, d)``: what left the block.
-        rest: the name of the block's other part, such as "mlp".
-        way: that of the block before, which is tried first; it only saves time.
+        arrays: what was recorded.
+        route: that of the block before, which is tried first; it only saves time.
 
     Returns:
-        The account, and the way it was found; None: attention does not add to the stream.
+        The account, and how it was found; None: attention does not add to the stream.
     """
-    accountant = _Accountant(layer, events, x, out, values_in, y, rest, way)
+    accountant = _Accountant(arrays, route)
     found = accountant.close()
     return found, accountant.found
 
 
 class _Accountant:
-    def __init__(
-        self,
-        layer: AttentionLayer,
-        events: list[Event],
-        x: Tensor,
-        out: Tensor,
-        values_in: Tensor | None,
-        y: Tensor,
-        rest: str,
-        way: Way | None,
-    ) -> None:
-        self.layer, self.events, self.x, self.out, self.y, self.rest = layer, events, x, out, y, rest
-        self.values_in, self.way = values_in, way
-        self.found: Way | None = None
+    def __init__(self, arrays: BlockArrays, route: Route | None) -> None:
+        self.layer, self.events, self.rest = arrays.layer, arrays.events, arrays.rest
+        self.x, self.out, self.y, self.values_in = arrays.x, arrays.out, arrays.y, arrays.values_in
+        layer, events, x, self.route = arrays.layer, arrays.events, arrays.x, route
+        self.found: Route | None = None
         self.used: set[tuple[str, int]] = set()
-        self.likely = events if way is None else sorted(events, key=lambda event: self._key(event) not in way.used)
+        self.likely = events if route is None else sorted(events, key=lambda event: self._key(event) not in route.used)
         """Those first whose outputs were terms in the block before."""
         self.seen = self._distinct()
         self.before = [s for s in self.seen if not s.later]
@@ -115,7 +111,7 @@ class _Accountant:
         self.scale = None if layer.scale is None else layer.scale.detach().cpu()
 
     def close(self) -> Account:
-        addition = self._as_before() or self._attention()
+        addition = self._same_as_before() or self._attention()
         if addition is None:
             return self._unexplained()
         keep, factor, why = self._factors(addition)
@@ -143,7 +139,7 @@ class _Accountant:
             branch = Branch(*self._source(addition.source), addition.total.factors, beside)
         source = None if addition.source is None else self._key(addition.source)
         beside_key = None if addition.beside is None else self._key(addition.beside)
-        self.found = Way(
+        self.found = Route(
             self._place(addition.state),
             self._place(addition.base),
             source,
@@ -160,30 +156,30 @@ class _Accountant:
     def _place(self, seen: _Seen | None) -> tuple[str, int, str] | None:
         return None if seen is None else (*self._key(seen.event), seen.where)
 
-    def _as_before(self) -> _Addition | None:
+    def _same_as_before(self) -> _Addition | None:
         """The sum of the block before, if it holds here too."""
-        way = self.way
-        if way is None or way.varies == "by token":
+        route = self.route
+        if route is None or route.varies == "by token":
             return None
         states = {self._place(seen): seen for seen in self.seen if seen.later}
         bases = {self._place(seen): seen for seen in self.before}
         branches = {None if source is None else self._key(source): (x, source) for x, source in self.branches}
         events = {self._key(event): event for event in self.events}
         if not (
-            (way.state is None or way.state in states)
-            and (way.base is None or way.base in bases)
-            and way.source in branches
-            and (way.beside is None or way.beside in events)
+            (route.state is None or route.state in states)
+            and (route.base is None or route.base in bases)
+            and route.source in branches
+            and (route.beside is None or route.beside in events)
         ):
             return None
-        state, base = states.get(way.state), bases.get(way.base)
-        beside = None if way.beside is None else events[way.beside]
-        (branch, source), terms = branches[way.source], [self._of(base)]
+        state, base = states.get(route.state), bases.get(route.base)
+        beside = None if route.beside is None else events[route.beside]
+        (branch, source), terms = branches[route.source], [self._of(base)]
         if beside is not None:
             if beside.gave is None:
                 return None
             terms.append(beside.gave)
-        total = self._explained(state, [*terms, branch], source is None, way.varies)
+        total = self._explained(state, [*terms, branch], source is None, route.varies)
         if total is None or not all(bool(f.any()) for f in total.factors):
             return None
         return _Addition(state, base, branch, source, total, beside)

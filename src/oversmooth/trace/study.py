@@ -22,7 +22,7 @@ from oversmooth.anatomy.steered import STEERING_PARTS, steered_as
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
-from oversmooth.trace.account import Way, account
+from oversmooth.trace.account import BlockArrays, Route, account
 from oversmooth.trace.attention import CapturedAttention
 from oversmooth.trace.feed import ONE_AT_A_TIME, Runner
 from oversmooth.trace.layout import axes_checked
@@ -47,7 +47,7 @@ class Sample:
 
 
 @dataclass
-class _Heard:
+class _Record:
     """One call of a block; arrays with ``few_`` are those of a few tokens."""
 
     x: Tensor
@@ -122,11 +122,11 @@ class _Study:
         self.steering = steered_as(modules[""])
         self._first_values: Tensor | None = None
         self.blocks: list[SampleBlock] = []
-        self._heard: _Heard | None = None
+        self._record: _Record | None = None
         self.apart: list[bool] = []
         self._arrays: dict[Any, tuple[Tensor, Tensor]] = {}
         self._positions: dict[int, Tensor] = {}
-        self._way: Way | None = None
+        self._route: Route | None = None
         self._left: Tensor | None = None
         """A few tokens of what the previous block gave."""
 
@@ -145,24 +145,24 @@ class _Study:
             raise InputError(
                 f"{layer.block} gets an array of shape {tuple(x.shape)}; tokens must be (batch, n, {layer.width})"
             )
-        self._heard = _Heard(x.clone(), self._few(x), args, kwargs)
+        self._record = _Record(x.clone(), self._few(x), args, kwargs)
 
     def part(self, _call: int, layer: AttentionLayer, name: str, x: Tensor, y: Tensor) -> None:
-        heard = self._heard
-        assert heard is not None
+        record = self._record
+        assert record is not None
         if name == _value(layer):
-            self._hear_values(x)
+            self._record_values(x)
         if name == _output(layer):
-            heard.mixed = x
+            record.mixed = x
         own = isinstance(self.modules[name], nn.MultiheadAttention) and name == layer.name
-        if name == _output(layer) or (own and heard.few_attention_out is None):
-            self._hear_attention(y)
-        shape, acts = heard.x.shape, _acts_on_features(self.modules[name], layer.width)
-        later = heard.few_attention_out is not None
-        heard.events.append(
+        if name == _output(layer) or (own and record.few_attention_out is None):
+            self._record_attention(y)
+        shape, acts = record.x.shape, _acts_on_features(self.modules[name], layer.width)
+        later = record.few_attention_out is not None
+        record.events.append(
             Event(
                 name,
-                sum(event.name == name for event in heard.events),
+                sum(event.name == name for event in record.events),
                 self._few(x) if x.shape == shape else None,
                 self._few(y) if y.shape == shape else None,
                 acts,
@@ -171,27 +171,27 @@ class _Study:
             )
         )
 
-    def _hear_values(self, x: Tensor) -> None:
-        assert self._heard is not None
-        self._heard.few_values_in = self._few(x)
-        self._heard.values_in = x.clone() if self.checks else None
+    def _record_values(self, x: Tensor) -> None:
+        assert self._record is not None
+        self._record.few_values_in = self._few(x)
+        self._record.values_in = x.clone() if self.checks else None
 
-    def _hear_attention(self, y: Tensor) -> None:
-        assert self._heard is not None
-        self._heard.few_attention_out = self._few(y)
-        self._heard.attention_out = y.clone() if self.checks else None
+    def _record_attention(self, y: Tensor) -> None:
+        assert self._record is not None
+        self._record.few_attention_out = self._few(y)
+        self._record.attention_out = y.clone() if self.checks else None
 
     def attention(
         self, _call: int, _layer: AttentionLayer, caught: CapturedAttention, x: Tensor | None, y: Tensor
     ) -> None:
-        assert self._heard is not None
-        self._heard.A, self._heard.row_sums = caught.A, caught.row_sums
+        assert self._record is not None
+        self._record.A, self._record.row_sums = caught.A, caught.row_sums
         entered = x if x is not None else caught.values_in
-        if self._heard.few_values_in is None and entered is not None:
-            self._hear_values(entered)
+        if self._record.few_values_in is None and entered is not None:
+            self._record_values(entered)
         self.apart.append(caught.pairs.segments() is not None)  # whether this layer keeps some tokens apart
-        if self._heard.few_attention_out is None:
-            self._hear_attention(y)
+        if self._record.few_attention_out is None:
+            self._record_attention(y)
 
     def _norms(self, module: nn.Module, given: Tensor, gave: Tensor) -> bool:
         """Whether a norm or a scale is a norm: what it gives for larger tokens is not as much larger."""
@@ -231,31 +231,31 @@ class _Study:
         return self._positions[n]
 
     def leave(self, call: int, layer: AttentionLayer, y: Tensor) -> None:
-        heard, self._heard = self._heard, None
-        assert heard is not None
-        if heard.few_attention_out is None:
+        record, self._record = self._record, None
+        assert record is not None
+        if record.few_attention_out is None:
             raise InputError(f"{layer.block} ran without its attention {layer.name}; it cannot be observed")
-        why = "" if heard.A is None else self._check_attention(call, layer, heard)
+        why = "" if record.A is None else self._check_attention(call, layer, record)
         site = None if self.steering is None else self.steering.site(layer.name)
         few_y = self._few(y)
-        accounted, self._way = account(
+        arrays = BlockArrays(
             layer,
-            heard.events,
-            heard.few_x,
-            heard.few_attention_out,
-            heard.few_values_in,
+            record.events,
+            record.few_x,
+            record.few_attention_out,
+            record.few_values_in,
             few_y,
-            self._rest(layer, heard),
-            self._way,
+            self._rest(layer, record),
         )
+        accounted, self._route = account(arrays, self._route)
         self._arrays.clear()
-        continues = self._left is not None and same(self._left, heard.few_x)
+        continues = self._left is not None and same(self._left, record.few_x)
         self._left = few_y
         # A norm that reads anything but what entered the block is known by name only.
         first = accounted.stages[0].part.startswith("attention")
         eps: float | None = self._eps(layer)
         if accounted.norm_position == "pre":
-            eps = self._agreeing_eps(layer, heard) if first else None
+            eps = self._agreeing_eps(layer, record) if first else None
         running = None if self.steering is None else self.steering.hold()
         if self.blocks and _holds_a_matrix(self.blocks[-1].A):
             self.blocks[-1].A = None  # n by n arrays are not kept beyond their layer, but for the last
@@ -270,13 +270,13 @@ class _Study:
             accounted.branch,
             accounted.undecided or why or ("" if site is None else site.undecided()),
         )
-        self.blocks.append(SampleBlock(plan, heard.A, heard.x, y, heard.args, heard.kwargs, running))
+        self.blocks.append(SampleBlock(plan, record.A, record.x, y, record.args, record.kwargs, running))
 
-    def _rest(self, layer: AttentionLayer, heard: _Heard) -> str:
+    def _rest(self, layer: AttentionLayer, record: _Record) -> str:
         if self._has_cross_attention(layer):
             return "cross-attention and mlp"
         # A block may have a second attention of its own tokens, such as one over time.
-        for event in heard.events:
+        for event in record.events:
             own, apart = event.name.rpartition(".")[2], not _within(event.name, layer.name)
             if (
                 apart
@@ -290,30 +290,30 @@ class _Study:
         inside = (name[len(layer.block) :].lower() for name in self.modules if name.startswith(layer.block + "."))
         return any(word in name for name in inside for word in layouts.CROSS_ATTENTION)
 
-    def _check_attention(self, call: int, layer: AttentionLayer, heard: _Heard) -> str:
+    def _check_attention(self, call: int, layer: AttentionLayer, record: _Record) -> str:
         """``Σ_h A_h (x W_V^h + b_V^h) W_O^h + b_O``, steered as the model is, against what the layer returned.
 
         Returns:
             Why the theorems do not apply although the weights are known, or nothing.
         """
-        values_in = heard.values_in
-        assert heard.A is not None
-        assert heard.attention_out is not None
-        if heard.A.shape[-3] != layer.heads:
+        values_in = record.values_in
+        assert record.A is not None
+        assert record.attention_out is not None
+        if record.A.shape[-3] != layer.heads:
             raise InputError(
-                f"{layer.name}: attention ran with {heard.A.shape[-3]} heads and not {layer.heads}; "
+                f"{layer.name}: attention ran with {record.A.shape[-3]} heads and not {layer.heads}; "
                 "give the right number of heads"
             )
         if values_in is None:
             raise InputError(f"{layer.name}: its value projection {_value(layer)} did not run; register its layout")
-        mixed, expected = self._attend(call, layer, heard, values_in)
-        exact = heard.attention_out.dtype in (torch.float32, torch.float64)
-        error = _disagreement(expected, heard.attention_out, heard.A.mask, 1.0 if exact else 0.9)
+        mixed, expected = self._attend(call, layer, record, values_in)
+        exact = record.attention_out.dtype in (torch.float32, torch.float64)
+        error = _disagreement(expected, record.attention_out, record.A.mask, 1.0 if exact else 0.9)
         if error < (2e-3 if exact else 5e-2):
-            if heard.row_sums is not None:
+            if record.row_sums is not None:
                 return SINK
             return VALUES_NORMED if layer.values_normed else ""
-        if heard.mixed is not None and _is_gated(mixed, heard.mixed, heard.A.mask, exact):
+        if record.mixed is not None and _is_gated(mixed, record.mixed, record.A.mask, exact):
             return GATED_INSIDE
         if layer.mixing is not None:
             return layer.mixing
@@ -322,16 +322,16 @@ class _Study:
             f"the layout {layout_name(layer)!r} with {layer.heads} heads does not describe it: register another"
         )
 
-    def _attend(self, call: int, layer: AttentionLayer, heard: _Heard, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _attend(self, call: int, layer: AttentionLayer, record: _Record, x: Tensor) -> tuple[Tensor, Tensor]:
         """(values mixed by attention ``(b, n, heads, k)``, what the layer makes of them ``(b, n, d)``)."""
-        A = heard.A
+        A = record.A
         assert A is not None
         W_O = layer.raw_W_O.to(A.device, A.dtype)
         values = layer.values(x.to(A.device, A.dtype))
         mask = None if A.mask is None else A.mask[:, 0]
         V = values.transpose(1, 2)
         self._first_values = V if self._first_values is None else self._first_values
-        left = 1.0 if heard.row_sums is None else heard.row_sums.to(V)[..., None]
+        left = 1.0 if record.row_sums is None else record.row_sums.to(V)[..., None]
         site = None if self.steering is None else self.steering.site(layer.name)
 
         def attend(V: Tensor) -> Tensor:
@@ -341,14 +341,14 @@ class _Study:
         mixed = attend(V) if site is None else site.formula(call, V, attend, mask, self._first_values, tokens)
         out = (mixed.transpose(1, 2) @ W_O).sum(-3)
         out = out if layer.output_bias is None else out + layer.output_bias.to(out)
-        return mixed, out if site is None else site.projected(out, mask, heard.x.to(out))
+        return mixed, out if site is None else site.projected(out, mask, record.x.to(out))
 
     def _eps(self, layer: AttentionLayer) -> float:
         norm = None if layer.norm is None else self.modules.get(layer.norm.name)
         candidates = (getattr(norm, name, None) for name in ("eps", "variance_epsilon", "epsilon"))
         return next((float(eps) for eps in candidates if isinstance(eps, float)), 0.0)
 
-    def _agreeing_eps(self, layer: AttentionLayer, heard: _Heard) -> float | None:
+    def _agreeing_eps(self, layer: AttentionLayer, record: _Record) -> float | None:
         """The ε with which the norm before attention is what anatomy says it is; None: with none.
 
         Its own, if it says it; of norms that keep it under another name, the usual one that fits best. Only where
@@ -356,7 +356,7 @@ class _Study:
         """
         if layer.norm is None:
             return None
-        for event in heard.events:
+        for event in record.events:
             if event.name == layer.norm.name and event.given is not None and event.gave is not None:
                 given, gave = event.given.float(), event.gave.float()
                 centred = given - given.mean(-1, keepdim=True) if layer.norm.kind == "layer" else given

@@ -21,7 +21,7 @@ from oversmooth.trace.reducers.base import PassFacts, Reducer, fetched
 
 # Reasons kept per layer of its undecided cases.
 _REASONS = 3
-Look = Callable[[int, BlockPlan, AttentionOperator, Tensor, Tensor], None]
+OnAttention = Callable[[int, BlockPlan, AttentionOperator, Tensor, Tensor], None]
 """Gets the number of the call, the block, A ``(b, heads, n, n)``, W_V and W_O."""
 
 
@@ -77,15 +77,15 @@ class EachAttention(_Attention):
     """Hands the attention and the weights of every layer to a function.
 
     Args:
-        look: that function.
+        call: that function.
     """
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, call: OnAttention) -> None:
         super().__init__()
-        self.look = look
+        self.call = call
 
     def attend(self, call: int, block: BlockPlan, A: AttentionOperator) -> None:
-        self.look(call, block, A, *self.weights(block.layer))
+        self.call(call, block, A, *self.weights(block.layer))
 
 
 class HeadSpectra(_Attention):

@@ -86,7 +86,8 @@ class TokenMetrics(Reducer):
                 found.massive[place] = massive
                 found.massive_count[place] = int(numbers.massive_count[keep].sum())
             for name, errors in numbers.errors.items():
-                worst = float(errors[keep[: len(errors)]].nan_to_num(0.0).max()) if bool(keep.any()) else 0.0
+                here = errors[keep[: len(errors)]].nan_to_num(0.0, posinf=torch.inf)
+                worst = float(here.max()) if len(here) else 0.0
                 found.errors[name] = max(worst, found.errors.get(name, 0.0))
         for (place, name), value in fetched(self._rows).items():
             found.at[place][name] = value[keep]
