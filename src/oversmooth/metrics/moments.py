@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, wraps
+from functools import cache, cached_property, wraps
 from typing import ParamSpec, TypeVar
 
 import torch
@@ -43,6 +43,13 @@ def reducing(function: Callable[P, T]) -> Callable[P, T]:
     return inside
 
 
+@cache
+def _multiplies_bfloat16(device: torch.device) -> bool:
+    """Whether it is one of NVIDIA's with units for it, which is what `product` was tried on."""
+    on_cuda = device.type == "cuda" and torch.version.cuda is not None
+    return on_cuda and torch.cuda.get_device_capability(device)[0] >= 8
+
+
 @dataclass(frozen=True)
 class Scaled:
     """Tokens, each divided by a power of two near its largest entry: no square overflows, underflows or is rounded."""
@@ -63,11 +70,11 @@ class Scaled:
 
     @cached_property
     def quick(self) -> Tensor:
-        """Tokens that came in 16 bits as bfloat16 on a GPU, which multiplies these many times faster; else as they are.
+        """Tokens that came in 16 bits as bfloat16, where a GPU multiplies these many times faster; else as they are.
 
         bfloat16 has float32's range. Its own tokens lose no digit; those of float16 lose three bits.
         """
-        short = self.dtype in (torch.float16, torch.bfloat16) and self.x.device.type == "cuda"
+        short = self.dtype in (torch.float16, torch.bfloat16) and _multiplies_bfloat16(self.x.device)
         return self.x.to(torch.bfloat16) if short else self.x
 
     def first(self, count: int) -> Scaled:

@@ -79,6 +79,7 @@ class AttentionOperator(ABC):
 
     def check_finite(self) -> None:
         """Raise InputError where what it is made of is NaN or infinite, unless that was done when it was made."""
+        return
 
     def flatten(self, keep: int = 0) -> Self:
         """The same operators with all leading axes but the last `keep` in one.
