@@ -163,8 +163,8 @@ def _add_ranks(rows: list[dict[str, Tensor]]) -> None:
         for row, *parts in zip(alike, *(found[name].split(lengths) for name in _OF_DIRECTIONS), strict=True):
             row |= dict(zip(_OF_DIRECTIONS, parts, strict=True))
         if alike := [row for row in alike if "lanczos" in row]:
-            found = effective_rank_of(*together(alike, ("lanczos", "grams", "squares", "side"), "lanczos"))
-            for row, part in zip(alike, found.split([len(row["lanczos"]) for row in alike]), strict=True):
+            ranks = effective_rank_of(*together(alike, ("lanczos", "grams", "squares", "side"), "lanczos"))
+            for row, part in zip(alike, ranks.split([len(row["lanczos"]) for row in alike]), strict=True):
                 row["effective_rank"] = part
     for row in rows:
         for name in ("grams", "squares", "lanczos", "side"):
