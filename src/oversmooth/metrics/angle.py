@@ -74,7 +74,8 @@ def sums_over_tokens(x: Tensor, others: Tensor, weights: Tensor, of: Callable[[T
     again = torch.is_grad_enabled() and x.requires_grad and rows < n
 
     def part(x: Tensor, weights: Tensor, columns: Tensor) -> Tensor:
-        return weights @ of(x @ columns).to(weights.dtype)
+        products = of(x @ columns)
+        return (weights.to(products.dtype) @ products).to(weights.dtype)
 
     sums = []
     flat = [array.reshape(leading.numel(), *array.shape[-2:]).split(arrays) for array in (x, weights, others)]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
-from typing import NamedTuple, ParamSpec, TypeVar
+from functools import cache, cached_property, wraps
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -43,7 +43,15 @@ def reducing(function: Callable[P, T]) -> Callable[P, T]:
     return inside
 
 
-class Scaled(NamedTuple):
+@cache
+def _multiplies_bfloat16(device: torch.device) -> bool:
+    """Whether it is one of NVIDIA's with units for it, which is what `product` was tried on."""
+    on_cuda = device.type == "cuda" and torch.version.cuda is not None
+    return on_cuda and torch.cuda.get_device_capability(device)[0] >= 8
+
+
+@dataclass(frozen=True)
+class Scaled:
     """Tokens, each divided by a power of two near its largest entry: no square overflows, underflows or is rounded."""
 
     x: Tensor
@@ -60,16 +68,31 @@ class Scaled(NamedTuple):
         """``(..., n)``: the units relative to the largest of the array."""
         return self.unit / self.unit.amax(-1, keepdim=True)
 
-    @property
+    @cached_property
     def quick(self) -> Tensor:
-        """The tokens in their own 16 bits on a GPU, which multiplies these many times faster; no digit is lost."""
-        half = self.dtype == torch.float16 and self.x.shape[-1] < 2**14  # entries below 2: no product overflows
-        small = half or self.dtype == torch.bfloat16
-        return self.x.to(self.dtype) if small and self.x.device.type == "cuda" else self.x
+        """Tokens that came in 16 bits as bfloat16, where a GPU multiplies these many times faster; else as they are.
+
+        bfloat16 has float32's range. Its own tokens lose no digit; those of float16 lose three bits.
+        """
+        short = self.dtype in (torch.float16, torch.bfloat16) and _multiplies_bfloat16(self.x.device)
+        return self.x.to(torch.bfloat16) if short else self.x
 
     def first(self, count: int) -> Scaled:
         """Those of the first so many arrays of a batch."""
         return Scaled(self.x[:count], self.unit[:count], self.valid[:count], self.dtype)
+
+
+def product(x: Tensor, v: Tensor) -> Tensor:
+    """``x v`` in float32, ``(b, n, d), (b, d, c) -> (b, n, c)``.
+
+    Where x is in bfloat16, v is taken as the sum of two bfloat16 arrays: the error is below 2⁻¹⁶ of ``|x| |v|``, at the
+    speed of 16-bit products.
+    """
+    if x.dtype != torch.bfloat16:
+        return x @ v
+    high = v.to(x.dtype)
+    both = torch.bmm(x, torch.cat([high, (v - high).to(x.dtype)], -1), torch.float32)
+    return both[..., : v.shape[-1]] + both[..., v.shape[-1] :]
 
 
 @reducing
@@ -130,7 +153,7 @@ def moments(tokens: Scaled, massive: float = math.inf) -> Moments:
         tokens: ``(..., n, d)``.
         massive: tokens longer than this many times the median are massive.
     """
-    x, unit, valid, _ = tokens
+    x, unit, valid = tokens.x, tokens.unit, tokens.valid
     length, share = torch.linalg.vector_norm(x, dim=-1), tokens.share
     directed, relative = length > 0, length * share
     ordered = torch.where(directed, relative, torch.inf).sort(-1).values

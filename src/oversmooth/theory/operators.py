@@ -77,6 +77,10 @@ class AttentionOperator(ABC):
     def dense(self) -> DenseAttention:
         """The same operator as a matrix."""
 
+    def check_finite(self) -> None:
+        """Raise InputError where what it is made of is NaN or infinite, unless that was done when it was made."""
+        return
+
     def flatten(self, keep: int = 0) -> Self:
         """The same operators with all leading axes but the last `keep` in one.
 
@@ -250,26 +254,64 @@ class SoftmaxAttention(AttentionOperator):
             k = k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3)
         if k.shape != q.shape:
             raise InputError(f"queries have shape {tuple(q.shape)} and keys {tuple(k.shape)}: the batches differ")
-        for name, x in (("queries", q), ("keys", k)):
-            if not x.isfinite().all():
-                raise InputError(f"{name} have {count_nonfinite(x)} that are NaN or infinite; fix them first")
-        dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), torch.float32)
-        self.q, self.k = q.to(dtype), k.to(dtype)
-        self.rounding = torch.finfo(dtype).eps
-        self.scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(arguments.number(scale, "scale"))
-        self.causal = arguments.flag(causal, "causal")
-        self.mask = broadcast_mask(mask, q.shape[:-1], q.device)
+        scale = None if scale is None else float(arguments.number(scale, "scale"))
+        mask = broadcast_mask(mask, q.shape[:-1], q.device)
         if bias is not None:
-            remedy = f"give an array for the scores, {tuple(self.shape)}"
-            bias = arguments.numbers(bias, "bias", remedy, dtype=dtype, device=q.device)
+            shape = (*q.shape[:-1], q.shape[-2])
+            remedy = f"give an array for the scores, {shape}"
+            bias = arguments.numbers(bias, "bias", remedy, dtype=_precision(q, k), device=q.device)
             try:
-                bias = bias.expand(self.shape)
+                bias = bias.expand(shape)
             except RuntimeError:
-                raise InputError(f"bias has shape {tuple(bias.shape)}; the scores need {tuple(self.shape)}") from None
+                raise InputError(f"bias has shape {tuple(bias.shape)}; the scores need {shape}") from None
             if bias.isnan().any() or bias.eq(torch.inf).any():
                 raise InputError("bias has NaN or +inf; give finite numbers, and -inf where a pair is hidden")
-        self.bias, self.lse = bias, lse
+        self._set(q, k, scale, mask, bias, arguments.flag(causal, "causal"), lse)
+        self.check_finite()
         self._check_visible()
+
+    def _set(
+        self, q: Tensor, k: Tensor, scale: float | None, mask: Tensor | None, bias: Tensor | None, causal: bool,
+        lse: Tensor | None,
+    ) -> None:  # fmt: skip
+        dtype = _precision(q, k)
+        self.q, self.k, self.mask, self.bias, self.causal, self.lse = q.to(dtype), k.to(dtype), mask, bias, causal, lse
+        self.scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+        self.rounding = torch.finfo(dtype).eps
+
+    @classmethod
+    def trusted(
+        cls,
+        q: Tensor,
+        k: Tensor,
+        scale: float | None,
+        mask: Tensor | None,
+        bias: Tensor | None,
+        causal: bool,
+        lse: Tensor | None,
+    ) -> SoftmaxAttention:
+        """From what a model computed: nothing is checked, so that nobody waits for the device; see `check_finite`.
+
+        Args:
+            q: ``(batch, heads, n, k)``
+            k: likewise, perhaps with fewer heads.
+            scale: ``1/√k`` if None.
+            mask: ``(batch, n)``
+            bias: broadcastable to ``(batch, heads, n, n)``.
+            causal: whether no token sees a later one.
+            lse: ``(batch, heads, n)``
+        """
+        self = cls.__new__(cls)
+        k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1) if k.shape[1] != q.shape[1] else k
+        mask = None if mask is None else mask[:, None].expand(q.shape[:-1])
+        bias = None if bias is None else bias.to(_precision(q, k)).expand(*q.shape[:-1], q.shape[-2])
+        self._set(q, k, scale, mask, bias, causal, lse)
+        return self
+
+    def check_finite(self) -> None:
+        for name, x in (("queries", self.q), ("keys", self.k)):
+            if not x.isfinite().all():
+                raise InputError(f"{name} have {count_nonfinite(x)} that are NaN or infinite; fix them first")
 
     def _check_visible(self) -> None:
         if self.bias is None:
@@ -464,6 +506,10 @@ def reflector(A: AttentionOperator) -> Tensor:
     v = keep / torch.linalg.vector_norm(keep, dim=-1, keepdim=True)
     v[..., 0] += 1
     return (v * math.sqrt(2) / torch.linalg.vector_norm(v, dim=-1, keepdim=True))[..., None]
+
+
+def _precision(q: Tensor, k: Tensor) -> torch.dtype:
+    return torch.promote_types(torch.promote_types(q.dtype, k.dtype), torch.float32)
 
 
 def _at_least_4d(x: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ class CapturedAttention:
             return DenseAttention(self.weights, mask=mask)
         if self.q is None or self.k is None:
             return None
-        return SoftmaxAttention(self.q, self.k, scale=self.scale, mask=mask, bias=bias, causal=causal, lse=self.lse)
+        return SoftmaxAttention.trusted(self.q, self.k, self.scale, mask, bias, causal, self.lse)
 
     def diagonal(self) -> Tensor:
         """``(b, h, n)``: a_ii, and 0 for tokens that are not valid."""

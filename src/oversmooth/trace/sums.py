@@ -106,7 +106,12 @@ def few_tokens(x: Tensor) -> Tensor:
 def holds(target: Tensor, terms: Sequence[Tensor], factors: Sequence[Tensor]) -> Tensor:
     """Whether target is the sum of the terms with these factors: ``()``, on its device, which is not waited for."""
     fit = _Fit([target, *terms])
-    return fit.explained([f.to(fit.target) for f in factors])
+    return fit.explained([beside(f, fit.target) for f in factors])
+
+
+def beside(factor: Tensor, x: Tensor) -> Tensor:
+    """The factor on x's device and in its precision; the device is not waited for."""
+    return factor.to(x.device, x.dtype, non_blocking=True)
 
 
 def _sample(target: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from oversmooth.trace.attention import CapturedAttention
 from oversmooth.trace.feed import ONE_AT_A_TIME, Given, OnProgress, Runner
 from oversmooth.trace.plans import Plan, Site, Stage
 from oversmooth.trace.reducers.base import PassFacts, Reducer
-from oversmooth.trace.sums import few_tokens, holds
+from oversmooth.trace.sums import beside, few_tokens, holds
 from oversmooth.trace.valid import ValidTokens
 from oversmooth.trace.watch import Watch
 
@@ -319,7 +319,7 @@ class Trace:
         x = self._here.x
         assert stage.keep is not None
         assert stage.factor is not None
-        return x * stage.keep.to(x) + branch * stage.factor.to(branch)
+        return x * beside(stage.keep, x) + branch * beside(stage.factor, branch)
 
     def _check_factors(self, call: int, state: Tensor) -> None:
         """A gate may depend on the input: the factors that one input showed are compared with every other."""

@@ -113,7 +113,9 @@ def sketched(x, mask=None):
     grams = directions.update(tokens)
     count = tokens.valid.sum(-1)
     side = count if x.shape[1] < x.shape[2] else torch.full_like(count, x.shape[2])
-    return effective_rank_of(quadrature(tokens, directions.used), grams, squares(tokens), side)
+    return effective_rank_of(
+        quadrature(tokens.x, tokens.share[..., None], tokens.valid, directions.used), grams, squares(tokens), side
+    )
 
 
 @pytest.mark.parametrize("shape", [(1, 1100, 1300), (1, 1500, 1040)])

@@ -130,6 +130,7 @@ class HeadSpectra(_Attention):
         site = None if self.steering is None else self.steering.site(layer.name)
         change = None if site is None else site.change(call)
         with about(layer.name):
+            A.check_finite()
             if self.settings.rule == "real":
                 if change is not None:
                     raise InputError("rule='real' knows plain attention only, and this model is steered; use 'complex'")

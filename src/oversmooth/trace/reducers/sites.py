@@ -17,7 +17,7 @@ from oversmooth.metrics.moments import MASSIVE_RATIO, abs_cosine, moments, scale
 from oversmooth.trace.reducers.directions import FLAGGED, Directions, ranks_of_directions
 from oversmooth.trace.reducers.exact import ExactRanks
 from oversmooth.trace.reducers.packing import fetch_rows
-from oversmooth.trace.reducers.sketch import EXACT_RANKS, SKETCH_ERROR, effective_rank_of, quadrature
+from oversmooth.trace.reducers.sketch import EXACT_RANKS, SKETCH_ERROR, Sketches, effective_rank_of
 
 _AT_ONCE = {"cpu": 2**20}
 """Entries of the arrays reduced at once: what is made on the way then stays in the cache of a CPU."""
@@ -65,7 +65,7 @@ class SiteMetrics:
         """By site, one per part of a batch."""
         self.begun: dict[Hashable, int] = defaultdict(int)
         """By site: inputs that were reduced."""
-        self.singular = ExactRanks()
+        self.singular, self.sketches = ExactRanks(), Sketches()
         self._followed: dict[int, Directions] = {}
         """By the place of a part in its batch."""
         self._reached: set[Hashable] = set()
@@ -108,7 +108,7 @@ class SiteMetrics:
             row["squares"] = (found.norms / tokens.unit.amax(-1, keepdim=True)).square().sum(-1)[: len(some.x)]
         if sketched:
             assert followed.used is not None
-            row["lanczos"] = quadrature(tokens.first(sketched), followed.used[:sketched])
+            self.sketches.add(row, tokens.first(sketched), followed.used[:sketched])
             shown = found.count[:sketched, 0]
             row["side"] = shown if x.shape[1] < x.shape[2] else torch.full_like(shown, x.shape[2])
         return row
@@ -117,11 +117,12 @@ class SiteMetrics:
         """The numbers of every site; the one time that the device is waited for."""
         if self._found is None:
             exact = self.singular.finish()
+            self.sketches.finish()
+            _add_ranks([row for rows in self.rows.values() for row in rows if "grams" in row])
             given = [row for rows in (*self.rows.values(), *exact.values()) for row in rows]
             fetched = iter(fetch_rows(given))
             rows = {site: [next(fetched) for _ in rows] for site, rows in self.rows.items()}
             ranks = {site: [next(fetched) for _ in rows] for site, rows in exact.items()}
-            _add_ranks([row for site in rows.values() for row in site if "grams" in row])
             self._found = {site: _numbers(rows[site], ranks.get(site, [])) for site in rows}
         return self._found
 
@@ -149,17 +150,25 @@ def _numbers(rows: list[dict[str, Tensor]], exact: list[dict[str, Tensor]]) -> S
 
 
 def _add_ranks(rows: list[dict[str, Tensor]]) -> None:
-    """To each row what its directions say; of all rows at once, as the matrices are small and many."""
+    """To each row what its directions and its sketch say, in their place; of many rows at once, on their device."""
+
+    def together(alike: list[dict[str, Tensor]], names: tuple[str, ...], size: str) -> list[Tensor]:
+        columns = [torch.cat([row[name][: len(row[size])] for row in alike]) for name in names]
+        return [x.cpu() for x in columns] if columns[0].device.type == "mps" else columns  # has no float64
+
     for k in {row["grams"].shape[-1] for row in rows}:
         alike = [row for row in rows if row["grams"].shape[-1] == k]
-        found = ranks_of_directions(*(torch.cat([row[name] for row in alike]) for name in ("grams", "squares")))
+        found = ranks_of_directions(*together(alike, ("grams", "squares"), "grams"))
         lengths = [len(row["grams"]) for row in alike]
         for row, *parts in zip(alike, *(found[name].split(lengths) for name in _OF_DIRECTIONS), strict=True):
             row |= dict(zip(_OF_DIRECTIONS, parts, strict=True))
+        if alike := [row for row in alike if "lanczos" in row]:
+            ranks = effective_rank_of(*together(alike, ("lanczos", "grams", "squares", "side"), "lanczos"))
+            for row, part in zip(alike, ranks.split([len(row["lanczos"]) for row in alike]), strict=True):
+                row["effective_rank"] = part
     for row in rows:
-        if "lanczos" in row:
-            grams, squares = (row[name][: len(row["lanczos"])] for name in ("grams", "squares"))
-            row["effective_rank"] = effective_rank_of(row["lanczos"], grams, squares, row["side"])
+        for name in ("grams", "squares", "lanczos", "side"):
+            row.pop(name, None)
 
 
 def _joined(rows: list[dict[str, Tensor]], names: tuple[str, ...] | None = None) -> dict[str, Tensor]:

@@ -9,10 +9,12 @@ leave 7 %. Random vectors vary less between larger arrays.
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import torch
 from torch import Tensor
 
-from oversmooth.metrics.moments import Scaled, reducing
+from oversmooth.metrics.moments import Scaled, product, reducing
 from oversmooth.trace.reducers.directions import noise, orthonormal, singular_values
 
 EXACT_RANKS = 1024
@@ -20,37 +22,76 @@ EXACT_RANKS = 1024
 SKETCH_ERROR = 0.05
 """Relative error of an effective rank above."""
 PROBES, STEPS = 32, 32
+_WAITING = {"cuda": 2**28}
+"""Bytes of tokens that wait for others, by device: a GPU takes many small steps, and hardly longer for more arrays."""
+
+
+class Sketches:
+    """Arrays that wait until enough of one shape have come, and are then sketched together."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[object, list[tuple[dict[str, Tensor], Tensor, Tensor, Tensor, Tensor]]] = defaultdict(list)
+
+    def add(self, row: dict[str, Tensor], tokens: Scaled, basis: Tensor) -> None:
+        """Have ``row["lanczos"]`` computed, now or when `finish` is called.
+
+        Args:
+            row: numbers of these arrays.
+            tokens: ``(batch, n, d)``.
+            basis: ``(batch, d, k)``: their first singular directions.
+        """
+        x = tokens.quick
+        alike = self._waiting[x.shape[1:], x.dtype, x.device, basis.shape[2]]
+        alike.append((row, x, tokens.share[..., None], tokens.valid, basis))
+        if sum(one[1].nbytes for one in alike) >= _WAITING.get(x.device.type, 0):
+            self.finish()
+
+    def finish(self) -> None:
+        """Sketch everything that waits."""
+        waiting, self._waiting = self._waiting, defaultdict(list)
+        for alike in waiting.values():
+            rows, *arrays = zip(*alike, strict=True)
+            found = quadrature(*(torch.cat(parts) for parts in arrays))
+            for row, part in zip(rows, found.split([len(x) for x in arrays[0]]), strict=True):
+                row["lanczos"] = part
 
 
 @reducing
-def quadrature(tokens: Scaled, basis: Tensor) -> Tensor:
+def quadrature(x: Tensor, share: Tensor, valid: Tensor, basis: Tensor) -> Tensor:
     """Lanczos coefficients of XᵀX, or XXᵀ where that is smaller, on what is orthogonal to known directions.
 
     Args:
-        tokens: ``(batch, n, d)``.
+        x: ``(batch, n, d)``: scaled tokens.
+        share: ``(batch, n, 1)``: X is x times it.
+        valid: ``(batch, n)``: the tokens that count.
         basis: ``(batch, d, k)``: orthonormal; `Directions.used`.
 
     Returns:
         ``(batch, 2, steps, probes)``: diagonals, and what is beside them, of tridiagonal matrices.
     """
-    x, side = tokens.x * tokens.share[..., None], tokens.x.new_ones(tokens.x.shape[::2])
-    if x.shape[1] < x.shape[2]:
-        x, basis, side = x.mT, orthonormal(x @ basis), tokens.valid.to(x.dtype)
+    by_token, squared = x.shape[1] < x.shape[2], share.square()
+    basis = orthonormal(share * product(x, basis)) if by_token else basis
+    q = noise((len(x), *basis.shape[1:2], PROBES), basis)
 
     def outside(q: Tensor) -> Tensor:
-        return q - basis @ (basis.mT @ q)
+        return torch.baddbmm(q, basis, basis.mT @ q, alpha=-1)
 
-    q = outside(noise((*side.shape, PROBES), x) * side[..., None])
+    def applied(q: Tensor) -> Tensor:
+        if by_token:
+            return share * product(x, product(x.mT, share * q))
+        return product(x.mT, squared * product(x, q))
+
+    q = outside(q * valid[..., None] if by_token else q)
     q, before, beside = q / torch.linalg.vector_norm(q, dim=1, keepdim=True), torch.zeros_like(q), q.new_zeros(())
     found = []
     for _ in range(STEPS):
-        image = outside(x.mT @ (x @ q)) - beside * before
+        image = torch.addcmul(outside(applied(q)), beside, before, value=-1)
         diagonal = (q * image).sum(1, keepdim=True)
-        image = image - diagonal * q
+        image = torch.addcmul(image, diagonal, q, value=-1)
         beside = torch.linalg.vector_norm(image, dim=1, keepdim=True)
-        before, q = q, image / beside.clamp(min=torch.finfo(x.dtype).tiny)
-        found.append(torch.stack([diagonal, beside], 1))
-    return torch.cat(found, 2)
+        before, q = q, image / beside.clamp(min=torch.finfo(q.dtype).tiny)
+        found.append(torch.cat([diagonal, beside], 1))
+    return torch.stack(found, 2)
 
 
 def effective_rank_of(coefficients: Tensor, grams: Tensor, squares: Tensor, side: Tensor) -> Tensor:
