@@ -106,7 +106,7 @@ def test_a_mask_of_the_training_is_never_written_to():
 
 @pytest.mark.parametrize(
     ("blocks", "sentence"),
-    [([Shrinks(), Shrinks()], "gave nothing of that shape"), ([nn.Linear(16, 16)] * 1, r"shape \(8, 16\)")],
+    [([Shrinks(), Shrinks()], "returns nothing of that shape"), ([nn.Linear(16, 16)] * 1, r"shape \(8, 16\)")],
 )
 def test_a_hook_that_cannot_see_says_so_at_the_look_and_not_in_the_forward(blocks, sentence):
     model = Net(blocks)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oversmooth.trace.sums import explain, same
+from oversmooth.trace.sums import fit_sum, same
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 # How well a factor can be known from 30 tokens of 32 channels that were rounded so.
@@ -29,9 +29,9 @@ def arrays(seed, dtype, massive, count=2):
 )
 def test_numbers(seed, dtype, massive, keep, factor):
     x, out = arrays(seed, dtype, massive)
-    found = explain(keep * x + factor * out, [x, out])
+    found = fit_sum(keep * x + factor * out, [x, out])
     assert found is not None
-    assert found.varies == "no"
+    assert found.granularity == "no"
     assert abs(float(found.factors[0]) - keep) <= KNOWN[dtype]
     assert abs(float(found.factors[1]) - factor) <= KNOWN[dtype] * max(1, abs(factor))
     if keep == factor == 1.0:
@@ -44,12 +44,12 @@ def test_one_factor_a_channel_or_a_token(seed, dtype, massive):
     x, out = arrays(seed, dtype, massive)
     source = torch.Generator().manual_seed(seed + 1)
     by_channel, by_token = torch.randn(32, generator=source), torch.rand(2, 15, 1, generator=source)
-    found = explain(x + by_channel.to(dtype) * out, [x, out])
-    assert found.varies == "by channel"
+    found = fit_sum(x + by_channel.to(dtype) * out, [x, out])
+    assert found.granularity == "by channel"
     assert float((found.factors[1] - by_channel).abs().max()) <= 10 * KNOWN[dtype]
     gated = x + by_token.to(dtype) * out
-    assert explain(gated, [x, out]) is None
-    found = explain(gated, [x, out], varies=("by token",))
+    assert fit_sum(gated, [x, out]) is None
+    found = fit_sum(gated, [x, out], granularity=("by token",))
     assert float((found.factors[1] - by_token).abs().max()) <= 10 * KNOWN[dtype]
 
 
@@ -57,39 +57,39 @@ def test_one_factor_a_channel_or_a_token(seed, dtype, massive):
 def test_a_third_term_is_not_overlooked(dtype):
     x, out, other = arrays(0, dtype, 1.0, count=3)
     total = x + 0.5 * out + 0.3 * other
-    assert explain(total, [x, out]) is None
-    assert explain(total, [x, out], varies=("by token",)) is None
-    assert [round(float(f), 2) for f in explain(total, [x, other, out]).factors] == [1.0, 0.3, 0.5]
+    assert fit_sum(total, [x, out]) is None
+    assert fit_sum(total, [x, out], granularity=("by token",)) is None
+    assert [round(float(f), 2) for f in fit_sum(total, [x, other, out]).factors] == [1.0, 0.3, 0.5]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_is_small_beside_a_massive_token_counts(dtype):
     x, out, other = arrays(0, dtype, 1e4, count=3)
     # One part in a thousand of the whole array, and as large as the other tokens themselves.
-    assert explain(x + out + other, [x, out]) is None
+    assert fit_sum(x + out + other, [x, out]) is None
     assert not same(x + out, x)
     assert same(x.double(), x)
 
 
 def test_tokens_that_are_all_alike_explain_no_factor_a_channel():
     x, out, other = (t[:, :1].expand(2, 15, 32).contiguous() for t in arrays(0, torch.float32, 1.0, count=3))
-    assert explain(other, [x, out]) is None
+    assert fit_sum(other, [x, out]) is None
 
 
 def test_a_branch_of_zeros_leaves_its_factor_at_what_is_expected():
     x, out = arrays(0, torch.float32, 1.0)
-    assert [float(f) for f in explain(x, [x, 0 * out]).factors] == [1.0, 1.0]
+    assert [float(f) for f in fit_sum(x, [x, 0 * out]).factors] == [1.0, 1.0]
     scale = torch.tensor(0.3, dtype=torch.float64)
-    assert [float(f) for f in explain(x, [x, 0 * out], [None, scale]).factors] == [1.0, 0.3]
+    assert [float(f) for f in fit_sum(x, [x, 0 * out], [None, scale]).factors] == [1.0, 0.3]
 
 
 def test_a_shut_gate():
     x, out = arrays(0, torch.float32, 1.0)
-    assert [float(f) for f in explain(x, [x, out]).factors] == [1.0, 0.0]
+    assert [float(f) for f in fit_sum(x, [x, out]).factors] == [1.0, 0.0]
 
 
 def test_padding_that_is_nan_says_nothing():
     x, out = arrays(0, torch.float32, 1.0)
     out[:, -3:] = torch.nan
-    assert [round(float(f), 4) for f in explain(x + 0.3 * out, [x, out]).factors] == [1.0, 0.3]
-    assert explain(x + 0.3 * out * torch.rand(2, 15, 1), [x, out]) is None
+    assert [round(float(f), 4) for f in fit_sum(x + 0.3 * out, [x, out]).factors] == [1.0, 0.3]
+    assert fit_sum(x + 0.3 * out * torch.rand(2, 15, 1), [x, out]) is None

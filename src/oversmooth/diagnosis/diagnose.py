@@ -168,7 +168,7 @@ def diagnose(
         with Trace(inside, plan, reducers) as trace:
             accuracy = _observe(trace, run, first, batches, inputs, progress)
         seen = trace.facts
-        plan = plan.undecided(seen.varies, BY_INPUT)
+        plan = plan.undecided(seen.input_dependent, BY_INPUT)
     remarks += _too_short(int((seen.lengths < 2).sum()), seen.inputs)
     if seen.packed:
         remarks.append(f"{seen.packed} texts came packed with others in one input: each is measured by itself")

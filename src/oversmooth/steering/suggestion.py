@@ -159,7 +159,7 @@ def suggest(
         with Trace(inside, plan, [EachAttention(along.look)]) as trace:
             for _ in trace.over(run, itertools.chain([first], batches), inputs, progress):
                 pass
-        plan = plan.undecided(trace.facts.varies, BY_INPUT)
+        plan = plan.undecided(trace.facts.input_dependent, BY_INPUT)
     return along.suggestion(plan.blocks)
 
 

@@ -26,7 +26,9 @@ def first_tensor(args: Any, kwargs: dict[str, Any], needed: bool = True) -> Any:
         if hasattr(value, "last_hidden_state"):
             return value.last_hidden_state
     if needed:
-        raise InputError("a block got or gave no tensor of tokens; give a model whose blocks pass (batch, n, d) on")
+        raise InputError(
+            "a block takes or returns no tensor of tokens; give a model whose blocks pass (batch, n, d) on"
+        )
     return None
 
 

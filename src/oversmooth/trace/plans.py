@@ -29,7 +29,7 @@ class Stage:
 
     part: str
     where: Literal["input", "output", "sum", "end"]
-    """What the module got, what it gave, ``keep`` times what entered plus ``factor`` times what it gave; or the block's
+    """The module's input, its output, ``keep`` times what entered plus ``factor`` times its output; or the block's
     end.
     """
     module: str = ""
@@ -51,7 +51,7 @@ class Branch:
 
 
 @dataclass
-class Account:
+class ResidualFit:
     """How attention enters the stream, and where the stream can be read."""
 
     stages: list[Stage]
@@ -82,14 +82,14 @@ class Event:
 
     name: str
     nth: int
-    given: Tensor | None
-    gave: Tensor | None
+    input: Tensor | None
+    output: Tensor | None
     acts_on_features: bool
     """A norm or a scale: a leaf with nothing but one number per feature."""
     later: bool
     """Whether attention had returned when this module had run."""
     norms: bool = False
-    """Whether it norms what it gets: given a multiple, it gives the same."""
+    """Whether it is a norm: for a multiple of its input it returns the same."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class BlockPlan:
     norm_agrees: bool
     """Whether the norm before attention is what anatomy says it is."""
     continues: bool
-    """Whether it starts from what the block before it gave."""
+    """Whether it starts from the output of the block before it."""
     branch: Branch | None = None
     """What the factors are compared with for other inputs; None: nothing is compared."""
     undecided: str = ""

@@ -22,11 +22,11 @@ from oversmooth.anatomy.steered import STEERING_PARTS, steered_as
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
-from oversmooth.trace.account import BlockArrays, Route, account
 from oversmooth.trace.attention import CapturedAttention
 from oversmooth.trace.feed import ONE_AT_A_TIME, Runner
 from oversmooth.trace.layout import axes_checked
-from oversmooth.trace.plans import Account, BlockPlan, Event, Plan, SampleBlock
+from oversmooth.trace.plans import BlockPlan, Event, Plan, ResidualFit, SampleBlock
+from oversmooth.trace.residual_fit import BlockArrays, Route, fit_residual
 from oversmooth.trace.sums import same
 from oversmooth.trace.watch import Watch
 
@@ -128,7 +128,7 @@ class _Study:
         self._positions: dict[int, Tensor] = {}
         self._route: Route | None = None
         self._left: Tensor | None = None
-        """A few tokens of what the previous block gave."""
+        """A few tokens of the previous block's output."""
 
     def parts(self, layer: AttentionLayer) -> list[str]:
         """Every module of the block, but for what methods keep there and the insides of torch's own attention."""
@@ -193,20 +193,20 @@ class _Study:
         if self._record.few_attention_out is None:
             self._record_attention(y)
 
-    def _norms(self, module: nn.Module, given: Tensor, gave: Tensor) -> bool:
+    def _norms(self, module: nn.Module, x: Tensor, y: Tensor) -> bool:
         """Whether a norm or a scale is a norm: what it gives for larger tokens is not as much larger."""
-        few = self._tokens(given)
-        given, gave = given[:, few], gave[:, few]
+        few = self._tokens(x)
+        x, y = x[:, few], y[:, few]
         with torch.no_grad():
-            largest = float(given.abs().max())
+            largest = float(x.abs().max())
             # Larger than its ε, and smaller than what half precision holds.
-            times = max(4.0, min(1e2, torch.finfo(given.dtype).max / 4) / max(largest, 1e-30))
-            times = min(times, torch.finfo(given.dtype).max / (4 * max(largest, 1e-30)))
+            times = max(4.0, min(1e2, torch.finfo(x.dtype).max / 4) / max(largest, 1e-30))
+            times = min(times, torch.finfo(x.dtype).max / (4 * max(largest, 1e-30)))
             try:
-                bias, larger = module.forward(0 * given).nan_to_num(), module.forward(given * times)
+                bias, larger = module.forward(0 * x).nan_to_num(), module.forward(x * times)
             except Exception:  # it takes more than tokens
                 return True
-            before, after = (float((x - bias).float().norm()) for x in (gave, larger))
+            before, after = (float((out - bias).float().norm()) for out in (y, larger))
             return before > 0 and not after > 0.5 * times * before
 
     def _few(self, x: Tensor) -> Tensor:
@@ -247,28 +247,28 @@ class _Study:
             few_y,
             self._rest(layer, record),
         )
-        accounted, self._route = account(arrays, self._route)
+        fit, self._route = fit_residual(arrays, self._route)
         self._arrays.clear()
         continues = self._left is not None and same(self._left, record.few_x)
         self._left = few_y
         # A norm that reads anything but what entered the block is known by name only.
-        first = accounted.stages[0].part.startswith("attention")
+        first = fit.stages[0].part.startswith("attention")
         eps: float | None = self._eps(layer)
-        if accounted.norm_position == "pre":
+        if fit.norm_position == "pre":
             eps = self._agreeing_eps(layer, record) if first else None
         running = None if self.steering is None else self.steering.hold()
         if self.blocks and _holds_a_matrix(self.blocks[-1].A):
             self.blocks[-1].A = None  # n by n arrays are not kept beyond their layer, but for the last
         plan = BlockPlan(
-            _as_seen(layer, accounted),
-            accounted.stages,
-            accounted.attention_stage,
-            accounted.norm_position,
+            _as_seen(layer, fit),
+            fit.stages,
+            fit.attention_stage,
+            fit.norm_position,
             eps or 0.0,
             eps is not None,
             continues,
-            accounted.branch,
-            accounted.undecided or why or ("" if site is None else site.undecided()),
+            fit.branch,
+            fit.undecided or why or ("" if site is None else site.undecided()),
         )
         self.blocks.append(SampleBlock(plan, record.A, record.x, y, record.args, record.kwargs, running))
 
@@ -357,15 +357,15 @@ class _Study:
         if layer.norm is None:
             return None
         for event in record.events:
-            if event.name == layer.norm.name and event.given is not None and event.gave is not None:
-                given, gave = event.given.float(), event.gave.float()
-                centred = given - given.mean(-1, keepdim=True) if layer.norm.kind == "layer" else given
+            if event.name == layer.norm.name and event.input is not None and event.output is not None:
+                x, y = event.input.float(), event.output.float()
+                centred = x - x.mean(-1, keepdim=True) if layer.norm.kind == "layer" else x
                 variance, gamma, beta = centred.square().mean(-1, keepdim=True), layer.norm.gamma, layer.norm.beta
                 errors = {}
                 for eps in [own] if (own := self._eps(layer)) else _USUAL_EPS:
                     z = centred / (variance + max(eps, 1e-12)).sqrt() * gamma.to(centred)
                     z = z if beta is None else z + beta.to(z)
-                    errors[eps] = float((z - gave).norm() / gave.norm().clamp(min=1e-12))
+                    errors[eps] = float((z - y).norm() / y.norm().clamp(min=1e-12))
                 best = min(errors, key=errors.__getitem__)
                 return best if errors[best] < 5e-2 else None
         return None
@@ -429,7 +429,7 @@ def _acts_on_features(module: nn.Module, width: int) -> bool:
     return "norm" in type(module).__name__.lower()
 
 
-def _as_seen(layer: AttentionLayer, entry: Account) -> AttentionLayer:
+def _as_seen(layer: AttentionLayer, entry: ResidualFit) -> AttentionLayer:
     """The layer with the factors that the arrays show, which include what its weights say of them."""
     if entry.undecided:
         return layer

@@ -34,8 +34,8 @@ _DOUBT = 16.0
 _TINY = torch.finfo(torch.float64).tiny ** 0.5
 
 
-Varies = Literal["no", "by channel", "by token"]
-CONSTANT: tuple[Varies, ...] = ("no", "by channel")
+Granularity = Literal["no", "by channel", "by token"]
+CONSTANT: tuple[Granularity, ...] = ("no", "by channel")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Sum:
 
     factors: tuple[Tensor, ...]
     """Of each term, in float64: ``()``, by channel ``(d,)``, or by token ``(b, n, 1)``."""
-    varies: Varies
+    granularity: Granularity
 
 
 def same(a: Tensor, b: Tensor) -> bool:
@@ -63,11 +63,11 @@ def same(a: Tensor, b: Tensor) -> bool:
     return agree(a[:, few], b[:, few]) and (len(few) == a.shape[1] or agree(a, b))
 
 
-def explain(
+def fit_sum(
     target: Tensor,
     terms: Sequence[Tensor],
     expected: Sequence[Tensor | None] | None = None,
-    varies: Sequence[Varies] = CONSTANT,
+    granularity: Sequence[Granularity] = CONSTANT,
 ) -> Sum | None:
     """The factors with which target is the sum of the terms, or None.
 
@@ -75,21 +75,21 @@ def explain(
         target: ``(b, n, d)``
         terms: ``(b, n, d)`` each.
         expected: for each term the factor that weights suggest, used where it fits.
-        varies: how factors may vary, tried in turn.
+        granularity: how factors may vary, tried in turn.
     """
     if any(term.shape != target.shape for term in terms):
         return None
     sample = _sample(target)
     arrays = [t[:, sample] for t in (target, *terms)]
-    ruled_out = {by_token: _ruled_out(arrays, by_token) for by_token in {name == "by token" for name in varies}}
-    varies = [name for name in varies if not ruled_out[name == "by token"]]
-    if not varies:
+    ruled_out = {by_token: _ruled_out(arrays, by_token) for by_token in {name == "by token" for name in granularity}}
+    granularity = [name for name in granularity if not ruled_out[name == "by token"]]
+    if not granularity:
         return None
     few, whole = _Fit(arrays), len(sample) == target.shape[1]
-    usual = _usual(few, expected) if "no" in varies else None
+    usual = _usual(few, expected) if "no" in granularity else None
     if usual is not None and (whole or _Fit([target, *terms]).holds(usual)):
         return Sum(usual, "no")  # most sums have these factors, and need no fit
-    for kind in (_KINDS[name] for name in varies):
+    for kind in (_KINDS[name] for name in granularity):
         if kind(few, expected) is not None:
             all_of_it = few if whole else _Fit([target, *terms])
             total = kind(all_of_it, expected)

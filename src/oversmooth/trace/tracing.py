@@ -72,7 +72,7 @@ def run(
     Args:
         model: a module; it runs as it is, without gradients.
         inputs: a tensor, a dict of the model's arguments, or an iterable of either.
-        plan: what `plan` gave for this model.
+        plan: the plan of this model.
         reducers: one or several.
         progress: called after each batch with (inputs done, inputs in all or None, the current step).
 
@@ -194,7 +194,7 @@ class Trace:
             self.facts.lengths = torch.cat([part.cpu() for part in self._lengths])
         if not bool((self.facts.lengths > 1).any()):
             raise InputError("no input has two tokens that count; give longer ones")
-        self.facts.varies = {call for call, held in self._held.items() if not bool(torch.stack(held).all())}
+        self.facts.input_dependent = {call for call, held in self._held.items() if not bool(torch.stack(held).all())}
         for reducer in self.reducers:
             reducer.finish(self.facts)
 

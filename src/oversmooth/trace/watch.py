@@ -35,7 +35,7 @@ class Listener(Protocol):
         ...
 
     def part(self, call: int, layer: AttentionLayer, name: str, x: Tensor, y: Tensor) -> None:
-        """A module inside the block ran: it got x and gave y."""
+        """A module inside the block ran: x is its input, y its output."""
         ...
 
     def attention(
@@ -53,7 +53,7 @@ class Listener(Protocol):
         ...
 
     def leave(self, call: int, layer: AttentionLayer, y: Tensor) -> None:
-        """The block gave y."""
+        """The block returned y."""
         ...
 
 
@@ -90,7 +90,7 @@ class Watch:
         self._block: AttentionLayer | None = None
         self._shape = torch.Size()
         self._beside: list[Tensor] = []
-        """Other arrays of the stream's shape that the previous block gave."""
+        """Other arrays of the stream's shape that the previous block returned."""
         self._known: KnownMasks = {}
         self._stack = ExitStack()
 
@@ -200,7 +200,7 @@ class Watch:
 
         Args:
             layer: of the block that runs.
-            name: of the block, or of the module inside it, that got or gave x.
+            name: of the block, or of the module inside it, whose input or output x is.
             x: the array.
         """
         x = x.detach()
@@ -209,7 +209,7 @@ class Watch:
         return as_tokens(x, self._layout(layer, name, x))
 
     def _layout(self, layer: AttentionLayer, name: str, x: Tensor) -> bool:
-        """Whether the first axis of what a module got or gave is the batch."""
+        """Whether the first axis of a module's input or output is the batch."""
         attention = self.modules[layer.name]
         stream = self.layouts.get(layer.block)
         if stream is None or name == layer.name:
@@ -274,13 +274,13 @@ def batch_first(attention: nn.Module, x: Tensor) -> Tensor:
 
 
 def results_like(x: Tensor, out: Any, block: str) -> list[Tensor]:
-    """The stream among what a block gave, the first tensor of x's shape, and the others of that shape.
+    """The stream among the outputs of a block: the first tensor of x's shape, and the others of that shape.
 
     Some blocks give attention weights as well, and first.
 
     Args:
         x: what the block got.
-        out: what it gave.
+        out: what it returned.
         block: its name, for the error.
 
     Raises:
@@ -291,7 +291,7 @@ def results_like(x: Tensor, out: Any, block: str) -> list[Tensor]:
     if alike:
         return alike
     raise InputError(
-        f"{block} got tokens of shape {tuple(x.shape)} and gave nothing of that shape; its blocks must pass tokens on"
+        f"{block} takes tokens of shape {tuple(x.shape)} and returns nothing of that shape; blocks must pass tokens on"
     )
 
 
@@ -359,4 +359,4 @@ def _check_same(name: str, out: Any, again: Any) -> None:
     seen = torch.isfinite(y)
     error = (y - z)[seen].float().norm() / y[seen].float().norm().clamp(min=1e-12)
     if error > (1e-3 if y.dtype in (torch.float32, torch.float64) else 5e-2):
-        raise InputError(f"{name} gave another result ({error:.2g} off) when watched; it cannot be observed")
+        raise InputError(f"{name} returned another result ({error:.2g} off) while traced; it cannot be traced")

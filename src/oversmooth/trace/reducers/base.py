@@ -28,7 +28,7 @@ class PassFacts:
     """``(inputs,)``: valid tokens of each."""
     unread: set[str] = field(default_factory=set)
     """What was given about tokens and could not be used."""
-    varies: set[int] = field(default_factory=set)
+    input_dependent: set[int] = field(default_factory=set)
     """Calls in which the factor on attention's output differs between inputs."""
     causal: bool | None = None
     """Of the attention that was captured; None: none was."""

@@ -196,7 +196,7 @@ class HeadSpectra(_Attention):
         found.verdict = {call: _those(kept, rows) for call, rows in found.verdict.items()}
         found.certified = {call: _those(kept, counts) for call, counts in found.certified.items()}
         found.joined = {call: [row for row in rows if kept[row[0]]] for call, rows in found.joined.items()}
-        for call in facts.varies & set(found.verdict):
+        for call in facts.input_dependent & set(found.verdict):
             found.rho_smooth[call] = found.rho_rough[call] = torch.full_like(found.rho_rough[call], torch.nan)
             found.verdict[call] = [["undecided"] * len(row) for row in found.verdict[call]]
             found.certified[call] = [0] * len(found.verdict[call])

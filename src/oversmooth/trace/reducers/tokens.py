@@ -91,7 +91,7 @@ class TokenMetrics(Reducer):
                 found.errors[name] = max(worst, found.errors.get(name, 0.0))
         for (place, name), value in fetched(self._rows).items():
             found.at[place][name] = value[keep]
-        for call in facts.varies:  # sums with a factor that is not these inputs' own have no meaning
+        for call in facts.input_dependent:  # sums with a factor that is not these inputs' own have no meaning
             for index, stage in enumerate(self.plan.blocks[call].stages):
                 if stage.where == "sum":
                     unread = {name: value * torch.nan for name, value in found.at[call, index].items()}

@@ -1,8 +1,8 @@
-"""The stream through one block, accounted for: what enters, what each part adds and with which factor, what leaves.
+"""The residual stream through one block, fitted: what each part adds, with which factor, and where it can be read.
 
-Names say little about what is added to what; arrays do. Everything that a module of the block got or gave while one
-input went through is kept, and the sums that lead from what entered to what left are searched for among these arrays.
-A part that no sum explains is reported as unexplained, and gets no number.
+Names say little about what is added to what; arrays do. One input passes through, every module's input and output is
+kept, and the sums that lead from the block's input to its output are searched for among these arrays. A part that no
+sum explains is reported as unexplained, and has no number.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer, NormPosition
-from oversmooth.trace.plans import BY_CHANNEL, BY_TOKEN, CHANGED, NORMED, UNEXPLAINED, Account, Branch, Event, Stage
-from oversmooth.trace.sums import CONSTANT, Sum, Varies, explain, same
+from oversmooth.trace.plans import BY_CHANNEL, BY_TOKEN, CHANGED, NORMED, UNEXPLAINED, Branch, Event, ResidualFit, Stage
+from oversmooth.trace.sums import CONSTANT, Granularity, Sum, fit_sum, same
 
 # Mixers that run beside attention, by the names of their modules; what else runs beside it is an MLP.
 _MIXERS = ("mamba", "ssm", "conv", "rnn", "recurrent")
@@ -54,7 +54,7 @@ class Route:
     base: tuple[str, int, str] | None
     source: tuple[str, int] | None
     beside: tuple[str, int] | None
-    varies: Varies
+    granularity: Granularity
     used: frozenset[tuple[str, int]]
     """Modules whose outputs were terms of sums that hold."""
 
@@ -79,7 +79,7 @@ class BlockArrays:
     """The name of the block's other part, such as "mlp"."""
 
 
-def account(arrays: BlockArrays, route: Route | None = None) -> tuple[Account, Route | None]:
+def fit_residual(arrays: BlockArrays, route: Route | None = None) -> tuple[ResidualFit, Route | None]:
     """How attention enters the stream of one block, and where that stream can be read.
 
     Args:
@@ -89,12 +89,12 @@ def account(arrays: BlockArrays, route: Route | None = None) -> tuple[Account, R
     Returns:
         The account, and how it was found; None: attention does not add to the stream.
     """
-    accountant = _Accountant(arrays, route)
-    found = accountant.close()
-    return found, accountant.found
+    fitting = _ResidualFit(arrays, route)
+    found = fitting.close()
+    return found, fitting.found
 
 
-class _Accountant:
+class _ResidualFit:
     def __init__(self, arrays: BlockArrays, route: Route | None) -> None:
         self.layer, self.events, self.rest = arrays.layer, arrays.events, arrays.rest
         self.x, self.out, self.y, self.values_in = arrays.x, arrays.out, arrays.y, arrays.values_in
@@ -110,7 +110,7 @@ class _Accountant:
         self.after = [s for s in self.seen if s.later and not any(same(s.x, k) for k in known)]
         self.scale = None if layer.scale is None else layer.scale.detach().cpu()
 
-    def close(self) -> Account:
+    def close(self) -> ResidualFit:
         addition = self._same_as_before() or self._attention()
         if addition is None:
             return self._unexplained()
@@ -134,7 +134,7 @@ class _Accountant:
         if normed or (position == "none" and stages[0].part == "norm"):
             position = "post"
         branch = None
-        if addition.base is None and addition.total.varies != "by token":
+        if addition.base is None and addition.total.granularity != "by token":
             beside = None if addition.beside is None else (addition.beside.name, addition.beside.nth)
             branch = Branch(*self._source(addition.source), addition.total.factors, beside)
         source = None if addition.source is None else self._key(addition.source)
@@ -144,10 +144,10 @@ class _Accountant:
             self._place(addition.base),
             source,
             beside_key,
-            addition.total.varies,
+            addition.total.granularity,
             frozenset(self.used),
         )
-        return Account(stages, position, values_factor, keep, factor, why, branch)
+        return ResidualFit(stages, position, values_factor, keep, factor, why, branch)
 
     def _key(self, event: Event) -> tuple[str, int]:
         """A module's name inside its block, and which of its calls."""
@@ -159,7 +159,7 @@ class _Accountant:
     def _same_as_before(self) -> _Addition | None:
         """The sum of the block before, if it holds here too."""
         route = self.route
-        if route is None or route.varies == "by token":
+        if route is None or route.granularity == "by token":
             return None
         states = {self._place(seen): seen for seen in self.seen if seen.later}
         bases = {self._place(seen): seen for seen in self.before}
@@ -176,26 +176,26 @@ class _Accountant:
         beside = None if route.beside is None else events[route.beside]
         (branch, source), terms = branches[route.source], [self._of(base)]
         if beside is not None:
-            if beside.gave is None:
+            if beside.output is None:
                 return None
-            terms.append(beside.gave)
-        total = self._explained(state, [*terms, branch], source is None, route.varies)
+            terms.append(beside.output)
+        total = self._fitted(state, [*terms, branch], source is None, route.granularity)
         if total is None or not all(bool(f.any()) for f in total.factors):
             return None
         return _Addition(state, base, branch, source, total, beside)
 
-    def _unexplained(self) -> Account:
-        return Account([Stage(f"attention and {self.rest}", "end")], self._position(None), undecided=UNEXPLAINED)
+    def _unexplained(self) -> ResidualFit:
+        return ResidualFit([Stage(f"attention and {self.rest}", "end")], self._position(None), undecided=UNEXPLAINED)
 
     def _distinct(self) -> list[_Seen]:
         """Every array once, in the order met; where a norm reads an array, at that norm, which gets whole tokens."""
         distinct: list[_Seen] = []
         for event in self.events:
-            # What a module around attention got was there before attention gave anything.
+            # What a module around attention got was there before attention returned anything.
             around = (self.layer.name + ".").startswith(event.name + ".")
-            given = None if event.given is None else _Seen(event.given, "input", event, event.later and not around)
-            gave = None if event.gave is None else _Seen(event.gave, "output", event, event.later)
-            for new in (given, gave):
+            before = None if event.input is None else _Seen(event.input, "input", event, event.later and not around)
+            after = None if event.output is None else _Seen(event.output, "output", event, event.later)
+            for new in (before, after):
                 if new is None or new.x is self.x:
                     continue
                 old = next((s for s in distinct if s.x is new.x), None)
@@ -211,29 +211,29 @@ class _Accountant:
         """Attention's output, and what modules on its way to the stream made of it."""
         branches: list[tuple[Tensor, Event | None]] = [(self.out, None)]
         for event in self.events:
-            given, gave = event.given, event.gave
-            if not event.later or gave is None or any(gave is branch for branch, _ in branches):
+            x, y = event.input, event.output
+            if not event.later or y is None or any(y is branch for branch, _ in branches):
                 continue
-            follows = event.name == self.layer.name or (given is not None and any(same(given, b) for b, _ in branches))
-            if follows and not any(same(gave, b) or self._is_on_the_stream(gave, b) for b, _ in branches):
-                branches.append((gave, event))
+            follows = event.name == self.layer.name or (x is not None and any(same(x, b) for b, _ in branches))
+            if follows and not any(same(y, b) or self._is_on_the_stream(y, b) for b, _ in branches):
+                branches.append((y, event))
         return branches
 
     def _is_on_the_stream(self, array: Tensor, branch: Tensor) -> bool:
         """Some attention modules add what they give to the stream themselves; what reads that is no branch."""
-        total = explain(array, [self.x, branch])
+        total = fit_sum(array, [self.x, branch])
         return total is not None and all(bool(factor.any()) for factor in total.factors)
 
     def _attention(self) -> _Addition | None:
         targets: list[_Seen | None] = [*self.after, None]
         bases: list[_Seen | None] = [None, *reversed(self.before)]
         # The plainest sum first: arrays that have little in them are explained by many.
-        for varies in CONSTANT:
+        for granularity in CONSTANT:
             for target in targets:
                 fitted = None
                 for branch, source in self.branches:
                     for base in bases:
-                        total = self._explained(target, [self._of(base), branch], source is None, varies)
+                        total = self._fitted(target, [self._of(base), branch], source is None, granularity)
                         if total is not None and bool(_last(total).any()):
                             addition = _Addition(target, base, branch, source, total)
                             if self._is_plain(total):
@@ -244,9 +244,9 @@ class _Accountant:
                     return fitted
             for target in targets:
                 for beside in self._beside():
-                    assert beside.gave is not None
+                    assert beside.output is not None
                     for branch, source in self.branches:
-                        total = self._explained(target, [self.x, beside.gave, branch], source is None, varies)
+                        total = self._fitted(target, [self.x, beside.output, branch], source is None, granularity)
                         if total is not None and all(bool(f.any()) for f in total.factors[1:]):
                             return _Addition(target, None, branch, source, total, beside)
         shut = next((s for s in self.seen if s.later and s.where == "input" and same(s.x, self.x)), None)
@@ -255,13 +255,13 @@ class _Accountant:
             return _Addition(shut, None, self.out, None, Sum((_one(self.x), 0 * _one(self.x)), "no"))
         for branch, source in self.branches:
             if same(self.y, branch) or self._adds(self.y, branch) is not None:
-                # Attention replaces the stream: what it gave is what goes on.
+                # Attention replaces the stream: its output goes on.
                 total = Sum((0 * _one(self.x), _one(self.x)), "no")
                 return _Addition(None if same(self.y, branch) else self._met(branch), None, branch, source, total)
         for target in targets:
             for branch, source in self.branches:
                 for base in bases:
-                    total = self._explained(target, [self._of(base), branch], source is None, "by token")
+                    total = self._fitted(target, [self._of(base), branch], source is None, "by token")
                     if total is not None and bool(_last(total).any()):
                         return _Addition(target, base, branch, source, total)
         return None
@@ -271,18 +271,18 @@ class _Accountant:
         known = (1.0, 0.0) if self.scale is None or self.scale.ndim else (1.0, 0.0, float(self.scale))
         return all(factor.ndim == 0 and float(factor) in known for factor in total.factors)
 
-    def _explained(self, target: _Seen | None, terms: list[Tensor], plain: bool, varies: Varies) -> Sum | None:
+    def _fitted(self, target: _Seen | None, terms: list[Tensor], plain: bool, granularity: Granularity) -> Sum | None:
         array = self.y if target is None else target.x
-        return explain(array, terms, [*[None] * (len(terms) - 1), self.scale if plain else None], (varies,))
+        return fit_sum(array, terms, [*[None] * (len(terms) - 1), self.scale if plain else None], (granularity,))
 
     def _beside(self) -> Iterator[Event]:
         """Modules that may run beside attention: those next to it first, then those inside them."""
         prefix = len(self.layer.block) + 1 if self.layer.block else 0
         taken = [branch for branch, _ in self.branches]
         for event in sorted(self.events, key=lambda e: e.name[prefix:].count(".")):
-            if event.gave is None or event.acts_on_features or event.name.startswith(self.layer.name):
+            if event.output is None or event.acts_on_features or event.name.startswith(self.layer.name):
                 continue
-            if self.layer.name.startswith(event.name + ".") or any(event.gave is t for t in taken):
+            if self.layer.name.startswith(event.name + ".") or any(event.output is t for t in taken):
                 continue
             yield event
 
@@ -295,14 +295,14 @@ class _Accountant:
     def _factors(self, addition: _Addition) -> tuple[float, Tensor | None, str]:
         """(keep, factor on attention's output, why none acts alike on all tokens, or nothing)."""
         keep, factor = addition.total.factors[0], _last(addition.total)
-        if addition.total.varies == "by token":
+        if addition.total.granularity == "by token":
             return 1.0, None, BY_TOKEN
         if keep.ndim > 0:
             return 1.0, None, BY_CHANNEL
         if addition.source is not None and addition.source.norms:
             return float(keep), None, NORMED  # even where the tokens of this input are of one size
         if addition.source is not None:
-            made = explain(addition.branch, [self.out], [self.scale])
+            made = fit_sum(addition.branch, [self.out], [self.scale])
             if made is None:
                 return float(keep), None, CHANGED
             factor = factor * made.factors[0]
@@ -316,8 +316,8 @@ class _Accountant:
         if base is None:
             return []
         if base.where == "output" and base.event.acts_on_features:
-            given = base.event.given
-            if given is not None and not same(given, self.x):
+            norm_input = base.event.input
+            if norm_input is not None and not same(norm_input, self.x):
                 return [Stage(self.rest, "input", base.event.name, base.event.nth), _stage("norm", base)]
             return [_stage("norm", base)]
         return [_stage(self.rest, base)]
@@ -325,37 +325,37 @@ class _Accountant:
     def _stages_after(self, state: _Seen) -> tuple[list[Stage], bool]:
         """What follows the state after attention, and whether a norm stands on the stream there."""
         norms = [e for e in self.events if e.acts_on_features and e.later]
-        reading = [e for e in norms if e.given is not None and same(e.given, state.x)]
-        ending = [e for e in norms if e.gave is not None and same(e.gave, self.y)]
+        reading = [e for e in norms if e.input is not None and same(e.input, state.x)]
+        ending = [e for e in norms if e.output is not None and same(e.output, self.y)]
         for first in reading:
-            assert first.gave is not None
-            normed = _Seen(first.gave, "output", first, True)
+            assert first.output is not None
+            normed = _Seen(first.output, "output", first, True)
             if first in ending:
                 return [Stage("norm", "end")], True
             for last in ending:
-                assert last.given is not None
-                if not self._plainer(last.given, state.x, normed.x):
+                assert last.input is not None
+                if not self._plainer(last.input, state.x, normed.x):
                     between = Stage(self.rest, "input", last.name, last.nth)
                     return [_stage("norm", normed), between, Stage("norm", "end")], True
             if not ending and self._plainer(self.y, normed.x, state.x):
                 return [_stage("norm", normed), Stage(self.rest, "end")], True
         for last in ending:
-            if last.given is not None and self._adds(last.given, state.x) is not None:
+            if last.input is not None and self._adds(last.input, state.x) is not None:
                 return [Stage(self.rest, "input", last.name, last.nth), Stage("norm", "end")], False
         return [Stage(self.rest, "end")], False
 
     def _leads_to_the_end(self, state: Tensor) -> bool:
-        """Whether what left the block was made from this state: by norms on it, and by adding what modules gave."""
-        # Not by taking off again what attention gave: then it never was on the stream.
-        # (What the whole attention module gives may be the stream already, normed.)
+        """Whether what left the block was made from this state: by norms on it, and by adding outputs of modules."""
+        # Not by taking attention's output off again: then it never was on the stream.
+        # (The output of the whole attention module may be the stream already, normed.)
         taken = [branch for branch, source in self.branches if source is None or source.name != self.layer.name]
-        gave = [e for e in self.likely if e.later and e.gave is not None and not _among(e.gave, taken)]
+        parts = [e for e in self.likely if e.later and e.output is not None and not _among(e.output, taken)]
         reached = [state]
-        ends = [self.y, *(e.given for e in gave if e.given is not None)]
+        ends = [self.y, *(e.input for e in parts if e.input is not None)]
         while True:
-            new = [e.gave for e in gave if e.given is not None and e.acts_on_features and _among(e.given, reached)]
+            new = [e.output for e in parts if e.input is not None and e.acts_on_features and _among(e.input, reached)]
             for target in ends:
-                if not _among(target, reached) and any(self._is_sum(target, base, gave) for base in reached):
+                if not _among(target, reached) and any(self._is_sum(target, base, parts) for base in reached):
                     if target is self.y:
                         return True
                     new.append(target)
@@ -366,18 +366,18 @@ class _Accountant:
             if not more:
                 return False
 
-    def _is_sum(self, target: Tensor, base: Tensor, gave: list[Event]) -> bool:
-        """Whether target is base plus what one module gave, or two that lie side by side, times some factors."""
-        every: tuple[Varies, ...] = (*CONSTANT, "by token")
-        parts = [e for e in gave if e.gave is not None and e.gave is not target and e.gave is not base]
+    def _is_sum(self, target: Tensor, base: Tensor, events: list[Event]) -> bool:
+        """Whether target is base plus the output of one module, or of two side by side, times some factors."""
+        every: tuple[Granularity, ...] = (*CONSTANT, "by token")
+        parts = [e for e in events if e.output is not None and e.output is not target and e.output is not base]
         for event in parts:
-            assert event.gave is not None
-            if _counts(explain(target, [base, event.gave], varies=every)):
+            assert event.output is not None
+            if _counts(fit_sum(target, [base, event.output], granularity=every)):
                 self.used.add(self._key(event))
                 return True
         beside = [e for e in parts if not e.acts_on_features and e.name.rpartition(".")[0] == self.layer.block]
-        pairs = ((a.gave, b.gave) for i, a in enumerate(beside) for b in beside[:i])
-        return any(a is not None and b is not None and _counts(explain(target, [base, a, b])) for a, b in pairs)
+        pairs = ((a.output, b.output) for i, a in enumerate(beside) for b in beside[:i])
+        return any(a is not None and b is not None and _counts(fit_sum(target, [base, a, b])) for a, b in pairs)
 
     def _plainer(self, target: Tensor, base: Tensor, other: Tensor) -> bool:
         """Whether target is a sum on base, and not as plain a one on the other."""
@@ -385,15 +385,15 @@ class _Accountant:
         return this is not None and (that is None or this < that)
 
     def _adds(self, target: Tensor, base: Tensor) -> int | None:
-        """How plainly target is base, times a factor, plus something that a module gave, times another: 0 for numbers,
+        """How plainly target is base, times a factor, plus some module's output, times another: 0 for numbers,
         1 for factors by channel, None where it is not.
         """
-        for plainness, varies in enumerate(CONSTANT):
+        for plainness, granularity in enumerate(CONSTANT):
             for event in self.likely:
-                if event.acts_on_features and event.given is base:
+                if event.acts_on_features and event.input is base:
                     continue  # what a norm makes of the base is no part beside it
-                if event.later and event.gave is not None and event.gave is not target and event.gave is not base:
-                    total = explain(target, [base, event.gave], varies=(varies,))
+                if event.later and event.output is not None and event.output is not target and event.output is not base:
+                    total = fit_sum(target, [base, event.output], granularity=(granularity,))
                     if total is not None and all(bool(f.any()) for f in total.factors):
                         self.used.add(self._key(event))
                         return plainness
@@ -406,20 +406,20 @@ class _Accountant:
         if self.values_in is None:
             return self._position(base), 1.0
         for event in self.events:
-            if event.later or not event.acts_on_features or event.given is None or event.gave is None:
+            if event.later or not event.acts_on_features or event.input is None or event.output is None:
                 continue
-            if not same(event.given, base):
+            if not same(event.input, base):
                 continue
-            total = explain(self.values_in, [event.gave])
-            if total is not None and total.varies == "no":
+            total = fit_sum(self.values_in, [event.output])
+            if total is not None and total.granularity == "no":
                 return "pre", float(total.factors[0])
-        total = explain(self.values_in, [base])
-        return "none", float(total.factors[0]) if total is not None and total.varies == "no" else 1.0
+        total = fit_sum(self.values_in, [base])
+        return "none", float(total.factors[0]) if total is not None and total.granularity == "no" else 1.0
 
     def _position(self, base: Tensor | None) -> NormPosition:
         start = self.x if base is None else base
-        norms = (e for e in self.events if e.acts_on_features and not e.later and e.given is not None)
-        return "pre" if any(same(e.given, start) for e in norms if e.given is not None) else "none"
+        norms = (e for e in self.events if e.acts_on_features and not e.later and e.input is not None)
+        return "pre" if any(same(e.input, start) for e in norms if e.input is not None) else "none"
 
     def _label(self, event: Event) -> str:
         own = event.name.rpartition(".")[2]
@@ -428,7 +428,7 @@ class _Accountant:
     def _source(self, event: Event | None) -> tuple[str, int]:
         """The module that gives the branch, and which of its calls."""
         if event is None:
-            event = next((e for e in self.events if e.gave is self.out), None)
+            event = next((e for e in self.events if e.output is self.out), None)
         return (self.layer.name, 0) if event is None else (event.name, event.nth)
 
 
