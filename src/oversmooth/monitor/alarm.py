@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from oversmooth.monitor import warning
 from oversmooth.monitor.names import LABELS, TOKENS, Row, depth_of
-from oversmooth.monitor.warning import say
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 
@@ -152,7 +152,7 @@ class Alarms:
         for row in rows:
             self.memory = [alarm.crossing(row, one)[1] for alarm, one in zip(self.alarms, self.memory, strict=True)]
 
-    def look(self, row: Row) -> None:
+    def check(self, row: Row) -> None:
         """Warn, ask the training to stop, or call a function where a snapshot crosses a bound."""
         for place, alarm in enumerate(self.alarms):
             values = row.get(alarm.metric)
@@ -171,7 +171,7 @@ class Alarms:
             self.attempt(lambda: crossing.then(crossing), "the function of an alarm failed")
             return
         self.should_stop |= crossing.then == "stop"
-        say(f"alarm at {crossing.text}" + ("; training is asked to stop" if crossing.then == "stop" else ""))
+        warning.warn(f"alarm at {crossing.text}" + ("; training is asked to stop" if crossing.then == "stop" else ""))
 
 
 def checked(alarms: Any) -> list[Alarm]:

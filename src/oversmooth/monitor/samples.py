@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from oversmooth.trace.depths import Depths
+from oversmooth.trace import DepthMetrics
 
 
 @dataclass(eq=False)
@@ -67,12 +67,13 @@ class Samples:
     def ranks(self, numbers: Sequence[tuple[int, float]], names: Sequence[str]) -> dict[str, list[float]]:
         """Metrics of rank by depth, by (depth, number of its sample); empty where some depth has none."""
         by_number = {(depth, one.number): one for depth, kept in self.kept.items() for one in kept}
-        depths = Depths(ranks=self.inputs, cosines=False)
+        depths = DepthMetrics(ranks=self.inputs, absolute=False)
         for place, (depth, number) in enumerate(numbers):
             sample = by_number.get((depth, int(number)))
             if sample is None:
                 return {}
-            depths.add(place, sample.tokens, sample.mask)
+            depths.numbers.update(place, sample.tokens, sample.mask)
+        depths.finish()
         return depths.means(names)
 
 

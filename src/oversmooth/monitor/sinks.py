@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from oversmooth.monitor.warning import say
+from oversmooth.monitor.warning import warn
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import append_line, check_folder
@@ -87,7 +87,7 @@ class WandB:
             self.close()
         elif self._waits == self.run.step and not self._said:
             self._said = True
-            say(
+            warn(
                 "W&B receives fewer lines than there are snapshots, and those without a line are not in it (the "
                 "history has all); log as often, or give WandB(own_lines=True)"
             )

@@ -22,7 +22,7 @@ from oversmooth.trace.valid import Padding, decodes
 ONE_AT_A_TIME = threading.RLock()
 # A model that is traced has other forward functions, and torch other settings, which all threads share: threads that
 # trace take turns.
-Given = Tensor | Mapping[str, Tensor] | Batch
+ModelInput = Tensor | Mapping[str, Tensor] | Batch
 SHORT = 64
 """Tokens of a text that show where the stream is."""
 OnProgress = Callable[[int, int | None, str], None]
@@ -60,7 +60,7 @@ class Runner:
         if next(model.parameters()).device.type == "meta":
             raise InputError("the model's weights are not in memory (meta device or offloaded); load them first")
 
-    def batches(self, inputs: Given | Iterable[Given]) -> Iterator[Batch | Tensor]:
+    def batches(self, inputs: ModelInput | Iterable[ModelInput]) -> Iterator[Batch | Tensor]:
         return batches_for(self.model, inputs)
 
     def short_input(self, batch: Batch | Tensor) -> Batch | Tensor:
@@ -163,7 +163,7 @@ class Runner:
             ) from error
 
 
-def batches_for(model: nn.Module, inputs: Given | Iterable[Given]) -> Iterator[Batch | Tensor]:
+def batches_for(model: nn.Module, inputs: ModelInput | Iterable[ModelInput]) -> Iterator[Batch | Tensor]:
     """Inputs of any supported form, one batch at a time, on the model's device and in its precision."""
     parameter = next(model.parameters(), None)
 

@@ -6,8 +6,7 @@ it: then the block's axes are not those of its attention.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -129,25 +128,3 @@ def _turned(given: list[torch.Size], first: int, second: int) -> bool:
         return True
     # Of pictures the batch alone is known; windows are more sequences, in multiples of it.
     return any(len(shape) == 4 and shape[0] == second and (second == 1 or first % second > 0) for shape in given)
-
-
-@contextmanager
-def axes_checked(model: nn.Module, blocks: Sequence[tuple[str, nn.Module]]) -> Iterator[None]:
-    """Passes of the model inside raise where the first of these blocks gets (n, batch, d) and nothing says so."""
-    (name, block), given = blocks[0], list[torch.Size]()
-
-    def begin(_: nn.Module, args: Any, kwargs: Any = None) -> None:
-        if not given:  # the outermost that is called
-            given.extend(shapes_of(args, kwargs))
-
-    def enter(_: nn.Module, args: Any, kwargs: Any = None) -> None:
-        x = first_tensor(args, kwargs or {}, needed=False)
-        if x is not None:
-            check_axes(name, given, x.shape)
-
-    with ExitStack() as stack:
-        if says_nothing(block):
-            for module in around(model, [name for name, _ in blocks]):
-                stack.callback(module.register_forward_pre_hook(begin, with_kwargs=True).remove)
-            stack.callback(block.register_forward_pre_hook(enter, with_kwargs=True).remove)
-        yield

@@ -6,7 +6,9 @@ or per pair of tokens, as truth values, as zeros and ones, or as numbers that ar
 
 from __future__ import annotations
 
+import functools
 import inspect
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from oversmooth.anatomy.calls import DECODER_PADDING_SHOWN, PADDING_HIDDEN, PADDING_SHOWN
 from oversmooth.safety.errors import InputError
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, SoftmaxAttention
-from oversmooth.trace.layout import around
+from oversmooth.trace.layout import around, shapes_of
 
 MASKS = (PADDING_SHOWN, PADDING_HIDDEN)
 """Names of arguments that say what is padding."""
@@ -333,55 +335,61 @@ class Padding:
         return valid_tokens(given.get(self.shown), given.get(self.hidden), given.get("attn_mask"))
 
 
-class HeardPadding:
-    """Context manager around passes of a model: the masks that the modules that hold its blocks are given.
+class PassArguments:
+    """Context manager around passes of a model: what the modules around its blocks are called with.
 
     Args:
         model: the model.
         names: of its blocks.
-        strict: whether a mask of other tokens is refused even where it cannot reach the blocks by a known name.
     """
 
-    def __init__(self, model: nn.Module, names: Sequence[str], *, strict: bool = False) -> None:
-        self.strict = strict
-        self._listeners = [(module, Padding(module, decodes(names))) for module in around(model, names)]
-        self._heard: list[tuple[Padding, Any, Any]] = []
+    def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
+        self._readers = [(module, Padding(module, decodes(names))) for module in around(model, names)]
+        self.calls: list[tuple[Padding, Any, Any]] = []
+        """The outermost module first, with positional and keyword arguments; of the last pass that began."""
         self._handles: list[Any] = []
+        self._thread = threading.get_ident()
 
-    def __enter__(self) -> HeardPadding:
-        def hear(padding: Padding) -> Any:
-            # A default: a pass of another thread may call it before torch knows that it takes keywords as well.
-            return lambda _module, args, kwargs=None: self._heard.append((padding, args, kwargs or {}))
-
-        for module, padding in self._listeners:
-            self._handles.append(module.register_forward_pre_hook(hear(padding), with_kwargs=True))
+    def __enter__(self) -> PassArguments:
+        for module, padding in self._readers:
+            hook = functools.partial(self._record, padding)
+            self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
         return self
 
     def __exit__(self, *_: object) -> None:
         for handle in self._handles:
             handle.remove()
-        self._heard.clear()
+        self.calls.clear()
 
-    def of(self, x: Tensor) -> Tensor | None:
+    def _record(self, padding: Padding, _: nn.Module, args: Any, kwargs: Any = None) -> None:
+        # A default: a pass of another thread may call it before torch knows that it takes keywords as well.
+        if threading.get_ident() == self._thread:
+            self.calls.append((padding, args, kwargs or {}))
+
+    def shapes(self) -> list[torch.Size]:
+        """Of the arrays that the outermost module was called with."""
+        return shapes_of(*self.calls[0][1:]) if self.calls else []
+
+    def mask(self, x: Tensor, *, strict: bool) -> Tensor | None:
         """``(batch, n)``: the valid tokens of the pass that runs; None: all.
 
         Args:
             x: ``(batch, n, d)``: what enters the first block.
+            strict: whether a mask of other tokens is an error even where it cannot reach the blocks by a known name.
 
         Raises:
             UnknownPaddingError: the mask is of other tokens.
         """
-        heard, self._heard = self._heard, []
-        innermost = given = None
-        reaches = self.strict
-        for padding, args, kwargs in heard:
+        innermost = outer = None
+        reaches = strict
+        for padding, args, kwargs in self.calls:
             innermost = padding.of(args, kwargs)
             if innermost is not None and innermost.shape == x.shape[:2]:
                 return innermost.to(x.device)
-            given = given if innermost is None else innermost
-            reaches = self.strict or innermost is not None or x.shape[1] in sizes_of_masks(args, kwargs)
+            outer = outer if innermost is None else innermost
+            reaches = strict or innermost is not None or x.shape[1] in sizes_of_masks(args, kwargs)
         # A mask of another shape that does not reach the innermost is of other tokens: a text's, beside pictures.
-        return mask_of(x, given) if reaches else None
+        return mask_of(x, outer) if reaches else None
 
 
 def mask_of(x: Tensor, mask: Tensor | None) -> Tensor | None:
@@ -399,8 +407,8 @@ def mask_of(x: Tensor, mask: Tensor | None) -> Tensor | None:
     if bool((mask != 0).all()):
         return None
     raise UnknownPaddingError(
-        f"the mask of padding is of {tuple(mask.shape)} tokens and blocks get {tuple(x.shape[:2])}, so that it is not "
-        "known which of them are padding; give inputs of one length, or the mask to the module that runs the blocks"
+        f"the padding mask has shape {tuple(mask.shape)} but the blocks receive {tuple(x.shape[:2])} tokens; pass "
+        "inputs of equal length, or pass a matching mask to the module that runs the blocks"
     )
 
 
