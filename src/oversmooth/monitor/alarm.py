@@ -56,13 +56,13 @@ class Alarm:
     ) -> None:
         if not isinstance(metric, str) or metric not in LABELS:
             raise InputError(f"an alarm's metric is {arguments.shown(metric)}; choose one of {', '.join(LABELS)}")
-        bounds = {"above": above, "below": below, "falls_by": falls_by, "rises_by": rises_by}
-        given = {name: value for name, value in bounds.items() if value is not None}
-        if len(given) != 1:
+        every = {"above": above, "below": below, "falls_by": falls_by, "rises_by": rises_by}
+        bounds = {name: value for name, value in every.items() if value is not None}
+        if len(bounds) != 1:
             raise InputError(
-                f"an alarm for {metric} has {len(given)} bounds; give one of above, below, falls_by and rises_by"
+                f"an alarm for {metric} has {len(bounds)} bounds; give one of above, below, falls_by and rises_by"
             )
-        ((self.kind, bound),) = given.items()
+        ((self.kind, bound),) = bounds.items()
         ratio = self.kind in ("falls_by", "rises_by")
         remedy = "give a factor over 1, such as 10" if ratio else "give a finite number"
         self.bound = float(arguments.number(bound, f"{self.kind} of an alarm", remedy))
@@ -178,8 +178,8 @@ def checked(alarms: Any) -> list[Alarm]:
     """The alarms as a list; anything else is refused."""
     if alarms is None or isinstance(alarms, str) or not isinstance(alarms, (Alarm, Iterable)):
         raise InputError(f"alarms is {arguments.shown(alarms)}; give oversmooth.Alarm('cos', above=0.95), or a list")
-    given = [alarms] if isinstance(alarms, Alarm) else list(alarms)
-    for alarm in given:
+    several = [alarms] if isinstance(alarms, Alarm) else list(alarms)
+    for alarm in several:
         if not isinstance(alarm, Alarm):
             raise InputError(f"an alarm is {arguments.shown(alarm)}; give oversmooth.Alarm('cos', above=0.95)")
-    return given
+    return several

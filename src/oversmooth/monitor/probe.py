@@ -21,9 +21,10 @@ from oversmooth.monitor.reduced import band_norms
 from oversmooth.results.facts import plain
 from oversmooth.results.parts import share_of_smoothing
 from oversmooth.safety import arguments
-from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import untouched
 from oversmooth.trace import DepthMetrics, HeadSpectra, Plan, Reducer, Settings, TokenMetrics, Trace, study
+from oversmooth.trace.feed import runs_on
 
 Row = dict[str, list[float | None]]
 _PARTS = ("attention", "mlp", "norm")
@@ -34,23 +35,23 @@ class Probe:
     """A fixed batch, in the form in which the model takes it."""
 
     model: MonitoredModel
-    given: Any
+    batch: Any
     loss: Callable[[Any, Any], Tensor] | None = None
     layouts: dict[str, bool] = field(default_factory=dict, init=False)
     """By name of a block: whether it takes (batch, n, d), where a pass showed it."""
 
     def __post_init__(self) -> None:
-        values = self.given.values() if isinstance(self.given, Mapping) else self.given
-        values = list(values) if isinstance(self.given, (Mapping, tuple, list)) else [values]
+        values = self.batch.values() if isinstance(self.batch, Mapping) else self.batch
+        values = list(values) if isinstance(self.batch, (Mapping, tuple, list)) else [values]
         tensors = [value for value in values if isinstance(value, Tensor)]
-        if not tensors or not (isinstance(self.given, Mapping) or isinstance(values[0], Tensor)):
+        if not tensors or not (isinstance(self.batch, Mapping) or isinstance(values[0], Tensor)):
             raise InputError(
-                f"the probe is {arguments.shown(self.given)}; give a batch: a tensor, a dict of the model's arguments, "
+                f"the probe is {arguments.shown(self.batch)}; give a batch: a tensor, a dict of the model's arguments, "
                 "or a tuple of them"
             )
         if any(one.ndim and not len(one) for one in tensors):
             raise InputError("the probe has no inputs: one of its tensors has none; give a batch of at least one input")
-        self.given = _copied(self.given)  # the batch is its owner's, who may write to it
+        self.batch = _copied(self.batch)  # the batch is its owner's, who may write to it
 
     def run(self) -> Any:
         """What the model returns for it, on the model's device and in its precision."""
@@ -63,21 +64,15 @@ class Probe:
             half = value.is_floating_point() and parameter.dtype in (torch.float16, torch.bfloat16, torch.float64)
             return value.to(parameter.device, parameter.dtype if half else value.dtype)
 
-        args, kwargs = self._arguments(_copied(self.given))  # a model may write to what it gets
-        try:
+        args, kwargs = self._arguments(_copied(self.batch))  # a model may write to what it gets
+        with runs_on("the probe"):
             return model(*map(moved, args), **{name: moved(value) for name, value in kwargs.items()})
-        except InputError:
-            raise
-        except (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-            raise InputError(
-                f"the model does not run on the probe ({reason(error)}); give one that it takes"
-            ) from error
 
     @staticmethod
-    def _arguments(given: Any) -> tuple[Sequence[Any], dict[str, Any]]:
-        if isinstance(given, Mapping):
-            return (), {str(name): value for name, value in given.items()}
-        return (given,) if isinstance(given, Tensor) else given, {}
+    def _arguments(batch: Any) -> tuple[Sequence[Any], dict[str, Any]]:
+        if isinstance(batch, Mapping):
+            return (), {str(name): value for name, value in batch.items()}
+        return (batch,) if isinstance(batch, Tensor) else batch, {}
 
     @contextmanager
     def _apart(self, *, gradients: bool = False) -> Iterator[None]:
@@ -124,12 +119,10 @@ class Probe:
         """A number to differentiate."""
         if self.loss is not None:
             try:
-                loss: Any = self.loss(out, _copied(self.given))
+                loss: Any = self.loss(out, _copied(self.batch))
             except Exception as error:
-                said = f"{type(error).__name__}: {str(error)[:120]}"
-                raise InputError(
-                    f"loss failed ({said}); it is called as loss(what the model returns, probe)"
-                ) from error
+                why = f"{type(error).__name__}: {str(error)[:120]}"
+                raise InputError(f"loss failed ({why}); it is called as loss(what the model returns, probe)") from error
         else:
             loss = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
         if not isinstance(loss, Tensor) or loss.numel() != 1:

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from oversmooth.metrics.moments import moments, scaled
-from oversmooth.trace.reducers.packing import mean_of_counted
 
 
 def token_numbers(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -24,7 +23,8 @@ def token_numbers(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """
     found = moments(scaled(x, None if mask is None else mask != 0))
     counted, ratios = found.count[:, 0] > 1, (found.log_hfc - found.log_lfc)[:, 0]
-    return mean_of_counted(ratios, counted), mean_of_counted(found.cos[:, 0], counted)
+    one, two = (torch.where(counted, values, 0.0).sum() / counted.sum() for values in (ratios, found.cos[:, 0]))
+    return one, two
 
 
 def band_norms(gradient: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:

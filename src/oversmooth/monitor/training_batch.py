@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -21,7 +21,15 @@ from oversmooth.monitor.config import RANKS
 from oversmooth.monitor.reduced import band_norms, token_numbers
 from oversmooth.monitor.samples import Samples
 from oversmooth.safety.errors import InputError, reason
-from oversmooth.trace.layout import around, check_axes, first_tensor, says_batch_first, says_nothing, shapes_of
+from oversmooth.trace.layout import (
+    around,
+    check_axes,
+    first_tensor,
+    says_batch_first,
+    says_nothing,
+    shapes_of,
+    tensors_like,
+)
 from oversmooth.trace.valid import Padding, decodes, mask_of, sizes_of_masks
 from oversmooth.trace.watch import results_like
 
@@ -124,7 +132,8 @@ class TrainingBatchRecorder:
         if kind == _ENTER:
             if index == 0 or not compiling:  # compiled code shows the first block alone
                 self._see(0, x)
-        elif x is not None and (y := result_like(x, out)) is not None:
+        elif x is not None and (alike := tensors_like(x, out)):
+            y = alike[0]
             mask = self._see(index + 1, y)
             if self.gradients.wanted and not compiling and self.due and y.requires_grad:
                 self.gradients.autocast |= torch.is_autocast_enabled(y.device.type)
@@ -161,7 +170,7 @@ class TrainingBatchRecorder:
         if in_backward():  # checkpointing runs blocks a second time
             return
         if depth == 0 and now.outer is None and not now.goes_on(x, mask, state):
-            now.depths = []  # nobody has said that a pass begins
+            now.depths = []  # no call around the blocks began this pass
         if depth == 0:
             if now.depths:  # not the first block of this pass
                 return
@@ -321,7 +330,7 @@ class _Gradients:
 
 
 class _Inputs:
-    """What the modules around the blocks are given in this pass: which tokens are valid, and how arrays lie."""
+    """What the modules around the blocks are called with in this pass: which tokens are valid, and how arrays lie."""
 
     def __init__(self, model: nn.Module, blocks: Sequence[tuple[str, nn.Module]]) -> None:
         names, (name, first) = [name for name, _ in blocks], blocks[0]
@@ -334,19 +343,19 @@ class _Inputs:
         self.batch_first, self.outside = says, around(model, names)
         self.readers = [Padding(module, decodes(names)) for module in self.outside]
         self.shapes: list[torch.Size] | None = [] if says_nothing(first) else None
-        """Of what the model was given, where they alone show which axis is the batch."""
+        """Of the arrays among the arguments of the model, where they alone show which axis is the batch."""
         self.mask: Tensor | None = None
-        self.told, self.sizes = False, set[int]()
-        """Whether the innermost of them was given a mask, and of what size are those under other names."""
+        self.has_mask, self.sizes = False, set[int]()
+        """Whether the innermost of them was called with a mask, and of what size are those under other names."""
 
     def receive(self, index: int, args: Any, kwargs: Any, begins: bool) -> None:
         """The arguments of a module around the blocks. begins: whether a pass begins with it."""
         mask = self.readers[index].of(args, kwargs)
         if begins and self.shapes is not None and not torch.compiler.is_compiling():
             self.shapes = shapes_of(args, kwargs)
-        if begins or mask is not None:  # the innermost that is given one knows best
+        if begins or mask is not None:  # the innermost that has one knows best
             self.mask = mask
-        self.told, self.sizes = mask is not None, sizes_of_masks(args, kwargs)
+        self.has_mask, self.sizes = mask is not None, sizes_of_masks(args, kwargs)
 
     def batch_major(self, x: Tensor) -> Tensor:
         return x if self.batch_first else x.transpose(0, 1)
@@ -358,7 +367,7 @@ class _Inputs:
             check_axes(name, self.shapes, x.shape)
         x, mask = self.batch_major(x), self.mask
         if mask is not None and mask.shape != x.shape[:2]:
-            if not self.told and x.shape[1] not in self.sizes:
+            if not self.has_mask and x.shape[1] not in self.sizes:
                 return x, None  # of other tokens, such as a text's where these are a picture's
             if not readable:  # where it hides something no token counts, which gives NaN
                 return x, (mask != 0).all().expand(x.shape[:2]).to(x.device)
@@ -379,15 +388,6 @@ def check_not_compiled(model: nn.Module) -> None:
                 "the training batch cannot be recorded in a model that is compiled already; make the monitor before "
                 "torch.compile, or give a probe"
             )
-
-
-def result_like(x: Tensor, out: Any) -> Tensor | None:
-    """The stream among what a block returned, as `results_like` finds it; None where there is none."""
-    parts = out if isinstance(out, (tuple, list)) else out.values() if isinstance(out, Mapping) else [out]
-    for part in parts:
-        if isinstance(part, Tensor) and part.is_floating_point() and part.shape == x.shape:
-            return part
-    return None
 
 
 def in_backward() -> bool:

@@ -6,7 +6,7 @@ it: then the block's axes are not those of its attention.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +29,17 @@ def first_tensor(args: Any, kwargs: dict[str, Any], needed: bool = True) -> Any:
             "a block takes or returns no tensor of tokens; give a model whose blocks pass (batch, n, d) on"
         )
     return None
+
+
+def tensors_like(x: Tensor, out: Any) -> list[Tensor]:
+    """The arrays of x's shape among what a block returned, the stream first: some blocks return attention weights, too.
+
+    Args:
+        x: what entered the block.
+        out: what it returned.
+    """
+    parts = out if isinstance(out, (tuple, list)) else out.values() if isinstance(out, Mapping) else [out]
+    return [p for p in parts if isinstance(p, Tensor) and p.is_floating_point() and p.shape == x.shape]
 
 
 def own_word(block: nn.Module) -> bool | None:
@@ -104,27 +115,27 @@ def shapes_of(args: Iterable[Any], kwargs: dict[str, Any] | None) -> list[torch.
     return [value.shape for value in (*args, *(kwargs or {}).values()) if isinstance(value, Tensor)]
 
 
-def check_axes(name: str, given: Iterable[torch.Size], stream: torch.Size) -> None:
-    """Refuse an array that enters a block where it lies the other way round than what the model was given.
+def check_axes(name: str, arguments: Iterable[torch.Size], stream: torch.Size) -> None:
+    """Refuse an array that enters a block where it lies the other way round than the model's arguments.
 
     Args:
         name: of the block.
-        given: the shapes of the model's arguments: (batch, n), (batch, n, d) or pictures.
+        arguments: the shapes of the model's arguments: (batch, n), (batch, n, d) or pictures.
         stream: of what enters the block.
     """
-    if len(stream) == 3 and _turned(list(given), *stream[:2]):
+    if len(stream) == 3 and _turned(list(arguments), *stream[:2]):
         raise InputError(
             f"{name} gets an array of shape {tuple(stream)}, in which tokens seem to come before the batch; say on "
             "every block whether they do: block.batch_first = False, or True"
         )
 
 
-def _turned(given: list[torch.Size], first: int, second: int) -> bool:
-    if first in (1, second) or any(shape[:2] == (first, second) for shape in given):
+def _turned(arguments: list[torch.Size], first: int, second: int) -> bool:
+    if first in (1, second) or any(shape[:2] == (first, second) for shape in arguments):
         return False
-    if any(len(shape) == 4 and shape[0] == first for shape in given):  # as many pictures, beside texts
+    if any(len(shape) == 4 and shape[0] == first for shape in arguments):  # as many pictures, beside texts
         return False
-    if any(len(shape) in (2, 3) and shape[:2] == (second, first) for shape in given):
+    if any(len(shape) in (2, 3) and shape[:2] == (second, first) for shape in arguments):
         return True
     # Of pictures the batch alone is known; windows are more sequences, in multiples of it.
-    return any(len(shape) == 4 and shape[0] == second and (second == 1 or first % second > 0) for shape in given)
+    return any(len(shape) == 4 and shape[0] == second and (second == 1 or first % second > 0) for shape in arguments)

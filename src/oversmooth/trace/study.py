@@ -224,7 +224,7 @@ class _Study:
         version = None if x.is_inference() else x._version  # inference tensors do not count changes
         key = (x.data_ptr(), version, x.shape, x.stride())
         if key not in self._arrays:
-            # The array is kept too, so that its address is not given to another.
+            # The array is kept too, so that its address is not used again.
             self._arrays[key] = (x, x[:, self._tokens(x)].to("cpu", copy=True))
         return self._arrays[key][1]
 

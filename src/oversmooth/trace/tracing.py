@@ -81,7 +81,7 @@ def run(
     first = next(batches, None)
     if first is None:
         raise InputError("there are no inputs; give at least one")
-    with ONE_AT_A_TIME, torch.no_grad(), in_its_own_mode(inside), Trace(inside, plan, reducers) as trace:
+    with ONE_AT_A_TIME, torch.no_grad(), in_its_own_mode(inside), Trace(inside, plan, reducers, replay=False) as trace:
         for _ in trace.over(caller(inside, plan), itertools.chain([first], batches), inputs, progress):
             pass
     return trace

@@ -1,4 +1,4 @@
-"""Which tokens are valid: the one reader of masks, whatever their form and whoever is given them.
+"""Which tokens are valid: the one reader of masks, whatever their form and whoever receives them.
 
 A mask may be an argument of the model, known by its name, or what attention itself used. Libraries write it per token
 or per pair of tokens, as truth values, as zeros and ones, or as numbers that are added to scores.
@@ -84,7 +84,7 @@ def valid_of_pairs(allowed: Tensor, named: Tensor | None = None) -> Tensor:
 
     Args:
         allowed: ``(b, h, n, n)`` or broadcastable: True where the query sees the key.
-        named: ``(b, n)``: a mask given under its usual name; decides what rows leave undecided. Without it such tokens
+        named: ``(b, n)``: a mask under its usual name; decides what rows leave undecided. Without it such tokens
             are valid at the end of a text.
     """
     allowed = allowed.any(-3)  # seen in any head
@@ -155,17 +155,17 @@ def _connected(linked: Tensor) -> Tensor:
         labels = reached
 
 
-KnownMasks = dict[Any, tuple[Any, Pairs]]
+MasksRead = dict[Any, tuple[Any, Pairs]]
 """Masks that were read, with what they do."""
 
 
-def read_once(mask: Tensor, inputs: int, named: Tensor | None, known: KnownMasks) -> Pairs:
-    """What a mask does, read once however many layers are given it.
+def read_once(mask: Tensor, inputs: int, named: Tensor | None, known: MasksRead) -> Pairs:
+    """What a mask does, read once however many layers receive it.
 
     Args:
         mask: ``(b, h, n, n)`` or broadcastable: who may see whom, or what is added to scores.
         inputs: b.
-        named: ``(b, n)``: a mask given under its usual name; decides what rows leave undecided.
+        named: ``(b, n)``: a mask under its usual name; decides what rows leave undecided.
         known: those that were read; changed here.
     """
     key = (id(mask), None if mask.is_inference() else mask._version, inputs, id(named))
@@ -185,7 +185,7 @@ def read_pairs(allowed: Tensor, inputs: int, named: Tensor | None, added: Tensor
     Args:
         allowed: ``(b, h, n, n)`` or broadcastable: who may see whom.
         inputs: b.
-        named: ``(b, n)``: a mask given under its usual name; decides what rows leave undecided.
+        named: ``(b, n)``: a mask under its usual name; decides what rows leave undecided.
         added: as ``allowed``: the mask, where it is added to scores.
     """
     n = allowed.shape[-1]
@@ -321,18 +321,18 @@ class Padding:
         )  # fmt: skip
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """All that the module is given, by name."""
+        """All that the module receives, by name."""
         return {**dict(zip(self.names, args, strict=False)), **kwargs}
 
     def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
         """``(batch, n)``: the valid tokens; None where no mask says.
 
         Args:
-            args: what the module is given by position.
-            kwargs: what it is given by name.
+            args: positional arguments.
+            kwargs: keyword arguments.
         """
-        given = self.named(args, kwargs)
-        return valid_tokens(given.get(self.shown), given.get(self.hidden), given.get("attn_mask"))
+        named = self.named(args, kwargs)
+        return valid_tokens(named.get(self.shown), named.get(self.hidden), named.get("attn_mask"))
 
 
 class PassArguments:
@@ -414,8 +414,8 @@ def mask_of(x: Tensor, mask: Tensor | None) -> Tensor | None:
 
 def sizes_of_masks(args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[int]:
     """The last sizes of arguments that may be masks, whatever they are called: arrays of no floating numbers."""
-    given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.ndim]
-    return {value.shape[-1] for value in given if not value.is_floating_point()}
+    arrays = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.ndim]
+    return {value.shape[-1] for value in arrays if not value.is_floating_point()}
 
 
 def positions(module: nn.Module) -> list[str]:

@@ -28,8 +28,9 @@ from oversmooth.trace.layout import (
     says_nothing,
     seen_batch_first,
     telling,
+    tensors_like,
 )
-from oversmooth.trace.valid import KnownMasks, PassArguments, UnknownPaddingError
+from oversmooth.trace.valid import MasksRead, PassArguments, UnknownPaddingError
 
 
 class Listener(Protocol):
@@ -107,7 +108,7 @@ class Watch:
         self._shape = torch.Size()
         self._beside: list[Tensor] = []
         """Other arrays of the stream's shape that the previous block returned."""
-        self._known: KnownMasks = {}
+        self._masks: MasksRead = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Watch:
@@ -132,7 +133,7 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-        self._block, self._beside, self._known = None, [], {}
+        self._block, self._beside, self._masks = None, [], {}
 
     def _listen(self, stack: ExitStack, block: str) -> None:
         for name in self.parts(block):
@@ -173,7 +174,7 @@ class Watch:
         try:
             with _apart(x):
                 tokens = self.tokens(name, name, x)
-                if tokens.ndim != 3:
+                if tokens.ndim != 3 or (x.ndim != 3 and self.blocks[name] is None):  # features of inputs, or one input?
                     raise InputError(f"{name} gets an array of shape {tuple(x.shape)}; tokens must be (batch, n, d)")
                 self._read_arguments(name, x, tokens)
                 self.listener.enter(self.calls, name, tokens, args, kwargs)
@@ -204,7 +205,7 @@ class Watch:
     def _run_attention(self, layer: AttentionLayer, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self._elsewhere() or self._block is None or not (self.operators or self.wants_mask):
             return original(*args, **kwargs)
-        capture = CaptureAttention(layer.heads, self.named, operators=self.operators, known=self._known)
+        capture = CaptureAttention(layer.heads, self.named, operators=self.operators, known=self._masks)
         own = isinstance(self.modules[layer.name], nn.MultiheadAttention)
         fast = self.replay and own and not self.modules[layer.name].training
         if fast and not self._replays(self.modules[layer.block]):
@@ -268,7 +269,7 @@ class Watch:
         return self.layouts.get(name, stream)
 
     def _find_layout(self, name: str, original: Callable[..., Any], x: Tensor, args: Any, kwargs: Any) -> None:
-        """Where only a module inside says how its arrays lie, the block runs once more to show whether that is given
+        """Where only a module inside says how its arrays lie, the block runs once more to show whether that receives
         the block's own axes.
         """
         block, layer = self.modules[name], self.blocks[name]
@@ -324,21 +325,17 @@ def batch_first(attention: nn.Module, x: Tensor) -> Tensor:
 
 
 def results_like(x: Tensor, out: Any, block: str) -> list[Tensor]:
-    """The stream among the outputs of a block: the first tensor of x's shape, and the others of that shape.
-
-    Some blocks give attention weights as well, and first.
+    """The stream among the outputs of a block, and the others of its shape; `tensors_like`.
 
     Args:
-        x: what the block got.
+        x: what entered the block.
         out: what it returned.
         block: its name, for the error.
 
     Raises:
         InputError: nothing has that shape.
     """
-    parts = out if isinstance(out, (tuple, list)) else out.values() if isinstance(out, Mapping) else [out]
-    alike = [p for p in parts if isinstance(p, Tensor) and p.is_floating_point() and p.shape == x.shape]
-    if alike:
+    if alike := tensors_like(x, out):
         return alike
     raise InputError(
         f"{block} takes tokens of shape {tuple(x.shape)} and returns nothing of that shape; blocks must pass tokens on"
