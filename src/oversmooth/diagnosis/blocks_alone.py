@@ -1,5 +1,4 @@
-"""A diagnosis of tokens alone, for models whose attention nobody knows: what enters the first block, and what every block
-returns."""
+"""A diagnosis of tokens alone, where attention is not known: what enters the first block and what each block returns."""
 
 from __future__ import annotations
 

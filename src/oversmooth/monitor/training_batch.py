@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.monitor.config import RANKS
+from oversmooth.monitor.rank_buffers import RankBuffers
 from oversmooth.monitor.reduced import band_norms, token_numbers
-from oversmooth.monitor.samples import Samples
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.trace.layout import (
     around,
@@ -35,9 +35,9 @@ from oversmooth.trace.watch import results_like
 
 _RECORDERS: weakref.WeakValueDictionary[int, TrainingBatchRecorder] = weakref.WeakValueDictionary()
 _PASS, _ENTER, _LEAVE = "pass", "enter", "leave"
-_PLACE, _LOG_RATIO, _COS, _SAMPLE, _GRADED, _NORM, _SHARE = range(7)
+_PLACE, _LOG_RATIO, _COS, _BUFFER, _GRADED, _NORM, _SHARE = range(7)
 """Columns of the numbers on the device, one row per depth. The place of the depth in the pass, from 1, or 0 where it
-was not reached; the number of its sample; 1 where its gradient was seen."""
+was not reached; the number of its buffer; 1 where its gradient was seen."""
 
 
 class Hook:
@@ -80,7 +80,7 @@ class TrainingBatchRecorder:
         self, model: nn.Module, blocks: Sequence[tuple[str, nn.Module]], *, ranks: int, gradients: bool, scaler: Any
     ) -> None:
         self.model, self.names, self.key, self.due = model, [name for name, _ in blocks], id(self), False
-        self.inputs, self.current, self.samples = _Inputs(model, blocks), _Pass(), Samples(ranks)
+        self.inputs, self.current, self.buffers = _Inputs(model, blocks), _Pass(), RankBuffers(ranks)
         self.gradients = _Gradients(gradients, scaler)
         self.state, self.flag = self._on(next(model.parameters()).device)
         self.troubles: list[str] = []
@@ -178,8 +178,8 @@ class TrainingBatchRecorder:
         now.depths.append(depth)
         now.address = x.data_ptr()
         log_ratio, cos = _numbers(x, mask)
-        sample = self.samples.keep(depth, x, mask, self.flag if captured else None)
-        new = torch.stack([torch.full_like(cos, len(now.depths)), log_ratio, cos, torch.full_like(cos, sample)])
+        buffer = self.buffers.keep(depth, x, mask, self.flag if captured else None)
+        new = torch.stack([torch.full_like(cos, len(now.depths)), log_ratio, cos, torch.full_like(cos, buffer)])
         row = state[depth, :_GRADED]
         row.copy_(torch.where(self.flag, new, row) if captured else new)
 
@@ -204,7 +204,7 @@ class TrainingBatchRecorder:
         device = next(self.model.parameters()).device
         if self.state.device != device:
             self.state, self.flag = self._on(device)
-            self.samples.kept.clear()
+            self.buffers.kept.clear()
         self.due = due
         self.flag.fill_(due)
         self.current.outer, self.inputs.mask, self.troubles = None, None, []
@@ -234,11 +234,11 @@ class TrainingBatchRecorder:
         table = [table[depth] for depth in order]
         log_ratios = torch.tensor([row[_LOG_RATIO] for row in table], dtype=torch.float64)
         found: dict[str, Any] = {"hfc_lfc": log_ratios.exp().tolist(), "cos": [row[_COS] for row in table]}
-        samples = [(depth, row[_SAMPLE]) for depth, row in zip(order, table, strict=True)]
+        buffers = [(depth, row[_BUFFER]) for depth, row in zip(order, table, strict=True)]
         found = {name: found[name] for name in tokens if name in found}
         notes = []
         if ranks := [name for name in tokens if name in RANKS]:
-            found |= (known := self.samples.ranks(samples, ranks))
+            found |= (known := self.buffers.ranks(buffers, ranks))
             if not known:
                 notes.append(
                     "ranks of the training batch are not seen in a CUDA graph that was captured before any snapshot, "
@@ -303,7 +303,7 @@ class _Pass:
         if not self.depths or self.address != x.data_ptr():
             return False
         # Memory is used again: the address alone may be that of another array.
-        return is_captured(x) or torch.equal(torch.stack(_numbers(x, mask)), state[self.depths[-1], _LOG_RATIO:_SAMPLE])
+        return is_captured(x) or torch.equal(torch.stack(_numbers(x, mask)), state[self.depths[-1], _LOG_RATIO:_BUFFER])
 
 
 @dataclass

@@ -77,7 +77,7 @@ class ResidualFit:
 
 
 @dataclass
-class Event:
+class ModuleCall:
     """A module of the block ran; arrays are tokens ``(b, n, d)``, or None where they have another shape."""
 
     name: str

@@ -25,7 +25,7 @@ from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
 from oversmooth.trace.attention import CapturedAttention
 from oversmooth.trace.blocks import named_blocks
 from oversmooth.trace.feed import ONE_AT_A_TIME, Runner, batches_for
-from oversmooth.trace.plans import BlockPlan, Event, Plan, ResidualFit, SampleBlock
+from oversmooth.trace.plans import BlockPlan, ModuleCall, Plan, ResidualFit, SampleBlock
 from oversmooth.trace.residual_fit import BlockArrays, Route, fit_residual
 from oversmooth.trace.sums import same
 from oversmooth.trace.tracing import run
@@ -55,7 +55,7 @@ class _Record:
     few_x: Tensor
     args: Any
     kwargs: Any
-    events: list[Event] = field(default_factory=list)
+    events: list[ModuleCall] = field(default_factory=list)
     values_in: Tensor | None = None
     few_values_in: Tensor | None = None
     mixed: Tensor | None = None
@@ -172,7 +172,7 @@ class _Study:
         shape, acts = record.x.shape, _acts_on_features(self.modules[name], layer.width)
         later = record.few_attention_out is not None
         record.events.append(
-            Event(
+            ModuleCall(
                 name,
                 sum(event.name == name for event in record.events),
                 self._few(x) if x.shape == shape else None,
