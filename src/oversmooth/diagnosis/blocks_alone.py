@@ -1,4 +1,4 @@
-"""A diagnosis of tokens alone, where attention is not known: what enters the first block and what each block returns."""
+"""A diagnosis of tokens alone: what enters the first block and what each block returns, whatever is inside."""
 
 from __future__ import annotations
 
