@@ -83,7 +83,8 @@ class Probe:
     def tokens(self, names: Sequence[str], ranks: int) -> tuple[dict[str, list[float]], list[str]]:
         """Metrics of the tokens at every depth, mean over inputs; and the names of the blocks as they ran."""
         depths = DepthMetrics(ranks=ranks, absolute="abs_cos" in names)
-        _, trace = self._through_blocks([depths])
+        with self._through_blocks([depths]) as (_, trace):
+            pass
         ran = [block.block for block in trace.plan.blocks]
         silent = [name for name, _ in self.model.blocks if name not in ran]
         if silent:
@@ -97,9 +98,8 @@ class Probe:
         """Of the probe's loss: the norm of the gradient after every block, and the share of it that is HFC."""
         if self.model.is_sharded:
             raise InputError("gradients by band of a sharded model come from the training batch alone; leave them out")
-        out, trace = self._through_blocks([], gradients=True)
         row: Row = {"gradient_norm": [], "gradient_hfc": []}
-        with self._apart(gradients=True):  # checkpointed blocks run again
+        with self._through_blocks([], gradients=True) as (out, trace):
             found = trace.gradients(self._loss_of(out))
         for one in found:
             numbers = (None, None) if one is None else map(plain, band_norms(*one))
@@ -107,13 +107,16 @@ class Probe:
                 values.append(value)
         return row
 
-    def _through_blocks(self, reducers: Sequence[Reducer], *, gradients: bool = False) -> tuple[Any, Trace]:
+    @contextmanager
+    def _through_blocks(self, reducers: Sequence[Reducer], *, gradients: bool = False) -> Iterator[tuple[Any, Trace]]:
         """One pass that is read at the ends of blocks: what the model returns, and the pass."""
         layers = {layer.block: layer for layer in self.model.anatomy or ()}
         plan = Plan.of_names({name: layers.get(name) for name, _ in self.model.blocks}, self.layouts)
-        with self._apart(gradients=gradients), Trace(self.model.module, plan, reducers, replay=False) as trace:
-            trace.begin()
-            return self.run(), trace
+        with self._apart(gradients=gradients):
+            with Trace(self.model.module, plan, reducers, replay=False) as trace:
+                trace.begin()
+                out = self.run()
+            yield out, trace
 
     def _loss_of(self, out: Any) -> Tensor:
         """A number to differentiate."""
