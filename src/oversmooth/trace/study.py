@@ -405,9 +405,9 @@ def _is_gated(mixed: Tensor, got: Tensor, mask: Tensor | None, exact: bool) -> b
     if mask is not None:
         mixed, got = mixed[mask[:, 0]], got[mask[:, 0]]
     # Where what was mixed is clearly not zero, in this precision.
-    room = 1e-2 if exact else 0.1
-    ratio = (got / mixed)[mixed.abs() > room * mixed.abs().mean()]
-    return bool(((ratio > -room) & (ratio < 1 + room)).all())
+    tolerance = 1e-2 if exact else 0.1
+    ratio = (got / mixed)[mixed.abs() > tolerance * mixed.abs().mean()]
+    return bool(((ratio > -tolerance) & (ratio < 1 + tolerance)).all())
 
 
 def _holds_a_matrix(A: AttentionOperator | None) -> bool:

@@ -188,11 +188,11 @@ class _LeastSquares:
     def explained(self, factors: Sequence[Tensor]) -> Tensor:
         """Whether every entry is explained up to rounding, ``()``."""
         parts = [f * term for f, term in zip(factors, self.terms, strict=True)]
-        room = self.units[0] * self.target.abs() + sum(
+        tolerance = self.units[0] * self.target.abs() + sum(
             u * part.abs() for u, part in zip(self.units[1:], parts, strict=True)
         )
         rest = (self.target - sum(parts)).abs()
-        return (rest <= _ROUNDINGS * room).all()
+        return (rest <= _ROUNDINGS * tolerance).all()
 
 
 def _usual(fit: _LeastSquares, expected: Sequence[Tensor | None] | None) -> tuple[Tensor, ...] | None:

@@ -320,7 +320,7 @@ class Trace:
 
     def _reduce(self, site: Site, x: Tensor, tokens: ValidTokens) -> None:
         x = tokens.apart(x)
-        mask = mask_of(x, tokens.counted)
+        mask = mask_of(x, tokens.valid)
         for reducer in self.reducers:
             reducer.site(site, x, mask)
 
@@ -332,7 +332,7 @@ class Trace:
         else:
             batch.tokens = self._valid(captured, shape)
         if batch.earlier is None:  # not the same inputs once more
-            valid, here = batch.tokens.counted, len(batch.tokens.apart(self._here.x))
+            valid, here = batch.tokens.valid, len(batch.tokens.apart(self._here.x))
             self.facts.packed += 0 if batch.tokens.segments is None else here
             self._lengths.append(torch.full((here,), shape[1]) if valid is None else valid.sum(-1))
             batch.start, self.facts.inputs = self.facts.inputs, self.facts.inputs + here

@@ -259,7 +259,7 @@ class ValidTokens:
         return rows, pad_sequence(places, batch_first=True), inside
 
     @property
-    def counted(self) -> Tensor | None:
+    def valid(self) -> Tensor | None:
         """``(inputs, n)``: the mask of what `apart` gives; None: all."""
         if self._texts is None:
             return self.mask

@@ -39,7 +39,7 @@ def test_arrays_of_several_shapes_and_masks():
 @pytest.mark.parametrize("room", [0, 700, 10**6])
 def test_what_waits_is_what_is_computed_at_once(monkeypatch, room):
     """Over several passes, whatever waits, and though blocks write over what they passed on."""
-    monkeypatch.setitem(exact._ROOM, "cpu", room)
+    monkeypatch.setitem(exact._WAITING, "cpu", room)
     torch.manual_seed(0)
     passes = [[torch.randn(3, 4, 6) for _ in range(5)] for _ in range(2)]
     seen = DepthMetrics(ranks=4)
