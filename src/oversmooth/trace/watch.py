@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from oversmooth.anatomy.calls import PADDING_HIDDEN
+from oversmooth.anatomy.calls import CACHES, PADDING_HIDDEN, USE_CACHE
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
 from oversmooth.trace.attention import CaptureAttention, CapturedAttention
@@ -30,6 +30,7 @@ from oversmooth.trace.layout import (
     telling,
     tensors_like,
 )
+from oversmooth.trace.plans import SampleBlock
 from oversmooth.trace.valid import MasksRead, PassArguments, UnknownPaddingError
 
 
@@ -340,6 +341,24 @@ def results_like(x: Tensor, out: Any, block: str) -> list[Tensor]:
     raise InputError(
         f"{block} takes tokens of shape {tuple(x.shape)} and returns nothing of that shape; blocks must pass tokens on"
     )
+
+
+def run_again(modules: Mapping[str, nn.Module], block: SampleBlock, x: Tensor) -> Tensor:
+    """The same call of a block with other tokens, and without a cache that would remember them.
+
+    Args:
+        modules: every module of the model by name.
+        block: its call on the sample.
+        x: tokens as the block takes them.
+
+    Returns:
+        Tokens as it returns them.
+    """
+    name, old = block.plan.block, first_tensor(block.args, block.kwargs)
+    args = (x if value is old else None if hasattr(value, "get_seq_length") else value for value in block.args)
+    kwargs = {name: x if value is old else None if name in CACHES else value for name, value in block.kwargs.items()}
+    kwargs |= {USE_CACHE: False} if USE_CACHE in kwargs else {}
+    return results_like(x, modules[name](*args, **kwargs), name)[0]
 
 
 @contextmanager
