@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from oversmooth.diagnosis.layers import means, spreads
 from oversmooth.results.parts import Layer
-from oversmooth.safety.errors import InputError
-from oversmooth.trace import DepthMetrics, Plan, Reducer, Site, Trace
+from oversmooth.trace import DepthMetrics, Plan, run
 from oversmooth.trace.blocks import named_blocks
-from oversmooth.trace.feed import ModelInput, batches_for
-from oversmooth.trace.tracing import caller
-
-
-class _Width(Reducer):
-    """The number of features of a token."""
-
-    def site(self, site: Site, x: Tensor, mask: Tensor | None) -> None:
-        del site, mask
-        self.result = x.shape[-1]
+from oversmooth.trace.feed import ModelInput
 
 
 def layers_of_blocks(
@@ -33,17 +21,10 @@ def layers_of_blocks(
     pattern: the names of its blocks, such as "layers.*". ranks: inputs whose ranks are computed, the first ones.
     """
     plan = Plan.of_names(dict.fromkeys(named_blocks(model, pattern)))
-    depths, width = DepthMetrics(ranks=ranks), _Width()
-    batches = batches_for(model, inputs)
-    first = next(batches, None)
-    if first is None:
-        raise InputError("there are no inputs; give at least one")
-    with torch.no_grad(), Trace(model, plan, [depths, width], replay=False) as trace:
-        for _ in trace.over(caller(model, plan), itertools.chain([first], batches), inputs):
-            pass
+    facts = run(model, inputs, plan, [depths := DepthMetrics(ranks=ranks)]).facts
     layers = []
     for depth, name in enumerate(["embedding", *(block.block for block in plan.blocks)]):
         columns = depths.by_input(depth)
         columns["hfc_lfc"] = columns["log_hfc_lfc"].exp()
         layers.append(Layer(name, means(columns), spreads(columns)))
-    return layers, trace.facts.lengths.tolist(), width.result
+    return layers, facts.lengths.tolist(), facts.width

@@ -81,20 +81,12 @@ def run(
     first = next(batches, None)
     if first is None:
         raise InputError("there are no inputs; give at least one")
+    # Of an encoder with a decoder, the stack that the plan is of; where only names are known, the whole model.
+    call = Runner(inside, plan.anatomy) if plan.anatomy is not None else lambda batch: called(inside, batch, {})
     with ONE_AT_A_TIME, torch.no_grad(), in_its_own_mode(inside), Trace(inside, plan, reducers, replay=False) as trace:
-        for _ in trace.over(caller(inside, plan), itertools.chain([first], batches), inputs, progress):
+        for _ in trace.over(call, itertools.chain([first], batches), inputs, progress):
             pass
     return trace
-
-
-def caller(model: nn.Module, plan: Plan) -> Callable[[Batch | Tensor], Any]:
-    """What calls a model on a batch: the stack that the plan is of, or the whole model where only names are known.
-
-    Args:
-        model: the module itself.
-        plan: of this model.
-    """
-    return (lambda batch: called(model, batch, {})) if plan.anatomy is None else Runner(model, plan.anatomy)
 
 
 class Trace:
@@ -333,6 +325,7 @@ class Trace:
             batch.tokens = self._valid(captured, shape)
         if batch.earlier is None:  # not the same inputs once more
             valid, here = batch.tokens.valid, len(batch.tokens.apart(self._here.x))
+            self.facts.width = shape[-1]
             self.facts.packed += 0 if batch.tokens.segments is None else here
             self._lengths.append(torch.full((here,), shape[1]) if valid is None else valid.sum(-1))
             batch.start, self.facts.inputs = self.facts.inputs, self.facts.inputs + here
