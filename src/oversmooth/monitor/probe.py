@@ -64,7 +64,7 @@ class Probe:
             half = value.is_floating_point() and parameter.dtype in (torch.float16, torch.bfloat16, torch.float64)
             return value.to(parameter.device, parameter.dtype if half else value.dtype)
 
-        args, kwargs = self._arguments(_copied(self.batch))  # a model may write to what it gets
+        args, kwargs = self._arguments(_copied(self.batch))  # a model may write to its arguments
         with runs_on("the probe"):
             return model(*map(moved, args), **{name: moved(value) for name, value in kwargs.items()})
 

@@ -148,7 +148,7 @@ class TrainingBatchRecorder:
             if torch.compiler.is_compiling():
                 return None
             shape = "no tensor" if x is None else f"an array of shape {tuple(x.shape)}"
-            raise InputError(f"{name} gets {shape}; tokens must be (batch, n, d)")
+            raise InputError(f"{name} receives {shape}; tokens must be (batch, n, d)")
         x, mask = self.inputs.tokens(name, x.detach(), first=depth == 0)
         if torch.compiler.is_compiling():
             torch.ops.oversmooth.observe(x, mask, self.state, self.flag, self.key, depth)
@@ -369,7 +369,7 @@ class _Inputs:
         if mask is not None and mask.shape != x.shape[:2]:
             if not self.has_mask and x.shape[1] not in self.sizes:
                 return x, None  # of other tokens, such as a text's where these are a picture's
-            if not readable:  # where it hides something no token counts, which gives NaN
+            if not readable:  # where it hides something no token counts, so that the numbers are NaN
                 return x, (mask != 0).all().expand(x.shape[:2]).to(x.device)
         return x, mask_of(x, mask)
 

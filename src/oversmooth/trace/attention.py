@@ -173,7 +173,7 @@ class CaptureAttention(TorchFunctionMode):
             A, scores = (x.unflatten(0, (-1, self.heads)) for x in (A, scores))
         if A.ndim != 4 or A.shape[1] != self.heads or A.shape[-1] - A.shape[-2] not in (0, 1):
             return
-        sink = A.shape[-1] > A.shape[-2]  # a column for a share that no token gets
+        sink = A.shape[-1] > A.shape[-2]  # a column for a share of no token
         A, scores = (x[..., : A.shape[-2]].detach() for x in (A, scores))
         sums = A.sum(-1) if sink else None
         if sums is not None:

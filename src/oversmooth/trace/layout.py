@@ -77,12 +77,12 @@ def says_batch_first(block: nn.Module) -> bool | None:
 
 
 def seen_batch_first(name: str, block: torch.Size, inner: torch.Size | None, says: bool) -> bool:
-    """The same from shapes: a module inside got the block's own axes, or those transposed.
+    """The same from shapes: a module inside received the block's own axes, or those transposed.
 
     Args:
         name: of the block, for the error.
-        block: the shape of what it got.
-        inner: of what the module inside got; None: it did not run.
+        block: the shape of its input.
+        inner: of the input of the module inside; None: it did not run.
         says: whether the module inside takes (batch, n, d).
 
     Raises:
@@ -94,7 +94,7 @@ def seen_batch_first(name: str, block: torch.Size, inner: torch.Size | None, say
         if says:  # as nearly all blocks are
             return True
         raise InputError(
-            f"{name} gets an array of shape {tuple(block)}, and its first axis may be the batch or the tokens; give "
+            f"{name} receives an array of shape {tuple(block)}, and its first axis may be the batch or the tokens; give "
             "another number of inputs, or say it: block.batch_first = True"
         )
     return says if inner[:2] == block[:2] else not says
@@ -125,7 +125,7 @@ def check_axes(name: str, arguments: Iterable[torch.Size], stream: torch.Size) -
     """
     if len(stream) == 3 and _turned(list(arguments), *stream[:2]):
         raise InputError(
-            f"{name} gets an array of shape {tuple(stream)}, in which tokens seem to come before the batch; say on "
+            f"{name} receives an array of shape {tuple(stream)}, in which tokens seem to come before the batch; say on "
             "every block whether they do: block.batch_first = False, or True"
         )
 

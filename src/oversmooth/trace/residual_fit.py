@@ -198,10 +198,10 @@ class _Search:
         return ResidualFit([Stage(f"attention and {self.rest}", "end")], self._position(None), undecided=UNEXPLAINED)
 
     def _distinct(self) -> list[_Array]:
-        """Every array once, in the order met; where a norm reads an array, at that norm, which gets whole tokens."""
+        """Every array once, in the order met; where a norm reads an array, at that norm, which reads whole tokens."""
         distinct: list[_Array] = []
         for event in self.events:
-            # What a module around attention got was there before attention returned anything.
+            # The input of a module around attention was there before attention returned anything.
             around = (self.layer.name + ".").startswith(event.name + ".")
             before = None if event.input is None else _Array(event.input, "input", event, event.later and not around)
             after = None if event.output is None else _Array(event.output, "output", event, event.later)
@@ -436,7 +436,7 @@ class _Search:
         return own if any(word in own.lower() for word in _MIXERS) else self.rest
 
     def _source(self, event: ModuleCall | None) -> tuple[str, int]:
-        """The module that gives the branch, and which of its calls."""
+        """The module that returns the branch, and which of its calls."""
         if event is None:
             event = next((e for e in self.events if e.output is self.out), None)
         return (self.layer.name, 0) if event is None else (event.name, event.nth)

@@ -59,7 +59,7 @@ class _Record:
     values_in: Tensor | None = None
     few_values_in: Tensor | None = None
     mixed: Tensor | None = None
-    """What the output projection got."""
+    """The input of the output projection."""
     A: AttentionOperator | None = None
     row_sums: Tensor | None = None
     attention_out: Tensor | None = None
@@ -156,7 +156,7 @@ class _Study:
 
     def enter(self, _call: int, block: str, x: Tensor, args: Any, kwargs: Any) -> None:
         if x.shape[-1] != (width := self.layers[block].width):
-            raise InputError(f"{block} gets an array of shape {tuple(x.shape)}; tokens must be (batch, n, {width})")
+            raise InputError(f"{block} receives an array of shape {tuple(x.shape)}; tokens must be (batch, n, {width})")
         self._record = _Record(x.clone(), self._few(x), args, kwargs)
 
     def part(self, _call: int, block: str, name: str, x: Tensor, y: Tensor) -> None:
@@ -204,7 +204,7 @@ class _Study:
             self._record_attention(y)
 
     def _norms(self, module: nn.Module, x: Tensor, y: Tensor) -> bool:
-        """Whether a norm or a scale is a norm: what it gives for larger tokens is not as much larger."""
+        """Whether a norm or a scale is a norm: its output for larger tokens is not as much larger."""
         few = self._tokens(x)
         x, y = x[:, few], y[:, few]
         with torch.no_grad():
@@ -383,30 +383,30 @@ class _Study:
         return None
 
 
-def _disagreement(expected: Tensor, got: Tensor, mask: Tensor | None, share: float) -> float:
+def _disagreement(expected: Tensor, returned: Tensor, mask: Tensor | None, share: float) -> float:
     """The largest relative error among this share of the tokens, each relative to its own size, so that a massive one
     hides no other.
     """
-    got = got.to(expected)
-    error = torch.linalg.vector_norm(expected - got, dim=-1)
-    size = torch.linalg.vector_norm(got, dim=-1)
+    returned = returned.to(expected)
+    error = torch.linalg.vector_norm(expected - returned, dim=-1)
+    size = torch.linalg.vector_norm(returned, dim=-1)
     if mask is not None:
         error, size = error[mask[:, 0]], size[mask[:, 0]]
     size = size + 0.1 * size.median()
     return float((error / size.clamp(min=1e-12)).flatten().quantile(share))
 
 
-def _is_gated(mixed: Tensor, got: Tensor, mask: Tensor | None, exact: bool) -> bool:
+def _is_gated(mixed: Tensor, returned: Tensor, mask: Tensor | None, exact: bool) -> bool:
     """Whether every entry of what attention mixed was multiplied by some number between 0 and 1."""
     mixed = mixed.flatten(2)
-    if got.shape != mixed.shape:
+    if returned.shape != mixed.shape:
         return False
-    got = got.to(mixed)
+    returned = returned.to(mixed)
     if mask is not None:
-        mixed, got = mixed[mask[:, 0]], got[mask[:, 0]]
+        mixed, returned = mixed[mask[:, 0]], returned[mask[:, 0]]
     # Where what was mixed is clearly not zero, in this precision.
     tolerance = 1e-2 if exact else 0.1
-    ratio = (got / mixed)[mixed.abs() > tolerance * mixed.abs().mean()]
+    ratio = (returned / mixed)[mixed.abs() > tolerance * mixed.abs().mean()]
     return bool(((ratio > -tolerance) & (ratio < 1 + tolerance)).all())
 
 

@@ -260,7 +260,7 @@ class ValidTokens:
 
     @property
     def valid(self) -> Tensor | None:
-        """``(inputs, n)``: the mask of what `apart` gives; None: all."""
+        """``(inputs, n)``: the mask of what `apart` returns; None: all."""
         if self._texts is None:
             return self.mask
         rows, positions, inside = self._texts

@@ -167,7 +167,7 @@ class Watch:
         x = first_tensor(args, kwargs)
         if self.blocks[name] is not None and _holds_any((*args, *kwargs.values()), self._beside):
             raise InputError(
-                f"{name} gets two arrays of tokens from the block before it, and neither alone is the stream; wrap the "
+                f"{name} receives two arrays of tokens from the block before it, and neither alone is the stream; wrap the "
                 "blocks so that they pass one on"
             )
         self._find_layout(name, original, x, args, kwargs)
@@ -176,7 +176,9 @@ class Watch:
             with _apart(x):
                 tokens = self.tokens(name, name, x)
                 if tokens.ndim != 3 or (x.ndim != 3 and self.blocks[name] is None):  # features of inputs, or one input?
-                    raise InputError(f"{name} gets an array of shape {tuple(x.shape)}; tokens must be (batch, n, d)")
+                    raise InputError(
+                        f"{name} receives an array of shape {tuple(x.shape)}; tokens must be (batch, n, d)"
+                    )
                 self._read_arguments(name, x, tokens)
                 self.listener.enter(self.calls, name, tokens, args, kwargs)
             out = original(*args, **kwargs)
@@ -316,7 +318,7 @@ def as_tokens(x: Tensor, batch_first: bool) -> Tensor:
 
 
 def _copies(values: Iterable[Any]) -> list[Any]:
-    """For a block that writes to what it gets."""
+    """For a block that writes to its input."""
     return [value.clone() if isinstance(value, Tensor) else value for value in values]
 
 
