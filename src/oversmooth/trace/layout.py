@@ -94,8 +94,8 @@ def seen_batch_first(name: str, block: torch.Size, inner: torch.Size | None, say
         if says:  # as nearly all blocks are
             return True
         raise InputError(
-            f"{name} receives an array of shape {tuple(block)}, and its first axis may be the batch or the tokens; give "
-            "another number of inputs, or say it: block.batch_first = True"
+            f"{name} receives an array of shape {tuple(block)}, and its first axis may be the batch or the tokens; "
+            "give another number of inputs, or say it: block.batch_first = True"
         )
     return says if inner[:2] == block[:2] else not says
 

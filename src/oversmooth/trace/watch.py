@@ -167,8 +167,8 @@ class Watch:
         x = first_tensor(args, kwargs)
         if self.blocks[name] is not None and _holds_any((*args, *kwargs.values()), self._beside):
             raise InputError(
-                f"{name} receives two arrays of tokens from the block before it, and neither alone is the stream; wrap the "
-                "blocks so that they pass one on"
+                f"{name} receives two arrays of tokens from the block before it, and neither alone is the stream; "
+                "wrap the blocks so that they pass one on"
             )
         self._find_layout(name, original, x, args, kwargs)
         self._block, self._shape = name, x.shape
