@@ -40,8 +40,6 @@ class _Batch:
     """Those of another stream of the same inputs, which ran before."""
     waiting: list[tuple[Site, Tensor]] = field(default_factory=list)
     """What was met before the valid tokens were known."""
-    start: int = 0
-    """Number of the first input."""
 
 
 @dataclass
@@ -328,9 +326,9 @@ class Trace:
             self.facts.width = shape[-1]
             self.facts.packed += 0 if batch.tokens.segments is None else here
             self._lengths.append(torch.full((here,), shape[1]) if valid is None else valid.sum(-1))
-            batch.start, self.facts.inputs = self.facts.inputs, self.facts.inputs + here
             for reducer in self.reducers:
-                reducer.begin(batch.start, here)
+                reducer.begin(self.facts.inputs, here)
+            self.facts.inputs += here
         for site, x in batch.waiting:
             self._reduce(site, x, batch.tokens)
         batch.waiting = []
