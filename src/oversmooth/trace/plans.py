@@ -213,7 +213,8 @@ class Plan:
                 f"{stage.part} ({stage.where}{' of ' + stage.module if stage.module else ''})" for stage in block.stages
             )
             why = f"; undecided: {block.undecided}" if block.undecided else ""
-            rows.append(f"{call}: {block.block}, norm {block.norm_position}: {steps}{why}")
+            norm = "" if self.named else f", norm {block.norm_position}"
+            rows.append(f"{call}: {block.block}{norm}: {steps}{why}")
         return "\n".join(rows)
 
 
