@@ -37,6 +37,8 @@ class ModelFacts(_ModelAlways, total=False):
     norm_kind: str | None
     dtype: str
     parameters: int
+    input_kind: Annotated[str, Literal["image", "text", "other"]]
+    """What the model was run on: decides which reference models are of its kind."""
     training: bool
     dropout: bool
     """In train mode: whether dropout was active."""
