@@ -26,8 +26,8 @@ class Reference:
     """Whether it was trained under a spectral constraint: an extreme, not what models of its kind do."""
 
 
-# Made by `make gallery` (`oversmooth gallery -o gallery/`), whose figures are kept in results/gallery.json: of each model
-# hfc_lfc[1] / hfc_lfc[0], cos[1] and smoothing_share, to three digits. tests/diagnosis/test_references.py compares them.
+# Made by `make gallery` (`oversmooth gallery -o gallery/`), whose figures are kept in results/gallery.json: for each
+# model hfc_lfc[1] / hfc_lfc[0], cos[1] and smoothing_share, to three digits (tests/diagnosis/test_references.py).
 REFERENCES: list[Reference] = [
     Reference("DeiT-Tiny", "vision encoder", hfc_lfc_ratio=1.23, cosine=0.321, smoothing_share=0.592),
     Reference("ViT, Fashion-MNIST", "vision encoder", hfc_lfc_ratio=0.907, cosine=0.164, smoothing_share=0.714),

@@ -11,7 +11,7 @@ from oversmooth.anatomy.steered import FOLDED
 from oversmooth.metrics import METRICS
 from oversmooth.results.data import DiagnosisData
 from oversmooth.results.facts import Number
-from oversmooth.results.parts import SPECIAL_COUNTED, Extrapolation, Layer, standard_error
+from oversmooth.results.parts import Extrapolation, Layer, standard_error
 
 _ROUNDING = 1e-6  # relative to the largest eigenvalue: anything smaller is zero
 
@@ -157,7 +157,7 @@ def _predicted(diagnosis: DiagnosisData) -> str:
     undecided = diagnosis.undecided_share or 0.0
     if share is None and undecided:
         reasons = [why for one in found for why in one.undecided_because]
-        clauses.append(f"head by head no case is decided ({reasons[0].removeprefix('undecided: ')})")
+        clauses.append(f"head by head no case is decided ({reasons[0]})")
     if share is not None:
         cases = sum(len(row) for one in found for row in one.verdict_heads)
         rest = f", {round(undecided * cases):,} undecided" if undecided else ""
@@ -236,7 +236,7 @@ def _further(entry: Extrapolation, diagnosis: DiagnosisData) -> str:
         "tie": "a tie, which spectra do not decide",
         "undecided": "neither, the two radii being nearer to one another than they are known"
         if entry.rho_rough is not None
-        else f"nothing ({entry.note.removeprefix('undecided: ').split('; ')[0]})",
+        else f"nothing ({entry.reason})",
     }[entry.verdict]
     simulated = {
         "smooth": "agrees" if entry.verdict == "smooth" else "smooths",
@@ -253,7 +253,7 @@ def _further(entry: Extrapolation, diagnosis: DiagnosisData) -> str:
             mean = diagnosis.layers[-1].tokens.get("hfc_lfc")
             if mean is not None and diagnosis.provenance["inputs"] > 1 and _ratio(first) != f"{mean:.3g}":
                 text += f" ({_ratio(first)} is of this input alone; the mean over all inputs is {mean:.3g})"
-    return text + (f" ({SPECIAL_COUNTED})." if SPECIAL_COUNTED in entry.note else ".")
+    return text + (" (special tokens counted)." if any(n.kind == "special_counted" for n in entry.notes) else ".")
 
 
 def _ratio(log_value: Number) -> str:
