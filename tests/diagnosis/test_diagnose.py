@@ -17,6 +17,7 @@ from torch import nn
 from oversmooth import Diagnosis, InputError, diagnose, metrics
 from oversmooth.anatomy import locate
 from oversmooth.inputs.batches import Batch
+from oversmooth.results.notes import Note
 
 LLAMA, VIT, BERT = (FAMILIES[name] for name in ("Llama", "ViT", "BERT"))
 QUICK = dict(depth=0, joined=0, ranks=4)
@@ -84,7 +85,7 @@ def test_ranks_and_joined_of_the_first_inputs_only():
         ({"input_ids": torch.zeros(0, 4, dtype=torch.long)}, "."),
         (torch.zeros(0, 4).long(), "."),
         ({**text(), "attention_mask": torch.tensor([[1] * 8, [0] * 8])}, "hides every token"),
-        (text()["input_ids"][:, :1], "no input has two tokens that count; give longer ones"),
+        (text()["input_ids"][:, :1], "every input has fewer than two valid tokens; give longer ones"),
     ],
 )
 def test_inputs_of_the_wrong_kind(inputs, match):
@@ -358,7 +359,7 @@ def test_a_compiled_model(name):
     inside = family.make()
     model = torch.compile(inside, backend="eager")
     found = diagnose(model, family.inputs(), **QUICK)
-    assert found.remarks[0] == "OptimizedModule: observed the module inside, whose outputs these are"
+    assert found.notes[0] == Note("wrapped", what="OptimizedModule")
     assert numbers(found) == numbers(diagnose(inside, family.inputs(), **QUICK))
     with torch.no_grad():
         expected = checks.tensors(run(family.make(), family.inputs()))
@@ -379,7 +380,7 @@ def test_compiled_blocks_inside_a_model():
 
 def test_data_parallel():
     found = diagnose(nn.DataParallel(LLAMA.make()), text(), **QUICK)
-    assert "DataParallel: observed the module inside" in found.remarks[0]
+    assert found.notes[0] == Note("wrapped", what="DataParallel")
 
 
 def test_a_model_dispatched_by_accelerate():
@@ -409,11 +410,11 @@ def test_train_mode_is_said_and_kept():
     model.layers[0].eval()
     torch.manual_seed(0)
     found = diagnose(model, text(), **QUICK)
-    assert "the model is in train mode: dropout is active and part of what was measured" in found.remarks
+    assert Note("train_mode_with_dropout") in found.notes
     assert found.model["training"]
-    assert found.verdict[0].startswith("Train mode: dropout was active")
+    assert found.verdict[1].startswith("Train mode: dropout is active")
     named = diagnose(model, text(), blocks="layers.*", spectra=False)
-    assert named.verdict[0] == found.verdict[0] == Diagnosis.from_json(found.to_json()).verdict[0]
+    assert named.verdict[1] == found.verdict[1] == Diagnosis.from_json(found.to_json()).verdict[1]
     assert [model.training, model.layers[0].training, model.layers[1].training] == [True, False, True]
     checks.check_untouched(model)
 
@@ -427,8 +428,8 @@ def test_train_mode_without_dropout_is_not_said_to_drop(family):
         if isinstance(module, nn.MultiheadAttention):
             module.dropout = 0.0
     found = diagnose(model, FAMILIES[family].inputs(), **QUICK)
-    assert "the model is in train mode, without dropout" in found.remarks
-    assert found.verdict[0].startswith("Measured: ")
+    assert Note("train_mode") in found.notes
+    assert not any("dropout" in said for said in found.verdict)
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul")

@@ -51,7 +51,7 @@ def layers_of_blocks(
     if way is None:
         raise InputError("there are no inputs; give at least one")
     if max(depths.tokens) < 2:
-        raise InputError("no input has two tokens that count; give longer ones")
+        raise InputError("every input has fewer than two valid tokens; give longer ones")
     layers = []
     for depth, name in enumerate(["embedding", *way]):
         columns = depths.by_input(depth)

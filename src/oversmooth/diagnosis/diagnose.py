@@ -88,10 +88,6 @@ class Options:
         places = self.left_out.positions
         return [Note("left_out", len(places), names=[str(place) for place in places[:_MOST_PLACES]])]
 
-    def provenance(self) -> dict[str, Any]:
-        """What is recorded of them beside the seed."""
-        return {} if self.left_out is None else {"left_out": list(self.left_out.positions)}
-
 
 @dataclass
 class _Source:
@@ -230,7 +226,8 @@ def _opened(model: Any, inputs: Any, name: str | None, tokenizer: Any, about: di
         raise InputError(f"name is {arguments.shown(name)}; give the model's name as text")
     if about is not None and not (isinstance(about, dict) and all(isinstance(key, str) for key in about)):
         raise InputError(f"about is {arguments.shown(about)}; give a dict of facts with names as keys")
-    known, notes = {}, []
+    known: dict[str, Any] = {}
+    notes: list[Note] = []
     if not isinstance(model, nn.Module):
         from oversmooth import models  # a module needs nothing of it
 
@@ -321,7 +318,7 @@ def _assemble(
         "input_kind": planned.input_kind,
     }
     known |= {**source.mode, "class": type(model).__name__, **source.about}  # type: ignore[typeddict-item]
-    made = provenance(started, planned.device, source.inputs, lengths, options.ranks)
+    made = provenance(started, planned.device, source.inputs, lengths, options.ranks, options.left_out)
     made |= {
         "seed": options.seed,
         "joined_inputs": min(options.joined, facts.inputs) if options.spectra else 0,
@@ -330,7 +327,6 @@ def _assemble(
         "massive_rule": f"norm over {MASSIVE_RATIO:g} times the median norm of the input's tokens, layer by layer",
         "top1": observed.top1,
     }
-    made |= options.provenance()
     diagnosis = Diagnosis(
         model=known,
         provenance=made,
@@ -376,8 +372,9 @@ def _of_blocks(source: _Source, blocks: str, options: Options, started: float) -
         "parameters": sum(p.numel() for p in parameters),
     }
     facts |= {**source.mode, "class": type(model).__name__, **source.about}  # type: ignore[typeddict-item]
-    made = provenance(started, parameters[0].device if parameters else "cpu", source.inputs, tokens, options.ranks)
-    made |= {"joined_inputs": 0, **options.provenance()}  # type: ignore[typeddict-item]
+    device = parameters[0].device if parameters else "cpu"
+    made = provenance(started, device, source.inputs, tokens, options.ranks, options.left_out)
+    made["joined_inputs"] = 0
     notes = [*source.notes, *input_notes(None, tokens), *options.notes(), Note("tokens_only")]
     diagnosis = Diagnosis(facts, made, layers, notes=notes, remarks=list(map(str, notes)))
     diagnosis.verdict = verdict.sentences(diagnosis)

@@ -18,6 +18,7 @@ from oversmooth.inputs.batches import Batch, Inputs
 from oversmooth.results.facts import Provenance
 from oversmooth.results.notes import MOST_NAMES, Note
 from oversmooth.trace.plans import Plan
+from oversmooth.trace.valid import LeftOut
 
 _MOST_SKIPPED = 8
 """Skipped inputs that are named one by one."""
@@ -59,7 +60,12 @@ def is_image(x: Tensor) -> bool:
 
 
 def provenance(
-    started: float, device: torch.device | str, inputs: Any, tokens: Iterable[int], ranks: int
+    started: float,
+    device: torch.device | str,
+    inputs: Any,
+    tokens: Iterable[int],
+    ranks: int,
+    left_out: LeftOut | None,
 ) -> Provenance:
     """When, where and on what.
 
@@ -69,6 +75,7 @@ def provenance(
         inputs: as they were given.
         tokens: valid ones of every input.
         ranks: inputs whose ranks were asked for.
+        left_out: tokens that token metrics leave out.
     """
     tokens = list(tokens)
     made: dict[str, Any] = {
@@ -84,6 +91,8 @@ def provenance(
         "python": platform.python_version(),
         "torch": str(torch.__version__),
     }
+    if left_out is not None:
+        made["left_out"] = list(left_out.positions)
     for library in ("transformers", "timm"):
         if library in sys.modules:
             made[library] = str(getattr(sys.modules[library], "__version__", "unknown"))

@@ -97,7 +97,7 @@ _WORDS: dict[str, Callable[[Note], str]] = {
     "skipped_input": lambda n: n.text,
     "more_skipped_inputs": lambda n: f"{n.count} more inputs were skipped",
     "approximate": lambda n: (
-        f"{_APPROXIMATE.get(n.what, n.what)}, with an error of about {n.error:.2g}; exact=True avoids it"
+        f"{_APPROXIMATE.get(n.what, n.what)}, with an error of about {n.error or 0.0:.2g}; exact=True avoids it"
     ),
     "idle_layers": lambda n: f"{n.count} attention layers did not run: {', '.join(n.names)}",
     "norm_elsewhere": lambda n: (

@@ -45,7 +45,7 @@ _WORDS: dict[str, str] = {
     "residual {residual:.1e}, condition number {condition:.1e})",
     "gated_per_token": "attention's output is gated per token",
     "gated_inside_attention": "what attention mixes is gated per token before the output projection",
-    "norm_after_attention": "gated per token: a norm stands between attention and the residual stream",
+    "norm_after_attention": "a norm stands between attention and the residual stream, so the factor differs by token",
     "changed_after_attention": "another module changes attention's output before it is added to the residual stream",
     "input_dependent": "the factor on attention's output varies from input to input",
     "scaled_per_channel": "the residual stream is scaled channel by channel",
@@ -53,7 +53,7 @@ _WORDS: dict[str, str] = {
     "attention_sink": "an attention sink takes a share of attention: rows sum to less than one, so constant arrays are "
     "not kept",
     "rows_below_one": "rows of attention sum to less than one ({detail})",
-    "values_normed": "gated per token: values are normed token by token",
+    "values_normed": "values are normed token by token",
     "other_mixing": "{detail}",
     "steering": "{detail}",
 }

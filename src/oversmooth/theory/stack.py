@@ -99,8 +99,13 @@ class StackDominance:
             return Reason("search_unfinished")
         if math.isinf(self.condition):
             return Reason("left_vector_unknown")
-        sizes = (finite(size) for size in (self.margin, self.error, self.residual, self.condition))
-        return Reason("logarithms_too_close", *sizes)
+        return Reason(
+            "logarithms_too_close",
+            finite(self.margin),
+            finite(self.error),
+            finite(self.residual),
+            finite(self.condition),
+        )
 
     @property
     def rate(self) -> float:

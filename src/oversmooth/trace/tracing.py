@@ -196,7 +196,7 @@ class Trace:
         if self._lengths:
             self.facts.lengths = torch.cat([part.cpu() for part in self._lengths])
         if not bool((self.facts.lengths > 1).any()):
-            raise InputError("no input has two tokens that count; give longer ones")
+            raise InputError("every input has fewer than two valid tokens; give longer ones")
         self.facts.input_dependent = {call for call, held in self._held.items() if not bool(torch.stack(held).all())}
         for reducer in self.reducers:
             reducer.finish(self.facts)
