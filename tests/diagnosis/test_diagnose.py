@@ -20,6 +20,7 @@ from oversmooth.inputs.batches import Batch
 from oversmooth.results.notes import Note
 
 LLAMA, VIT, BERT = (FAMILIES[name] for name in ("Llama", "ViT", "BERT"))
+VIT_TOKENS = 10
 QUICK = dict(depth=0, joined=0, ranks=4)
 
 
@@ -202,6 +203,46 @@ def test_special_tokens_are_not_counted_but_take_part():
         for metric, value in layer.tokens.items():
             checks.near(value, sum(row[metric] for row in rows) / 2, metric)
         assert layer.dominance == other.dominance  # attention is over all of them
+
+
+@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize("blocks", [None, "layers.*"])
+def test_tokens_that_the_caller_leaves_out(mask, blocks):
+    """Token metrics are those of the other tokens; attention, and what follows from it, keeps all of them."""
+    model, x, passages = VIT.make(), VIT.inputs(), checks.passages("ViT")
+    n = passages[0].x.shape[1]
+    special = [i in (0, 1, n - 1) for i in range(n)] if mask else [0, 1, -1]
+    settings = dict(QUICK, joined=1, depth=2) if blocks is None else dict(blocks=blocks, spectra=False)
+    usual, found = diagnose(model, x, **settings), diagnose(model, x, special=special, **settings)
+    for layer, tokens in zip(found.layers, [passages[0].x, *(p.y for p in passages)], strict=True):
+        rows = [checks.slow_metrics(row[2:-1]) for row in tokens]
+        for metric in ("cos", "hfc_lfc", "effective_rank"):
+            checks.near(layer.tokens[metric], sum(row[metric] for row in rows) / len(rows), metric)
+    assert found.provenance["tokens"] == [n - 3] * 2
+    assert found.provenance["left_out"] == [0, 1, n - 1 if mask else -1]
+    assert [note.count for note in found.notes if note.kind == "left_out"] == [3]
+    for one, other in zip(found.layers, usual.layers, strict=True):
+        assert one.dominance == other.dominance
+        assert one.spectrum is None or one.spectrum.joined["raw"] == other.spectrum.joined["raw"]
+    for one, other in zip(found.extrapolation, usual.extrapolation, strict=True):
+        assert (one.rho_rough, one.real) == (other.rho_rough, other.real)
+        assert "special_counted" in [note.kind for note in one.notes]
+    assert numbers(diagnose(model, x, special=[], **settings)) == numbers(usual)
+
+
+@pytest.mark.parametrize(
+    ("special", "match"),
+    [
+        ([40], r"special names token 40, but blocks receive \d+ tokens; give -"),
+        (torch.ones(3, dtype=torch.bool), r"special is a mask of 3 tokens, but blocks receive \d+"),
+        (list(range(VIT_TOKENS - 1)), "special leaves fewer than two of"),
+        ("cls", "special is text; give token positions"),
+        ([0.5], "special has shape .* dtype torch.float32; give token positions"),
+    ],
+)
+def test_tokens_that_cannot_be_left_out(special, match):
+    with pytest.raises(InputError, match=match):
+        diagnose(VIT.make(), VIT.inputs(), special=special, **QUICK)
 
 
 def test_inputs_of_special_tokens_alone_are_counted_whole():

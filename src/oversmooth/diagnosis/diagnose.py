@@ -178,8 +178,8 @@ def diagnose(
             sketched, |cos| of more than 4,096 tokens is sampled, and ρ_rough of all heads jointly has a budget.
         seed: of Arnoldi's random starts.
         special: tokens that token metrics leave out, such as registers or [CLS]: positions in the residual stream
-            (negative ones count from the end), or a boolean mask ``(n,)``. Spectra and extrapolation include them,
-            because attention does.
+            (negative ones count from the end), or a boolean mask ``(n,)``. The mean 1/σ of "observed" leaves them out
+            as well. Spectra and extrapolation include them, because attention does.
         about: further facts to store in `Diagnosis.model`.
         progress: called after each batch with (inputs done, inputs in all or None, the current step).
 
