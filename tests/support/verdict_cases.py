@@ -109,6 +109,9 @@ CASES = {
     "does not smooth": measured((1.2, 1.5), (0.44, 0.3), (61, 91), changes=dict(attention=0.2, mlp=0.02), model=IMAGE),
     "definitions disagree": measured((3.3, 1.6), (0.08, 0.29), (58, 66), changes=dict(attention=-0.1, norm=-0.6)),
     "hardly changes": measured((1.0, 1.002), (0.2, 0.2), (10, 10), changes=dict(attention=0.5, mlp=-0.496)),
+    "the only reference itself": measured(
+        (3.3, 1.6), (0.08, 0.29), (66, 58), model={"name": "stories15m", "input_kind": "text", "causal": True}
+    ),
     "begins at zero": measured((0.0, 0.4), (0.2, 0.2), (10, 10)),
     "cosine alone": diagnosis(block({"cos": -0.004}), first={"cos": -0.1}),
     "massive tokens hide smoothing": diagnosis(

@@ -87,9 +87,10 @@ def _times(ratio: float) -> str:
 def _references(diagnosis: DiagnosisData, ratio: float) -> str:
     """The models of the same kind that end nearest."""
     kind = kind_of(diagnosis)
-    known = [reference for reference in references_for(diagnosis) if not reference.constrained]
+    others = [one for one in references_for(diagnosis) if one.name.casefold() != diagnosis.name.casefold()]
+    known = [reference for reference in others if not reference.constrained]
     if kind is None or not known:
-        return "No reference for this kind of model."
+        return "No reference for this kind of model." if kind is None else f"No other {kind} to compare with."
 
     def apart(reference: Reference) -> float:
         return abs(math.log(reference.hfc_lfc_ratio) - math.log(max(ratio, 1e-9)))
