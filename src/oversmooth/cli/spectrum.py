@@ -150,6 +150,10 @@ def _show(diagnoses: list[Diagnosis]) -> None:
             + (f"; {took} s" if (took := diagnosis.provenance.get("seconds")) is not None else "")
         )
         out.print(terminal.spectra(diagnosis))
+        if any(layer.spectrum and layer.spectrum.verdicts for layer in diagnosis.layers):
+            out.print(
+                "Last column: heads by what weights alone determine; the others depend on attention.", style="dim"
+            )
         out.print("Re λ over all layers", style="bold")
         out.print(terminal.histogram(diagnosis))
         for remark in diagnosis.remarks:

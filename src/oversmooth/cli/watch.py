@@ -94,7 +94,7 @@ def table_of(history: History) -> Any:
     count = f"{len(steps)} snapshot{'' if len(steps) == 1 else 's'}"
     span = f"{count}, step {steps[-1]:,}" if steps else "no snapshots yet"
     table = Table(title=Text(f"{history.name}: {span}"), title_justify="left", box=None, header_style="dim")
-    for heading in ("", "first block → last", "by depth", "after the last block, over time"):
+    for heading in ("", "first → last block", "by depth", "last block over time"):
         table.add_column(heading)
     for name in history.metrics:
         rows = [row[name] for row in history.rows if name in row]
