@@ -1,7 +1,9 @@
 """diagnose, spectrum, reproduce and demo as a user meets them, on small checkpoints of our own."""
 
 import functools
+import inspect
 import os
+import re
 import shutil
 from dataclasses import replace
 
@@ -12,7 +14,7 @@ from support.commands import refusal, run
 from support.nightly import nightly, some
 from support.report_example import example
 
-from oversmooth import Diagnosis
+from oversmooth import Diagnosis, diagnose
 
 
 def test_diagnose_prints_saves_and_draws(monkeypatch, capsys, tmp_path, vit):
@@ -149,7 +151,7 @@ def test_without_a_package_the_demo_shows_what_it_can(monkeypatch, capsys, tmp_p
         (["diagnose", "no/such/place"], "no/such/place does not exist"),
         (["diagnose", "EMPTY"], "has no weights"),
         (["diagnose", "TEXT"], "no config.json"),
-        (["diagnose", "GPT", "--length", "65"], "longer than the 64"),
+        (["diagnose", "GPT", "--length", "65"], "length is 65, over the limit of 64 tokens"),
         (["diagnose", "GPT", "--data", "no-data.txt"], "no-data.txt"),
         (["diagnose", "VIT", "--data", "EMPTY"], "EMPTY"),
         (["diagnose", "VIT", "--html", "damaged.json/x.html"], "damaged.json is a file, not a directory"),
@@ -166,7 +168,7 @@ def test_without_a_package_the_demo_shows_what_it_can(monkeypatch, capsys, tmp_p
         (["diagnose", "VIT", "--length", "32"], "--length has no effect"),
         (["diagnose", "VIT", "--leave-out", "0,x"], "--leave-out is '0,x'"),
         (["diagnose", "RUN"], "RUN is a training run that has no model yet"),
-        (["gallery", "vit-plian"], "'vit-plian' is no model of the gallery; did you mean vit-plain?"),
+        (["gallery", "vit-plian"], "the gallery has no model 'vit-plian'; did you mean vit-plain?"),
         (["train", "--quick", "--recipe", "x.json", "-o", "r"], "--quick has a recipe of its own, and --recipe is"),
         (["spectrum", "CODE"], "refused"),
         (["spectrum", "NAN"], "h.1.attn: the value weight has NaN or infinity in 1 of"),
@@ -297,3 +299,37 @@ def test_spectrum_of_a_hub_id_streams_the_files_it_fetched(monkeypatch, capsys, 
     assert asked == ["someone/tiny-gpt"]
     assert Diagnosis.load(tmp_path / "x.json").name == "someone/tiny-gpt"
     assert "does not exist" in refusal(monkeypatch, capsys, "spectrum", "no/such/file.safetensors")
+
+
+def test_long_work_is_announced_with_its_time_and_memory(monkeypatch, capsys, gpt):
+    from oversmooth.cli import estimate
+
+    monkeypatch.setattr(estimate, "_WORTH_SAYING", 0.0)
+    assert run(monkeypatch, "diagnose", gpt, "--inputs", 8, "--length", 32, "--ranks", 0, "--joined", 0) == 0
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "tokens" in line)
+    assert re.match(r"tiny-gpt: 8 inputs of 32 tokens: about \d+ s, \d+ MB;.* --no-spectra takes \d+ s$", line)
+    assert run(monkeypatch, "diagnose", gpt, "--inputs", 1, "--no-spectra") == 0
+    assert "1 input of 64 tokens" in capsys.readouterr().err
+
+
+def test_a_short_diagnosis_is_not_announced(monkeypatch, capsys, gpt):
+    assert run(monkeypatch, "diagnose", gpt, "--inputs", 2, "--length", 20, "--no-spectra") == 0
+    assert "about" not in capsys.readouterr().err
+
+
+def test_large_models_get_fewer_inputs_and_long_texts_smaller_batches(monkeypatch, gpt):
+    from oversmooth import models
+    from oversmooth.cli import estimate
+
+    loaded = models.load(str(gpt))
+    assert [estimate.default_count(loaded, data) for data in (False, True)] == [16, 64]
+    assert [estimate.default_batch(loaded, length) for length in (None, 128, 2048, 9999)] == [16, 16, 2, 1]
+    monkeypatch.setattr(estimate, "_LARGE", 1000)
+    assert estimate.default_count(loaded, True) == 4
+
+
+@pytest.mark.skipif("special" not in inspect.signature(diagnose).parameters, reason="needs diagnose(special=)")
+def test_left_out_tokens_reach_the_diagnosis(monkeypatch, tmp_path, gpt):
+    arguments = ["--inputs", 2, "--length", 20, "--no-spectra", "--leave-out", "0,-1", "--json", tmp_path / "d.json"]
+    assert run(monkeypatch, "diagnose", gpt, *arguments) == 0
+    assert Diagnosis.load(tmp_path / "d.json").provenance["left_out"] == [0, -1]

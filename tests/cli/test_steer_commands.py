@@ -203,7 +203,7 @@ def test_a_damaged_steered_checkpoint_is_refused(tmp_path, vit):
     (tmp_path / "s" / "config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match="there is no method 'Unknown'"):
         oversmooth.load_steered(tmp_path / "s")
-    with pytest.raises(InputError, match="holds no steered model"):
+    with pytest.raises(InputError, match="is not a steered model"):
         oversmooth.load_steered(vit)
 
 

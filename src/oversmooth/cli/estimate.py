@@ -23,7 +23,7 @@ _LARGE = 300_000_000
 _FEW = 4
 _WORTH_SAYING = 20.0
 """Seconds of a diagnosis."""
-_LIBRARIES = 400_000_000
+_LIBRARIES = 500_000_000
 """Bytes of Python and its libraries."""
 _ARRAYS = 30
 """Arrays of the size of a batch's residual stream, in float32, that a trace holds at its peak."""
@@ -57,7 +57,7 @@ def announcement(loaded: Loaded, inputs: Inputs, settings: Mapping[str, Any]) ->
     if seconds < _WORTH_SAYING:
         return ""
     weights = sum(p.numel() * p.element_size() for p in loaded.model.parameters())
-    memory = _LIBRARIES + weights + _ARRAYS * 4 * len(first) * tokens * width
+    memory = _LIBRARIES + 2 * weights + _ARRAYS * 4 * len(first) * tokens * width
     line = f"{loaded.name}: {inputs.count:,} input{'s' * (inputs.count > 1)} of {tokens:,} tokens: about "
     line += f"{_shown(seconds)}, {in_words(memory)}"
     fewer = max(1, inputs.count // 4)

@@ -206,7 +206,7 @@ def _made_tensor(value: Any, what: str, shape: str, dtype: torch.dtype | None = 
     try:
         return torch.as_tensor(value, dtype=dtype)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        words = f"{what} {_agree(what, 'is')} {kind(value)}, not an array of numbers"
+        words = f"{what} {_agree(what, 'is')} {kind(value)} that is not an array of numbers"
         raise InputError(f"{words}; give {wanted}") from error
 
 

@@ -266,8 +266,8 @@ def test_pipes_and_devices_are_no_data(tmp_path):
 
 def test_what_exceeds_the_memory_is_refused_with_the_number(tmp_path, monkeypatch):
     monkeypatch.setattr("oversmooth.safety.machine.free_memory", lambda: 10_000)
-    refused("of memory, and 10 kB are free", cifar100(tmp_path / "a"))
-    message = refused("of memory, and 10 kB are free", idx(tmp_path / "c"))
+    refused("of memory, but 10 kB are free", cifar100(tmp_path / "a"))
+    message = refused("of memory, but 10 kB are free", idx(tmp_path / "c"))
     assert "train-images-idx3-ubyte says it has 4,704 bytes (6, 28, 28), which needs 14.1 kB" in message
 
 
