@@ -35,8 +35,6 @@ class _Command(typer.core.TyperCommand):
             if not word or re.fullmatch("--[a-z-]+=", word):  # an empty path would mean the current directory
                 named = word.rstrip("=") or (args[index - 1] if index else "the first argument")
                 raise InputError(f"{named} is empty; give a value, or leave it out")
-            if "\0" in word:
-                raise InputError(f"{word} contains a zero byte; remove it")
         known = {name for one in self.params for name in (*one.opts, *one.secondary_opts)}
         args = [_RENAMED.get(word, word) if word not in known else word for word in args]
         return super().parse_args(ctx, args)

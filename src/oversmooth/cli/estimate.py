@@ -1,7 +1,7 @@
 """What a diagnosis takes, said before it starts: from one timed forward pass of the first input.
 
-The factors are measured: total time over that of a forward pass, on one core, for DeiT-Tiny, MiniLM, stories15m and
-GPT-2-like models of 4 and 12 blocks. They hold within a factor of about three.
+The factors are measured on one core: total time over that of a forward pass, for DeiT-Tiny, MiniLM, stories15m and a
+random model of GPT-2's shape. They hold within a factor of about three.
 """
 
 from __future__ import annotations

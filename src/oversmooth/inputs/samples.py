@@ -50,10 +50,7 @@ def find(path: Path) -> tuple[str, tuple[Path, ...]]:
     spec = find_spec(module)
     if spec is None:
         raise InputError(f"{path} needs {package}, which is not installed; install {package}")
-    try:
-        title = f"{package} {importlib.metadata.version(package)}"
-    except importlib.metadata.PackageNotFoundError:
-        title = package
+    title = f"{package} {importlib.metadata.version(package)}"
     places = [Path(folder) / library.folder for folder in spec.submodule_search_locations or ()]
     files = tuple(file for folder in places for photo in library.photographs if (file := folder / photo).is_file())
     if not files:

@@ -59,10 +59,8 @@ def load(
     if floating is not None:
         loaded.model = loaded.model.to(floating)
     if device is not None:
-        try:
-            loaded.model = loaded.model.to(device)
-        except (RuntimeError, AssertionError) as error:
-            raise InputError(f"device {device!r} cannot be used ({str(error).splitlines()[0]}); try cpu") from error
+        check_device(device)
+        loaded.model = loaded.model.to(device)
     loaded.model.eval()
     return loaded
 
