@@ -155,7 +155,7 @@ def test_a_signal_leaves_no_temporary_folder(tmp_path, number):
                 (temporary / "half").write_text("x")
                 signal.raise_signal(number)
 
-        with signals.heard() as stop, pytest.raises(KeyboardInterrupt):
+        with signals.catch_signals() as stop, pytest.raises(KeyboardInterrupt):
             write()
         assert stop.exit_code == 128 + number
         assert os.listdir(tmp_path) == []

@@ -1,4 +1,4 @@
-"""What a diagnosis takes, said before it starts: from one timed forward pass of the first input.
+"""Time and memory of a diagnosis, estimated from one timed forward pass of the first input.
 
 The factors are measured on one core: total time over that of a forward pass, for DeiT-Tiny, MiniLM, stories15m and a
 random model of GPT-2's shape. They hold within a factor of about three.

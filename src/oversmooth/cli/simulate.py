@@ -109,7 +109,7 @@ def simulate(
         + (f"mean of {case.draws} draws from seed {case.seed}" if case.draws > 1 else f"seed {case.seed}")
     )
     out.print(title, style="bold")
-    out.print("said: predicted by the spectra · seen: measured on the layers · agree: on input convergence")
+    out.print("said: prediction of the spectra · seen: measurement on the layers · agree: on input convergence")
     course, answers, end = simulation.tables(outcomes)
     out.print(course)
     out.print("Prediction from spectra", style="bold")

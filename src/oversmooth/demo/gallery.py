@@ -100,7 +100,7 @@ def _vit(variant: str) -> Entry:
         what = f"{len(batch)} test images of Fashion-MNIST"
         return loaded, Inputs(what, "vision", len(batch), [], lambda: iter([batch]))
 
-    what = {"plain": "left alone", "smooth": "forced to smooth", "sharpen": "forced to sharpen"}[variant]
+    what = {"plain": "unmodified", "smooth": "constrained to smooth", "sharpen": "constrained to sharpen"}[variant]
     return Entry(
         f"vit-{variant}",
         vits.NAMES[variant],

@@ -30,7 +30,7 @@ from oversmooth.steering import fold, steering_of
 FOLDER = Path(__file__).parent / "fashion"
 IMAGES = FOLDER / "images.npz"
 # In this order smoothing is blue and sharpening orange on the page, as everywhere.
-NAMES = {"smooth": "ViT⁺ (smoothing)", "sharpen": "ViT⁻ (sharpening)", "plain": "ViT (left alone)"}
+NAMES = {"smooth": "ViT⁺ (smoothing)", "sharpen": "ViT⁻ (sharpening)", "plain": "ViT (unmodified)"}
 _INPUTS, _BATCH = 16, 256
 
 

@@ -21,7 +21,7 @@ from oversmooth.anatomy.live import unwrapped
 from oversmooth.anatomy.steered import STEERED
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import parse_json, whole_file
-from oversmooth.safety.signals import held_back
+from oversmooth.safety.signals import delay_signals
 from oversmooth.steering.saving import KEY, read_file, read_settings, restore_into, restore_structure
 
 RECIPE = "recipe"
@@ -36,7 +36,7 @@ def trained_file(path: Path) -> Path | None:
     if file.suffix != ".safetensors" or not file.is_file():
         return None
     try:
-        with held_back(), safe_open(file, framework="pt") as opened:
+        with delay_signals(), safe_open(file, framework="pt") as opened:
             return file if RECIPE in (opened.metadata() or {}) else None
     except (SafetensorError, OSError):
         return None  # reading it reports what is wrong

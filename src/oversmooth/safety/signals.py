@@ -22,7 +22,7 @@ class Stopped(KeyboardInterrupt):
     """A signal as an exception, handled like Ctrl-C."""
 
 
-class Heard:
+class Received:
     """The received signal, if any. Libraries may swallow the exception or raise another."""
 
     number: int | None = None
@@ -33,29 +33,29 @@ class Heard:
         return 128 + (self.number or signal.SIGINT)
 
     @property
-    def said(self) -> str:
+    def message(self) -> str:
         name = signal.Signals(self.number or signal.SIGINT).name
         return f"stopped by {_NAMES.get(name, name)}; nothing was left half-written"
 
 
-_listening: list[Heard] = []
+_active: list[Received] = []
 
 
 @contextlib.contextmanager
-def heard() -> Iterator[Heard]:
+def catch_signals() -> Iterator[Received]:
     """Raise `Stopped` for signals within the block, unless the program was started to ignore them."""
-    if _listening:
-        yield _listening[-1]
+    if _active:
+        yield _active[-1]
         return
-    one = Heard()
+    received = Received()
 
-    def hear(number: int, _frame: Any) -> None:
-        one.number = number
+    def receive(number: int, _frame: Any) -> None:
+        received.number = number
         raise Stopped
 
     def unraisable(what: Any) -> None:
         if isinstance(what.exc_value, Stopped):  # raised where exceptions are lost: raise it again later
-            signal.raise_signal(one.number or signal.SIGINT)
+            signal.raise_signal(received.number or signal.SIGINT)
         else:
             before_unraisable(what)
 
@@ -64,20 +64,20 @@ def heard() -> Iterator[Heard]:
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             with contextlib.suppress(ValueError):  # only the main thread handles signals
-                before[number] = signal.signal(number, hear)
+                before[number] = signal.signal(number, receive)
     before_unraisable, sys.unraisablehook = sys.unraisablehook, unraisable
-    _listening.append(one)
+    _active.append(received)
     try:
-        yield one
+        yield received
     finally:
-        _listening.pop()
+        _active.pop()
         sys.unraisablehook = before_unraisable
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 @contextlib.contextmanager
-def held_back() -> Iterator[None]:
+def delay_signals() -> Iterator[None]:
     """Delay signals until the end of the block, which should be short.
 
     For libraries that convert exceptions: safetensors reports a Ctrl-C as a damaged file.
@@ -97,3 +97,7 @@ def held_back() -> Iterator[None]:
             signal.signal(number, was)
         for number in waiting[:1]:
             signal.raise_signal(number)
+
+
+held_back = delay_signals
+"""The former name."""
