@@ -93,7 +93,7 @@ def test_own_settings(monkeypatch, capsys, tmp_path):
         (["--preset", "\x1b[31mred"], "unknown preset '\\x1b[31mred'"),
         (["--preset", "\u202egpj"], "unknown preset '\\u202egpj'"),
         (["--preset", "x" * 5000], "unknown preset"),
-        (["--[/red]"], "--help shows"),
+        (["--[/red]"], "--help lists"),
         (["-o", ""], "-o is empty"),
         (["--output="], "--output is empty"),
         (["-o", "x" * 300 + ".png"], "File name too long"),

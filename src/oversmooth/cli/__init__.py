@@ -61,7 +61,7 @@ def commands() -> Callable[..., Any]:
 def _not_installed(name: str) -> Callable[..., None]:
     def command(_words: Annotated[list[str] | None, typer.Argument(metavar="...")] = None) -> None:
         raise InputError(
-            f"oversmooth {name} needs oversmooth-papers, which is not installed; pip install oversmooth-papers"
+            f"oversmooth {name} is not installed: it comes with oversmooth-papers; pip install oversmooth-papers"
         )
 
     command.__doc__ = f"Needs the package oversmooth-papers, which adds {name}."
