@@ -178,7 +178,7 @@ def test_paths_that_will_not_do_are_named(tokenizer, folder):
     assert "give a .txt file, a folder of them" in refused(tokenizer, gone, f"there is no data at {gone}")
     refused(tokenizer, folder / "a.png", "a.png contains images, which a language model does not take")
     refused(tokenizer, folder / "notes.md", "notes.md ends in '.md'")
-    refused(tokenizer, folder, f"the folder {folder} holds nothing for a language model, only images; looked for")
+    refused(tokenizer, folder, f"the folder {folder} contains nothing for a language model, only images; add")
 
 
 @pytest.mark.parametrize("lines", [False, True])

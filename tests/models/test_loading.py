@@ -208,7 +208,7 @@ def test_labels_without_end(vit, monkeypatch):
     assert "num_labels in its configuration is 1,000,000,000, over the limit of 1,000,000" in refused(vit)
     monkeypatch.setattr(building, "_LONGEST", 40)
     change(vit, num_labels="gone", id2label={str(i): "a" for i in range(50)})
-    assert "id2label in a configuration has 50 entries, over 40" in refused(vit)
+    assert "id2label in its configuration has 50 entries, over the limit of 40" in refused(vit)
 
 
 def test_pipes_and_devices_are_no_models(vit, tmp_path):

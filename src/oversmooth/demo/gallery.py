@@ -49,6 +49,8 @@ class Entry:
     def run(self, seed: int = 0, progress: OnProgress | None = None) -> Diagnosis:
         """Load it with its inputs, and diagnose it."""
         loaded, inputs = self.make()
+        if progress is not None:
+            progress(0, inputs.count, "first input")
         return diagnose(loaded, inputs, name=self.title, seed=seed, progress=progress)
 
 
