@@ -50,7 +50,8 @@ def announcement(loaded: Loaded, inputs: Inputs, settings: Mapping[str, Any]) ->
     if first is None:
         return ""
     try:
-        one_pass, tokens, width = _timed(loaded, {name: value[:1] for name, value in first.inputs.items()})
+        one = {name: value[:1] for name, value in first.inputs.items()}
+        one_pass, tokens, width = _timed(loaded, one, settings.get("stack"))
     except Exception:  # the diagnosis itself reports why the model does not run
         return ""
     seconds = _seconds(one_pass, inputs.count, settings)
@@ -67,10 +68,10 @@ def announcement(loaded: Loaded, inputs: Inputs, settings: Mapping[str, Any]) ->
     return line + "".join(f"; {how} takes {_shown(less)}" for how, less in faster.items() if less < 0.7 * seconds)
 
 
-def _timed(loaded: Loaded, one: dict[str, torch.Tensor]) -> tuple[float, int, int]:
+def _timed(loaded: Loaded, one: dict[str, torch.Tensor], stack: str | None) -> tuple[float, int, int]:
     """Seconds of a forward pass of one input, its tokens, and the width of the residual stream."""
     model = loaded.model
-    layer = locate(model).layers[0]
+    layer = locate(model, stack=stack).layers[0]
     shapes: list[torch.Size] = []
     block = model.get_submodule(layer.block)
     device, dtype = (getattr(next(model.parameters()), what) for what in ("device", "dtype"))
