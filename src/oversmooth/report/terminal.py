@@ -93,11 +93,11 @@ def spectra(diagnosis: DiagnosisData) -> Table:
     folded = any("folded" in layer.spectrum.heads for layer in diagnosis.layers if layer.spectrum)
     joined = any(layer.spectrum.joined["raw"].real for layer in diagnosis.layers if layer.spectrum)
     # Two different matrices: the H of all heads together, or the eigenvalues of every head's own, pooled.
-    whose = "all heads" if joined else "per head"
+    whose = "all heads" if joined else "each head's"
     columns = ["layer", *(f"{name}\n{whose}" for name in ("Re λ < 0", "mean Re λ", "ρ smooth"))]
-    columns += ["ρ smooth\nwith norm"] if folded else []
+    columns += ["ρ smooth\nnorm folded"] if folded else []
     decided = any(layer.spectrum.verdicts for layer in diagnosis.layers if layer.spectrum)
-    table = plain_table(*columns, "Re λ < 0\nby head", *(["smooth / not /\nundetermined"] if decided else []))
+    table = plain_table(*columns, "Re λ < 0\nby head", *(["by weights\nalone"] if decided else []))
     for place, layer in _some(list(enumerate(layer for layer in diagnosis.layers if layer.spectrum)), table):
         s = layer.spectrum
         assert s is not None
@@ -111,7 +111,8 @@ def spectra(diagnosis: DiagnosisData) -> Table:
         low, high = (share(pick(known, default=None)) for pick in (min, max))
         row.append(f"{low} to {high}" if by_head else UNKNOWN)
         if decided:
-            row.append(" / ".join(str(s.verdicts.count(word)) for word in ("smooth", "rough", "open")))
+            counts = [(s.verdicts.count(word), word) for word in ("smooth", "rough", "open")]
+            row.append(", ".join(f"{count} {word}" for count, word in counts if count) or UNKNOWN)
         table.add_row(*row)
     return table
 
