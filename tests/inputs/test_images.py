@@ -129,9 +129,7 @@ def test_paths_that_will_not_do_are_named(tmp_path):
     assert "give an image, a folder of images" in refused(gone, f"there is no data at {gone}")
     refused(text, f"{text} contains text, which a vision model does not take; give an image")
     refused(other, f"{other} ends in '.xyz', an unknown format")
-    message = refused(
-        tmp_path, f"the folder {tmp_path} contains nothing for a vision model, only text; add .parquet, "
-    )
+    message = refused(tmp_path, f"the folder {tmp_path} contains nothing for a vision model, only text; add .parquet, ")
     assert ".webp" in message
 
 

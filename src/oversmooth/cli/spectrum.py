@@ -151,9 +151,7 @@ def _show(diagnoses: list[Diagnosis]) -> None:
         )
         out.print(terminal.spectra(diagnosis))
         if any(layer.spectrum and layer.spectrum.verdicts for layer in diagnosis.layers):
-            out.print(
-                "Heads are counted by what weights alone determine; for the others it depends on attention.", style="dim"
-            )
+            out.print("Heads are counted by what weights alone determine; the others depend on attention.", style="dim")
         out.print("Re λ over all layers", style="bold")
         out.print(terminal.histogram(diagnosis))
         for remark in diagnosis.remarks:
