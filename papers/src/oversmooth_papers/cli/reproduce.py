@@ -221,7 +221,7 @@ def fig3(
         task = bars.add_task("", total=len(todo))
         for case in todo:
             bars.update(task, description=case.name)
-            diagnoses.append(recipe.run(case, lambda loaded: loaded.inputs(data, count=count, batch=batch), seed))
+            diagnoses.append(recipe.run(case, lambda loaded: loaded.inputs(data, count=count, batch=batch or 16), seed))
             bars.advance(task)
     out.print(terminal.overview(diagnoses))
     for diagnosis in diagnoses:
@@ -249,7 +249,7 @@ def steering(
     loaded = load(model, device=device)
     diagnoses = []
     with status("reading the inputs"):
-        whole, few = (loaded.inputs(data, count=n, batch=batch).kept() for n in (count, min(spectra, count)))
+        whole, few = (loaded.inputs(data, count=n, batch=batch or 16).kept() for n in (count, min(spectra, count)))
     with progress_bar("inputs") as bars:
         for name, method, layers in recipe.SWEEP:
             diagnoses.append(recipe.sweep(loaded, whole, few, name, method, layers, advance(bars, name)))
