@@ -12,7 +12,6 @@ from oversmooth.report.charts.pieces import answering, inline, log_axis, marks, 
 from oversmooth.report.film_words import SHARES, Run, axis_of
 from oversmooth.report.style import PAGE, Look, model_colour
 
-_STEPS = 16
 _DOT: Spec = {"size": 26, "opacity": 1, "tooltip": {"content": "data"}}
 _LOGARITHMIC = ("gradient_norm",)
 _NOTHING = [0.1, 1.0]
@@ -52,14 +51,13 @@ def heat(name: str, runs: Sequence[Run], index: int, look: Look) -> Spec:
         "type": "symbol",
         "symbolType": "square",
     }
-    scale = {"type": "quantize", "domain": [low, high], "range": _colours(name, look)}
     plain = {"nice": False, "zero": False}
     at = {
         "x": _steps("from"),
         "x2": {"field": "to"},
         "y": quantitative("low", "depth", plain, tickMinStep=1, format="d", grid=False, tickCount=6),
         "y2": {"field": "high"},
-        "color": {"field": "shown", "type": "quantitative", "scale": scale, "legend": look.legend() and legend},
+        "color": {"field": "shown", "type": "quantitative", "scale": look.ramp(low, high), "legend": look.legend() and legend},
     }
     drawn = {"name": "cells"} if look.in_page else inline(cells(runs[index], name))
     layers = [marks("rect", at, drawn, **answering(look)), *([_now()] if look.in_page else [])]
@@ -153,18 +151,6 @@ def _domain(name: str, runs: Sequence[Run]) -> tuple[float, float]:
         middle = (low + high) / 2
         low, high = middle - least / 2, middle + least / 2
     return low, high
-
-
-def _colours(name: str, look: Look) -> list[str]:
-    """From the ground to blue, which is what smoothing is everywhere: the more tokens are alike."""
-    shares = [round(6 + 94 * i / (_STEPS - 1)) for i in range(_STEPS)]
-    if name in METRICS and METRICS[name].falls:
-        shares.reverse()
-    if look.in_page:
-        return [f"color-mix(in srgb, var(--smooth) {share}%, var(--raised))" for share in shares]
-    dark, light = (0, 66, 110), (240, 245, 250)
-    mixed = [[round(light[c] + (dark[c] - light[c]) * share / 100) for c in range(3)] for share in shares]
-    return [f"rgb({r},{g},{b})" for r, g, b in mixed]
 
 
 def _axis(name: str, values: list[float]) -> Spec:

@@ -39,7 +39,7 @@ function fillLayers() {
     const share = layer ? layer.share : "–";
     return make("button", {
       type: "button", role: "radio", disabled: layer ? false : "", "data-layer": i + 1, title: `${i + 1} · ${name(i + 1)}: ${share} of λ with Re λ < 0`,
-      "aria-label": `layer ${i + 1}, ${name(i + 1)}, ${share} negative`, "--cell": layer ? layer.cell : "transparent",
+      "aria-label": `layer ${i + 1}, ${name(i + 1)}, ${share} negative`, "--cell": layer ? layer.cell : "transparent", "--on-cell": layer ? layer.on : "inherit",
     }, String(i + 1));
   }));
   chooseLayer(chosen.layer);

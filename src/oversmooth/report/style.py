@@ -54,8 +54,14 @@ PALETTE: dict[str, Colour] = {
     "negative": Colour("#7b4ea3", "#b48adb"),
     "positive": _GREEN,
     "rate": _ORANGE,
+    "map-none": Colour("#eef2f6", "#eef2f6"),
+    "map-more": Colour("#00426e", "#00426e"),
+    "map-below": Colour("#a84600", "#a84600"),
+    "map-negative": Colour("#5b3285", "#5b3285"),
 }
-"""By what they mean; the page's style sheet knows them as ``--name``."""
+"""By what they mean; the page's style sheet knows them as ``--name``. Those of maps are the same on a dark ground: dark
+means more in both themes.
+"""
 COLOURS_OF_MODELS = len(_MODELS)
 """As many colours can be told apart by readers with any kind of colour vision."""
 MODES = {"plain": "model-2", "smooth": "model-0", "sharpen": "model-1"}
@@ -98,14 +104,12 @@ class Look:
     def colours(self, names: list[str]) -> list[str]:
         return [self.colour(name) for name in names]
 
-    def ramp(self, low: str, middle: str, high: str) -> dict[str, Any]:
-        """A scale of shares between two colours; in the page in steps, as a browser cannot interpolate variables."""
-        if not self.in_page:
-            return {"domain": [0, 0.5, 1], "range": self.colours([low, middle, high]), "interpolate": "rgb"}
-        half = _RAMP_STEPS // 2
-        steps = [(low if i < half else high, round(100 * abs(i - half) / half)) for i in range(_RAMP_STEPS)]
-        mixed = [f"color-mix(in srgb, var(--{name}) {part}%, var(--{middle}))" for name, part in steps]
-        return {"type": "quantize", "domain": [0, 1], "range": mixed}
+    def ramp(self, low: float = 0.0, high: float = 1.0) -> dict[str, Any]:
+        """The scale of a map, in steps: the darker, the more."""
+        none, more = (_parts_of(PALETTE[name].light) for name in ("map-none", "map-more"))
+        shares = [i / (_RAMP_STEPS - 1) for i in range(_RAMP_STEPS)]
+        mixed = [[round(a + (b - a) * share) for a, b in zip(none, more, strict=True)] for share in shares]
+        return {"type": "quantize", "domain": [low, high], "range": [f"rgb({r},{g},{b})" for r, g, b in mixed]}
 
     def legend(self, **settings: Any) -> dict[str, Any] | None:
         """Above the chart on paper; the page writes its own."""
@@ -171,6 +175,10 @@ class Look:
                 "titleFontWeight": "normal",
             },
         }
+
+
+def _parts_of(colour: str) -> list[int]:
+    return [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
 
 
 PAPER, PAGE = Look(in_page=False), Look(in_page=True)
