@@ -9,7 +9,7 @@ from support import axe, browser
 from support.nightly import nightly, some
 from support.report_example import example, one_input
 
-from oversmooth.report import film, page, simulation
+from oversmooth.report import page, simulation, training
 from oversmooth.theory.toy import PRESETS, with_options
 
 pytestmark = browser.MARKS
@@ -36,7 +36,7 @@ class Pages:
             simulation.save([case.run() for case in small], path, "six tokens")
         elif not path.exists() and name == "film.html":
             rows = [{"step": step, "cos": [0.2, step / 100], "asymmetry": [0.5]} for step in (1, 50, 90)]
-            film.save([film.Run("plain", rows), film.Run("steered", rows[:2])], path)
+            training.save([training.Run("plain", rows), training.Run("steered", rows[:2])], path)
         elif not path.exists():
             page.save(self.found[: {"three.html": 3, "eight.html": 8}[name]], path)
         return path

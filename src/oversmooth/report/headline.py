@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from oversmooth.report.charts.base import Shown
-from oversmooth.report.style import fixed, number
+from oversmooth.report.style import fixed
 from oversmooth.results.data import DiagnosisData
 from oversmooth.results.facts import Number
 
@@ -29,17 +29,21 @@ def finding(models: list[Shown]) -> str:
         return f"{known[0][1].label} ends with a mean cosine of {fixed(known[0][0])}"
     (low, least), (high, most) = (pick(known, key=lambda one: one[0]) for pick in (min, max))
     if high - low < _ABOUT_EQUAL:
-        return f"Tokens end about equally similar in all {len(known)} models, with a mean cosine of {fixed(high)}"
-    return (
-        f"Tokens end most similar in {most.label} (mean cosine {fixed(high)}) and least similar in {least.label} "
-        f"({fixed(low)})"
-    )
+        return f"Mean cosine ends about equal in all {len(known)} models, at {fixed(high)}"
+    return f"Mean cosine ends highest in {most.label}, at {fixed(high)}, and lowest in {least.label}, at {fixed(low)}"
 
 
-def course(values: Sequence[Number], over: str, at: str, places: Sequence[int] | None = None) -> str:
+def course(
+    values: Sequence[Number],
+    over: str,
+    at: str,
+    places: Sequence[int] | None = None,
+    shown: Callable[[Number], str] = fixed,
+) -> str:
     """A metric from its first value to its last, and where it lies beyond both in between.
 
-    over: the whole way, in words. at: what a place is called. places: of the values; counted from 0 if not given.
+    over: the whole way, in words. at: what a place is called. places: of the values; counted from 0 if not given. shown: how a value is
+    written.
 
     >>> course([0.18, 0.04, 0.16], "2 blocks", "depth")
     'falls from 0.18 to 0.16 over 2 blocks, with a minimum of 0.04 at depth 1'
@@ -53,19 +57,14 @@ def course(values: Sequence[Number], over: str, at: str, places: Sequence[int] |
     place, value = max(known, key=lambda one: max(one[1] - high, low - one[1]))
     beyond = max(value - high, low - value)
     noticed = max(_TURNS * max(abs(one) for _, one in known), 0.25 * (high - low))
-    turn = f", with a {'maximum' if value > high else 'minimum'} of {short(value)} at {at} {place:,}"
+    turn = f", with a {'maximum' if value > high else 'minimum'} of {shown(value)} at {at} {place:,}"
     if len(known) == 1:
-        return f"is {short(end)}"
-    if short(begin) == short(end):
-        words = f"stays at {short(end)}"
+        return f"is {shown(end)}"
+    if shown(begin) == shown(end):
+        words = f"stays at {shown(end)}"
     else:
-        words = f"{'rises' if end > begin else 'falls'} from {short(begin)} to {short(end)}"
+        words = f"{'rises' if end > begin else 'falls'} from {shown(begin)} to {shown(end)}"
     return f"{words} over {over}{turn if beyond > noticed else ''}"
-
-
-def short(value: Number) -> str:
-    """With two decimals below 1, else in three digits."""
-    return number(value, 3) if value is None or abs(value) >= 1 else fixed(value)
 
 
 def counted(count: int, noun: str) -> str:

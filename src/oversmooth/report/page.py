@@ -26,7 +26,6 @@ from oversmooth.safety.foreign import shortened
 
 MOST_MODELS = 24
 """Of one page, which shows `COLOURS_OF_MODELS` of them at a time."""
-_MOST_NAMED = 6
 _AFTER_TOKENS = ("eigenvalues", "plane", "dominance", "extrapolation")
 """Charts that come after the tokens of one input."""
 _LIBRARIES = ("oversmooth", "torch", "transformers", "timm")
@@ -70,7 +69,6 @@ def _values(
     """What the template writes out."""
     labels = [model.label for model in models]
     sections = _sections(drawn, len(models) > 1, any(diagnosis.one_input for diagnosis in diagnoses))
-    more = f" and {len(labels) - _MOST_NAMED} more" if len(labels) > _MOST_NAMED else ""
     return {
         "models": [
             {
@@ -85,7 +83,6 @@ def _values(
             }
             for model, diagnosis in zip(models, diagnoses, strict=True)
         ],
-        "names": ", ".join(labels[:_MOST_NAMED]) + more,
         "finding": headline.finding(models),
         "differences": headline.differences(models),
         "many": len(models) > COLOURS_OF_MODELS,

@@ -54,6 +54,7 @@ PALETTE: dict[str, Colour] = {
     "negative": Colour("#7b4ea3", "#b48adb"),
     "positive": _GREEN,
     "rate": _ORANGE,
+    "alarm": Colour("#b3261e", "#ff8a80"),
     "map-none": Colour("#eef2f6", "#eef2f6"),
     "map-more": Colour("#00426e", "#00426e"),
     "map-below": Colour("#a84600", "#a84600"),

@@ -8,7 +8,7 @@ from support import browser
 from support.nightly import some
 from support.report_example import held
 
-from oversmooth.report import film, film_charts, film_words
+from oversmooth.report import training, training_charts, training_words
 from oversmooth.safety.errors import InputError
 
 
@@ -23,23 +23,23 @@ def run(name, rate, depth=4):
         }
         for step in (1, 50, 100)
     ]
-    return film.Run(name, rows)
+    return training.Run(name, rows)
 
 
 def test_cells_reach_half_the_way_to_their_neighbours():
-    cells = film_charts.cells(run("a", 1.0), "hfc_lfc")
+    cells = training_charts.cells(run("a", 1.0), "hfc_lfc")
     assert len(cells) == 15
     assert {(cell["from"], cell["to"]) for cell in cells} == {(1, 25.5), (25.5, 75), (75, 100)}
     (one,) = [cell for cell in cells if cell["from"] == 25.5 and cell["low"] == 1.5]
     assert one["shown"] == pytest.approx(math.log10(2 * math.exp(-1.0)))
-    assert len(film_charts.cells(run("a", 1.0), "cos")) == 14  # one has no meaning
-    assert min(cell["low"] for cell in film_charts.cells(run("a", 1.0), "asymmetry")) == 0.5
-    alone = film.Run("a", [{"step": 7, "cos": [0.1]}])
-    assert [(cell["from"], cell["to"]) for cell in film_charts.cells(alone, "cos")] == [(6.5, 7.5)]
+    assert len(training_charts.cells(run("a", 1.0), "cos")) == 14  # one has no meaning
+    assert min(cell["low"] for cell in training_charts.cells(run("a", 1.0), "asymmetry")) == 0.5
+    alone = training.Run("a", [{"step": 7, "cos": [0.1]}])
+    assert [(cell["from"], cell["to"]) for cell in training_charts.cells(alone, "cos")] == [(6.5, 7.5)]
 
 
 def test_the_page_holds_everything_and_shows_names_as_text():
-    text = film.render([run("<b>plain</b>", 1.0), run("other", 0.1)])
+    text = training.render([run("<b>plain</b>", 1.0), run("other", 0.1)])
     assert "<b>plain</b>" not in text
     assert "&lt;b&gt;plain" in text
     assert not re.search(r'(src|href)="https?:', text)
@@ -51,15 +51,15 @@ def test_the_page_holds_everything_and_shows_names_as_text():
 
 def test_many_looks_are_thinned_and_the_last_stays():
     rows = [{"step": step, "cos": [0.1, 0.2]} for step in range(1, 2001)]
-    text = film.render([film.Run("long", rows)])
+    text = training.render([training.Run("long", rows)])
     payload = held(text, "diagnoses")
-    assert len(payload["runs"][0]["rows"]) <= film.MOST_LOOKS + 1
+    assert len(payload["runs"][0]["rows"]) <= training.MOST_LOOKS + 1
     assert payload["runs"][0]["rows"][-1]["step"] == 2000
     assert "long: this page keeps 401 of 2,000 looks" in text
 
 
 def course(*values, metric="cos", every=100, name="plain"):
-    return film.Run(name, [{"step": every * place, metric: [0.5, value]} for place, value in enumerate(values)])
+    return training.Run(name, [{"step": every * place, metric: [0.5, value]} for place, value in enumerate(values)])
 
 
 @pytest.mark.parametrize(
@@ -92,38 +92,38 @@ def course(*values, metric="cos", every=100, name="plain"):
     ],
 )
 def test_the_headline_is_the_finding(runs, said):
-    assert film_words.finding(runs) == said
-    assert said in film.render(runs)
+    assert training_words.finding(runs) == said
+    assert said in training.render(runs)
 
 
 def test_a_title_says_what_it_is_and_of_which_run():
     title = re.compile("<title>(.*?)</title>")
-    assert title.search(film.render([course(0.1, name="run")]))[1] == "Smoothing over training · oversmooth"
-    assert title.search(film.render([course(0.1)]))[1] == "Smoothing over training: plain · oversmooth"
-    one = film.Run("run", course(0.1, 0.2).rows, {"model": "ViT", "blocks": ["a"]})
-    assert "ViT of 1 block · 2 looks, steps 0 to 100" in film.render([one])
+    assert title.search(training.render([course(0.1, name="run")]))[1] == "Smoothing over training · oversmooth"
+    assert title.search(training.render([course(0.1)]))[1] == "Smoothing over training: plain · oversmooth"
+    one = training.Run("run", course(0.1, 0.2).rows, {"model": "ViT", "blocks": ["a"]})
+    assert "ViT of 1 block · 2 looks, steps 0 to 100" in training.render([one])
 
 
 @pytest.mark.parametrize("ending", some(["svg", "png", "pdf"], 3))
 def test_still_figures(ending, tmp_path):
-    film.figures([run("a", 1.0), run("b", 0.5)], tmp_path / f"still.{ending}", "hfc_lfc")
+    training.figures([run("a", 1.0), run("b", 0.5)], tmp_path / f"still.{ending}", "hfc_lfc")
     begins = {"pdf": b"%PDF", "png": b"\x89PNG", "svg": b"<svg"}[ending]
     assert (tmp_path / f"still.{ending}").read_bytes().startswith(begins)
 
 
 def test_bad_input_gets_one_sentence(tmp_path):
     with pytest.raises(InputError, match="nothing was seen yet"):
-        film.render([film.Run("a", [])])
+        training.render([training.Run("a", [])])
     with pytest.raises(InputError, match="a film shows 1 to 6 runs and 0 were given"):
-        film.render([])
+        training.render([])
     with pytest.raises(InputError, match="'rank' was not seen; choose one of hfc_lfc"):
-        film.figures([run("a", 1.0)], tmp_path / "a.png", "rank")
+        training.figures([run("a", 1.0)], tmp_path / "a.png", "rank")
 
 
 @browser.needed
 @pytest.mark.parametrize(("width", "dark"), some([(390, False), (1280, True), (1280, False)], 3))
 def test_it_plays_in_a_browser(width, dark, tmp_path):
-    film.save([run("plain", 1.0), run("steered", 0.1)], tmp_path / "film.html")
+    training.save([run("plain", 1.0), run("steered", 0.1)], tmp_path / "film.html")
     with browser.browser(tmp_path) as page:
         page.open(tmp_path / "film.html", width, 900, dark)
         page.wait("document.body.dataset.ready === 'yes'")
@@ -151,11 +151,11 @@ def test_it_plays_in_a_browser(width, dark, tmp_path):
 
 
 def test_a_metric_that_was_never_a_number_leaves_an_empty_map(tmp_path):
-    nothing = film.Run("a", [{"step": step, "hfc_lfc": [None, None], "cos": [None, 0.5]} for step in (1, 2)])
-    film.save([nothing], str(tmp_path / "film.html"))
+    nothing = training.Run("a", [{"step": step, "hfc_lfc": [None, None], "cos": [None, 0.5]} for step in (1, 2)])
+    training.save([nothing], str(tmp_path / "film.html"))
     assert (tmp_path / "film.html").stat().st_size > 1000
-    assert film_charts.cells(nothing, "hfc_lfc") == []
-    film.figures([nothing], str(tmp_path / "map.svg"), "hfc_lfc")
+    assert training_charts.cells(nothing, "hfc_lfc") == []
+    training.figures([nothing], str(tmp_path / "map.svg"), "hfc_lfc")
     assert "<svg" in (tmp_path / "map.svg").read_text()
     with pytest.raises(InputError, match="a run is 3; give a History"):
-        film.figures([3], tmp_path / "map.svg")
+        training.figures([3], tmp_path / "map.svg")
