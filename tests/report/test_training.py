@@ -1,4 +1,4 @@
-"""The film page: what it holds, what it refuses, and that it plays in a browser without asking the network."""
+"""The training report: what it contains and refuses, and that it plays in a browser without asking the network."""
 
 import math
 import re
@@ -6,8 +6,9 @@ import re
 import pytest
 from support import browser
 from support.nightly import some
-from support.report_example import held
+from support.report_example import held, rows_of
 
+from oversmooth.monitor import Alarm, History
 from oversmooth.report import training, training_charts, training_words
 from oversmooth.safety.errors import InputError
 
@@ -49,13 +50,13 @@ def test_the_page_holds_everything_and_shows_names_as_text():
     assert [one["name"] for one in payload["runs"]] == ["<b>plain</b>", "other"]
 
 
-def test_many_looks_are_thinned_and_the_last_stays():
+def test_many_snapshots_are_thinned_and_the_last_stays():
     rows = [{"step": step, "cos": [0.1, 0.2]} for step in range(1, 2001)]
     text = training.render([training.Run("long", rows)])
     payload = held(text, "diagnoses")
-    assert len(payload["runs"][0]["rows"]) <= training.MOST_LOOKS + 1
+    assert len(payload["runs"][0]["rows"]) <= training.MOST_SNAPSHOTS + 1
     assert payload["runs"][0]["rows"][-1]["step"] == 2000
-    assert "long: this page keeps 401 of 2,000 looks" in text
+    assert "long: this page contains 401 of 2,000 snapshots" in text
 
 
 def course(*values, metric="cos", every=100, name="plain"):
@@ -65,30 +66,33 @@ def course(*values, metric="cos", every=100, name="plain"):
 @pytest.mark.parametrize(
     ("runs", "said"),
     [
-        ([course(0.41, 0.7, 0.93)], "Tokens of the last block went from 41% to 93% alike over 200 steps"),
-        ([course(0.414, 0.406, every=1)], "Tokens of the last block stayed 41% alike over 1 step"),
-        ([course(0.41)], "Tokens of the last block began 41% alike, at step 0: one look so far"),
+        ([course(0.41, 0.7, 0.93)], "Mean cosine after the last block rises from 0.41 to 0.93 over 200 steps"),
+        ([course(0.414, 0.406, every=1)], "Mean cosine after the last block stays at 0.41 over 1 step"),
+        ([course(0.41)], "Mean cosine after the last block is 0.41"),
         (
             [course(0.4, 0.9, 0.41)],
-            "Tokens of the last block went from 40% to 41% alike over 200 steps, with 90% at step 100 in between",
+            "Mean cosine after the last block rises from 0.40 to 0.41 over 200 steps, with a maximum of 0.90 at step 100",
         ),
-        ([course(None, 0.4, 0.5)], "Tokens of the last block went from 40% to 50% alike over 100 steps"),
+        ([course(None, 0.4, 0.5)], "Mean cosine after the last block rises from 0.40 to 0.50 over 100 steps"),
         (
             [course(0.1, 0.9), course(0.3, 0.3, name="a, b")],
-            "Tokens of the last block went from 10% to 90% alike over 100 steps in plain; stayed 30% alike over 100 "
-            "steps in a, b",
+            "Mean cosine after the last block ends highest in plain, at 0.90, and lowest in a, b, at 0.30",
         ),
         (
-            [course(0.1, place / 10, name=f"r{place}") for place in range(1, 7)],
-            "Tokens of the last block ended from 10% alike in r1 to 60% alike in r6: 6 runs",
+            [course(0.1, 0.4, name=f"r{place}") for place in range(1, 7)],
+            "Mean cosine after the last block ends about equal in all 6 runs, at 0.40",
         ),
-        ([course(2.0, 0.5, metric="hfc_lfc")], "HFC/LFC after the last block went from 2 to 0.5 over 100 steps"),
+        (
+            [course(0.1, 0.4, name="a"), course(None, None, name="b")],
+            "Mean cosine after the last block of a rises from 0.10 to 0.40 over 100 steps",
+        ),
+        ([course(2.0, 0.5, metric="hfc_lfc")], "HFC/LFC after the last block falls from 2 to 0.5 over 100 steps"),
         (
             [course(9.0, 9.01, metric="effective_rank")],
-            "Effective rank after the last block stayed 9.01 over 100 steps",
+            "Effective rank after the last block rises from 9 to 9.01 over 100 steps",
         ),
-        ([course(0.5, 0.6, metric="asymmetry")], "How a training went: 2 looks, and nothing seen of its tokens"),
-        ([course(None, None)], "How a training went: 2 looks, and nothing seen of its tokens"),
+        ([course(0.5, 0.6, metric="asymmetry")], "2 snapshots of a training, without tokens"),
+        ([course(None, None)], "2 snapshots of a training, without tokens"),
     ],
 )
 def test_the_headline_is_the_finding(runs, said):
@@ -101,7 +105,39 @@ def test_a_title_says_what_it_is_and_of_which_run():
     assert title.search(training.render([course(0.1, name="run")]))[1] == "Smoothing over training · oversmooth"
     assert title.search(training.render([course(0.1)]))[1] == "Smoothing over training: plain · oversmooth"
     one = training.Run("run", course(0.1, 0.2).rows, {"model": "ViT", "blocks": ["a"]})
-    assert "ViT of 1 block · 2 looks, steps 0 to 100" in training.render([one])
+    assert "ViT of 1 block · 2 snapshots, steps 0 to 100" in training.render([one])
+
+
+def test_alarms_are_shown_with_their_thresholds_and_what_set_them_off():
+    history = History()
+    history.rows = course(0.2, 0.7, 0.5, metric="cos").rows
+    history.about = {"name": "a run", "alarms": [Alarm("cos", above=0.6, depth=-1).settings()]}
+    text = training.render([history])
+    assert "mean cos above 0.6 after the last block" in text
+    assert "step 100: mean cos is 0.7 after block 1, above 0.6" in text
+    panels = held(text, "drawn")["panels"]["cos"]
+    assert [row for row in rows_of(panels["depth"]) if row] == [{"depth": 1, "value": 0.6}]
+    assert {"depth": 1, "value": 0.6} in rows_of(panels["time"])
+    (crossed,) = [row for row in rows_of(panels["heat"]) if "text" in row]
+    assert (crossed["step"], crossed["depth"], crossed["value"]) == (100, 1, 0.7)
+    history.about["alarms"] = [Alarm("cos", falls_by=2.0).settings()]
+    text = training.render([history])
+    assert "did not go off" in text
+    limits = rows_of(held(text, "drawn")["panels"]["cos"]["depth"])
+    assert [row["value"] for row in limits if row] == [0.25, 0.1]
+
+
+@browser.needed
+def test_ends_of_lines_are_labelled_apart(chromium, tmp_path):
+    runs = [course(0.1, end, name=f"run {end}") for end in (0.5, 0.501, 0.502)]
+    training.save(runs, tmp_path / "training.html")
+    chromium.open(tmp_path / "training.html")
+    chromium.wait("document.body.dataset.ready === 'yes'")
+    labels = """[...document.querySelectorAll('#last-block text')].filter((one) => one.textContent === '0.50')
+        .map((one) => one.getBoundingClientRect().top)"""
+    tops = sorted(chromium.run(labels))
+    assert len(tops) == 3
+    assert min(b - a for a, b in zip(tops, tops[1:], strict=False)) > 10
 
 
 @pytest.mark.parametrize("ending", some(["svg", "png", "pdf"], 3))
@@ -112,20 +148,20 @@ def test_still_figures(ending, tmp_path):
 
 
 def test_bad_input_gets_one_sentence(tmp_path):
-    with pytest.raises(InputError, match="nothing was seen yet"):
+    with pytest.raises(InputError, match="no snapshots yet"):
         training.render([training.Run("a", [])])
-    with pytest.raises(InputError, match="a film shows 1 to 6 runs and 0 were given"):
+    with pytest.raises(InputError, match="a training report shows 1 to 6 runs and 0 were given"):
         training.render([])
-    with pytest.raises(InputError, match="'rank' was not seen; choose one of hfc_lfc"):
+    with pytest.raises(InputError, match="'rank' was not recorded; choose one of hfc_lfc"):
         training.figures([run("a", 1.0)], tmp_path / "a.png", "rank")
 
 
 @browser.needed
 @pytest.mark.parametrize(("width", "dark"), some([(390, False), (1280, True), (1280, False)], 3))
 def test_it_plays_in_a_browser(width, dark, tmp_path):
-    training.save([run("plain", 1.0), run("steered", 0.1)], tmp_path / "film.html")
+    training.save([run("plain", 1.0), run("steered", 0.1)], tmp_path / "training.html")
     with browser.browser(tmp_path) as page:
-        page.open(tmp_path / "film.html", width, 900, dark)
+        page.open(tmp_path / "training.html", width, 900, dark)
         page.wait("document.body.dataset.ready === 'yes'")
         assert page.run("document.body.dataset.step") == "100"
         page.run("document.getElementById('time').value = '0'")
@@ -142,18 +178,18 @@ def test_it_plays_in_a_browser(width, dark, tmp_path):
         assert page.run("location.hash") == "#step=50&kept=1"
         page.run("document.querySelector('#runs-legend button').click()")
         assert page.run("document.getElementById('heat-cos-0').closest('figure').hidden") is True
-        page.run("document.querySelector('#alike .enlarge').click()")
+        page.run("document.querySelector('#last-block .enlarge').click()")
         page.wait("document.querySelector('dialog[open] .chart svg path') !== null")
         page.run("document.getElementById('large-close').click()")
-        page.wait("document.querySelector('#alike .chart svg path') !== null")
+        page.wait("document.querySelector('#last-block .chart svg path') !== null")
         assert page.complaints() == []
         assert [url for url in page.requests() if not url.startswith(("file:", "data:", "blob:"))] == []
 
 
 def test_a_metric_that_was_never_a_number_leaves_an_empty_map(tmp_path):
     nothing = training.Run("a", [{"step": step, "hfc_lfc": [None, None], "cos": [None, 0.5]} for step in (1, 2)])
-    training.save([nothing], str(tmp_path / "film.html"))
-    assert (tmp_path / "film.html").stat().st_size > 1000
+    training.save([nothing], str(tmp_path / "training.html"))
+    assert (tmp_path / "training.html").stat().st_size > 1000
     assert training_charts.cells(nothing, "hfc_lfc") == []
     training.figures([nothing], str(tmp_path / "map.svg"), "hfc_lfc")
     assert "<svg" in (tmp_path / "map.svg").read_text()

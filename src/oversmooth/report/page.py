@@ -59,16 +59,20 @@ def render(diagnoses: Sequence[DiagnosisData], links: Links = ()) -> str:
         payload=embedded(data),
         drawn=drawn,
         left_out=left_out,
-        **_values(models, diagnoses, found, links),
+        **_values(models, diagnoses, found, links, any(entry["one_input"] for entry in data)),
     )
 
 
 def _values(
-    models: list[charts.Shown], diagnoses: Sequence[DiagnosisData], drawn: dict[str, dict[str, Any]], links: Links
+    models: list[charts.Shown],
+    diagnoses: Sequence[DiagnosisData],
+    drawn: dict[str, dict[str, Any]],
+    links: Links,
+    has_tokens: bool,
 ) -> dict[str, Any]:
     """What the template writes out."""
     labels = [model.label for model in models]
-    sections = _sections(drawn, len(models) > 1, any(diagnosis.one_input for diagnosis in diagnoses))
+    sections = _sections(drawn, len(models) > 1, has_tokens)
     return {
         "models": [
             {
@@ -89,6 +93,7 @@ def _values(
         "at_once": COLOURS_OF_MODELS,
         "metrics": [metric for metric in METRICS.values() if metric.label],
         "sections": sections,
+        "no_reference": "" if "references" in drawn else charts.CHARTS["references"].missing,
         "first_of_one": next((of["name"] for of in sections if of["one_model"]), ""),
         "any_massive": any(layer.without_massive for diagnosis in diagnoses for layer in diagnosis.layers),
         "beside": _beside(labels, diagnoses) if len(diagnoses) > 1 else [],

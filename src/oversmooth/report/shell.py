@@ -19,7 +19,7 @@ _EXPLAINED = {r"HFC/LFC": "hfc", r"mean cosine": "cos", r"\bH\b(?= = )": "h", r"
 
 
 def check(path: Path) -> None:
-    """Refuse what cannot become a page, before the work is done that it is to show."""
+    """Raise InputError if the path cannot become a page, before the work that it shows."""
     check_writable(path, (".html", ".htm"))
 
 

@@ -38,7 +38,7 @@ _LEADS = {
 
 
 def check(path: Path) -> None:
-    """Refuse what cannot be written, before the work is done that it is to show."""
+    """Raise InputError if the path cannot be written, before the work that it shows."""
     check_writable(path, ENDINGS)
 
 
