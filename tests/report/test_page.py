@@ -56,7 +56,7 @@ def test_models_of_its_kind_stand_beside_it(small):
     panels = held(text, "drawn")["charts"]["references"]["drawings"][0]["panels"]
     assert [panel["place"] for panel in panels] == ["hfc-lfc-ratio", "cosine", "smoothing-share"]
     values = {row["title"]: row["value"] for row in rows_of(panels[1]["spec"])}
-    assert values["tiny vit"] == small.layers[-1].tokens["cos"]
+    assert values["this model"] == small.layers[-1].tokens["cos"]
     assert values["DeiT-Tiny"] == 0.321
     assert "MiniLM-L6" not in values
     assert not any(panel["finding"] for panel in panels)  # too few for a percentile

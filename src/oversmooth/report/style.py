@@ -55,6 +55,7 @@ PALETTE: dict[str, Colour] = {
     "positive": _GREEN,
     "rate": _ORANGE,
     "alarm": Colour("#b3261e", "#ff8a80"),
+    "map-alarm": Colour("#b3261e", "#b3261e"),
     "map-none": Colour("#eef2f6", "#eef2f6"),
     "map-more": Colour("#00426e", "#00426e"),
     "map-below": Colour("#a84600", "#a84600"),
@@ -174,6 +175,8 @@ class Look:
                 "labelColor": self.colour("ink"),
                 "titleFontSize": 11,
                 "titleFontWeight": "normal",
+                # Below one another: side by side they were wider than the panels.
+                "layout": {"top": {"direction": "vertical", "anchor": "start"}},
             },
         }
 

@@ -62,7 +62,12 @@ def render(runs: Sequence[Run]) -> str:
         page_title=training_words.page_title(shown),
         finding=training_words.finding(shown),
         runs=[
-            {"name": run.name, "colour": key.colour, "summary": training_words.summary(run, named=len(shown) > 1)}
+            {
+                "name": run.name,
+                "colour": key.colour,
+                "summary": training_words.summary(run, named=len(shown) > 1),
+                "metrics": training_charts.metrics([run]),
+            }
             for run, key in zip(shown, keys, strict=True)
         ],
         first=first,

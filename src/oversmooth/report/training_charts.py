@@ -68,7 +68,7 @@ def heat(name: str, runs: Sequence[Run], index: int, look: Look) -> Spec:
     layers = [marks("rect", at, drawn, aria=False, **answering(look)), *([_now()] if look.in_page else [])]
     if crossed := [one for _, alarm in _alarms(name, [runs[index]]) for one in alarm["crossings"]]:
         at_crossing = {"x": _steps("step"), "y": {**at["y"], "field": "depth"}}
-        layers.append(marks("point", at_crossing, crossed, **_CROSS, color=look.colour("alarm"), stroke="white"))
+        layers.append(marks("point", at_crossing, crossed, **_CROSS, color=look.colour("map-alarm"), stroke="white"))
     return {**look.size(320, 180, 190), "layer": layers}
 
 

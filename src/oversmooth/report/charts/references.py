@@ -46,7 +46,7 @@ def figures_of(diagnosis: DiagnosisData) -> dict[str, Number]:
 
 
 def _strip(m: Shown, field: str, value: float, known: list[Reference], look: Look) -> Panel:
-    values = [(m.label, value, 0), *((r.name, float(getattr(r, field)), 2 if r.constrained else 1) for r in known)]
+    values = [("this model", value, 0), *((r.name, float(getattr(r, field)), 2 if r.constrained else 1) for r in known)]
     rows = [
         {"name": f"{place}", "value": one, "kind": _KINDS[kind], **tip(look, name, [(0, _said(field, one))])}
         for place, (name, one, kind) in enumerate(values)
@@ -59,7 +59,6 @@ def _strip(m: Shown, field: str, value: float, known: list[Reference], look: Loo
         x = quantitative("value", None, {"type": "log", "domain": [low, high], "nice": False}, **log_axis(low, high))
     elif field == "smoothing_share":
         x = quantitative("value", None, {"domain": [-0.04, 1.04], "nice": False}, format="~%", values=[0, 0.5, 1])
-    x["axis"]["grid"] = True
     names = [name for name, *_ in values]
     y: Spec = {
         "field": "name",
