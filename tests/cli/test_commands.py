@@ -12,6 +12,7 @@ from support.commands import run
 from support.nightly import nightly, some
 
 from oversmooth import Diagnosis
+from oversmooth.results.notes import Note
 
 
 def test_diagnose_prints_saves_and_draws(monkeypatch, capsys, tmp_path, vit):
@@ -272,7 +273,7 @@ def test_short_texts_are_left_out_of_means_and_said_to_be(monkeypatch, tmp_path,
     np.savez(tmp_path / "x.npz", input_ids=ids, attention_mask=mask)
     assert run(monkeypatch, "diagnose", gpt, "--data", tmp_path / "x.npz", "--json", tmp_path / "d.json") == 0
     found = Diagnosis.load(tmp_path / "d.json")
-    assert "1 of 2 inputs have fewer than two tokens" in " ".join(found.remarks)
+    assert Note("short_inputs", 1, 2) in found.notes
     assert all(change.log_hfc_lfc is not None for layer in found.layers[1:] for change in layer.changes)
 
 

@@ -41,7 +41,7 @@ def test_steer_diagnose_fold_and_load_with_plain_transformers(monkeypatch, capsy
     assert found.negative_share == 1
     assert found.steering["verified"]["ok"]
     assert found.steering["methods"][0]["method"] == "Spectral"
-    assert any(sentence.startswith("Steered as promised") for sentence in found.verdict)
+    assert any(sentence.startswith("Constraint satisfied") for sentence in found.verdict)
     assert run(monkeypatch, "fold", steered, "-o", folded) == 0
     live = oversmooth.load_steered(steered)
     assert type(live).__name__ == "ViTForImageClassification"

@@ -14,15 +14,16 @@ from oversmooth.trace.blocks import named_blocks
 from oversmooth.trace.depths import Depths, every_depth
 from oversmooth.trace.feed import Given, batches_for, called
 from oversmooth.trace.layout import axes_checked
-from oversmooth.trace.valid import HeardPadding, mask_of
+from oversmooth.trace.valid import HeardPadding, LeftOut, mask_of
 
 
 def layers_of_blocks(
-    model: nn.Module, inputs: Given | Iterable[Given], pattern: str, ranks: int
+    model: nn.Module, inputs: Given | Iterable[Given], pattern: str, ranks: int, left_out: LeftOut | None = None
 ) -> tuple[list[Layer], list[int], int]:
     """What enters the first block, then one entry per run of a block; the tokens of each input; features of a token.
 
     pattern: the names of its blocks, such as "layers.*". ranks: inputs whose ranks are computed, the first ones.
+    left_out: tokens that are measured nowhere.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
     blocks = [(name, modules[name]) for name in named_blocks(model, pattern)]
@@ -34,7 +35,11 @@ def layers_of_blocks(
             nonlocal width, mask
             width = x.shape[-1]
             mask = heard.of(x) if depth == 0 else mask
-            depths.add(depth, x, mask_of(x, mask))
+            valid = mask_of(x, mask)
+            if left_out is not None:
+                counted = ~left_out.mask(x)
+                valid = counted if valid is None else counted & (valid != 0)
+            depths.add(depth, x, valid)
 
         with torch.no_grad(), heard, axes_checked(model, blocks), every_depth(blocks, seen) as ran:
             called(model, batch, {})
@@ -46,7 +51,7 @@ def layers_of_blocks(
     if way is None:
         raise InputError("there are no inputs; give at least one")
     if max(depths.tokens) < 2:
-        raise InputError("no input has two tokens that count; give longer ones")
+        raise InputError("every input has fewer than two valid tokens; give longer ones")
     layers = []
     for depth, name in enumerate(["embedding", *way]):
         columns = depths.by_input(depth)

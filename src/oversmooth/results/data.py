@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from oversmooth.metrics import METRICS
 from oversmooth.results.facts import ModelFacts, Number, Provenance, Steered
+from oversmooth.results.notes import Note
 from oversmooth.results.parts import Accuracy, Extrapolation, Layer, OneInput, share_of_smoothing
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
@@ -28,10 +29,10 @@ from oversmooth.safety.typed import typed
 if TYPE_CHECKING:
     import pandas
 
-SCHEMA, VERSION = "oversmooth/diagnosis", 3
-_READ = (1, 2, 3)
-"""Version 1 had neither undecided cases nor how verdicts are known, version 2 no single input to look at: what they
-lack is None.
+SCHEMA, VERSION = "oversmooth/diagnosis", 4
+_READ = (1, 2, 3, 4)
+"""Version 1 had neither undecided cases nor how verdicts are known, version 2 no single input to show, version 3 no
+reasons and notes as values: what they lack is None or empty.
 """
 _MOST_BYTES = 2 * 2**30
 _MEMORY_PER_BYTE = 12  # of a file: what its numbers take once they are read
@@ -48,7 +49,9 @@ class DiagnosisData:
     verdict: list[str] = field(default_factory=list)
     """In plain words: what was measured, what was predicted, and where the two disagree."""
     remarks: list[str] = field(default_factory=list)
-    """What a reader should know about how this was measured."""
+    """What a reader should know about how this was measured, in words."""
+    notes: list[Note] = field(default_factory=list)
+    """The same as values, in the same order; empty before version 4."""
     steering: Annotated[dict[str, Any], Steered] | None = None
     """Of a steered model: the methods, how far a warm start moved its layers, whether the promised spectrum holds."""
     accuracy: Accuracy | None = None

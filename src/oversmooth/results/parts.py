@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from oversmooth.results.facts import Alone, Massive, Number, Numbers, Verdict
-
-SPECIAL_COUNTED = "special tokens counted"
-"""In the note of an extrapolation whose input has special tokens."""
+from oversmooth.results.notes import Note
+from oversmooth.theory.reasons import Reason
 
 
 @dataclass
@@ -85,7 +84,9 @@ class LayerDominance:
     certified_share: Number = None
     """Share of (input, head) cases whose verdict is proven, rounding included; the other decided ones are estimated."""
     undecided_because: list[str] = field(default_factory=list)
-    """Why, of the first few such cases."""
+    """Why, of the first few such cases, in words."""
+    undecided_reasons: list[Reason] = field(default_factory=list, repr=False)
+    """The same as values; empty before version 4."""
 
 
 def share_of_smoothing(verdicts: list[str]) -> Number:
@@ -174,6 +175,11 @@ class Extrapolation:
     real: Course | None
     """The blocks themselves, norm and MLP included, attention computed again each time."""
     note: str = ""
+    """The reason and the notes, in words."""
+    reason: Reason | None = None
+    """Why the verdict is undecided, a tie, or not what the radii say; None before version 4."""
+    notes: list[Note] = field(default_factory=list)
+    """What else limits this entry; empty before version 4."""
 
 
 @dataclass

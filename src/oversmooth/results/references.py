@@ -26,11 +26,11 @@ class Reference:
     """Whether it was trained under a spectral constraint: an extreme, not what models of its kind do."""
 
 
-# Made by `make gallery` (`oversmooth gallery -o gallery/`), whose figures are kept in results/gallery.json: of each model
-# hfc_lfc[1] / hfc_lfc[0], cos[1] and smoothing_share, to three digits. tests/diagnosis/test_references.py compares them.
+# Made by `make gallery` (`oversmooth gallery -o gallery/`), whose figures are kept in results/gallery.json: for each
+# model hfc_lfc[1] / hfc_lfc[0], cos[1] and smoothing_share, to three digits (tests/diagnosis/test_references.py).
 REFERENCES: list[Reference] = [
     Reference("DeiT-Tiny", "vision encoder", hfc_lfc_ratio=1.23, cosine=0.321, smoothing_share=0.592),
-    Reference("ViT, Fashion-MNIST", "vision encoder", hfc_lfc_ratio=0.907, cosine=0.164, smoothing_share=0.714),
+    Reference("small ViT (Fashion-MNIST)", "vision encoder", hfc_lfc_ratio=0.907, cosine=0.164, smoothing_share=0.714),
     Reference("ViT⁺ (smoothing)", "vision encoder", 0.100, 0.928, 1.0, constrained=True),
     Reference("ViT⁻ (sharpening)", "vision encoder", 1.75, 0.0478, 0.0, constrained=True),
     Reference("MiniLM-L6", "text encoder", hfc_lfc_ratio=0.623, cosine=0.289, smoothing_share=0.848),

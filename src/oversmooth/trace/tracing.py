@@ -25,7 +25,7 @@ from oversmooth.trace.feed import ONE_AT_A_TIME, Given, OnProgress, Runner
 from oversmooth.trace.plans import Plan, Site, Stage
 from oversmooth.trace.reducers.base import PassFacts, Reducer
 from oversmooth.trace.sums import beside, few_tokens, holds
-from oversmooth.trace.valid import ValidTokens
+from oversmooth.trace.valid import LeftOut, ValidTokens
 from oversmooth.trace.watch import Watch
 
 
@@ -98,6 +98,7 @@ class Trace:
         model: the model that is called inside.
         plan: of this model.
         reducers: what every site is handed to.
+        left_out: tokens that are valid and measured nowhere, beside the special ones of each batch.
 
     >>> import torch
     >>> from oversmooth.anatomy import locate
@@ -113,8 +114,10 @@ class Trace:
     torch.Size([3])
     """
 
-    def __init__(self, model: nn.Module, plan: Plan, reducers: Sequence[Reducer]) -> None:
-        self.plan, self.reducers = plan, reducers
+    def __init__(
+        self, model: nn.Module, plan: Plan, reducers: Sequence[Reducer], left_out: LeftOut | None = None
+    ) -> None:
+        self.plan, self.reducers, self.left_out = plan, reducers, left_out
         self.checks_factors = not model.training
         """Whether factors are compared between inputs; not where dropout scales at random what is added."""
         self.facts = PassFacts()
@@ -193,7 +196,7 @@ class Trace:
         if self._lengths:
             self.facts.lengths = torch.cat([part.cpu() for part in self._lengths])
         if not bool((self.facts.lengths > 1).any()):
-            raise InputError("no input has two tokens that count; give longer ones")
+            raise InputError("every input has fewer than two valid tokens; give longer ones")
         self.facts.input_dependent = {call for call, held in self._held.items() if not bool(torch.stack(held).all())}
         for reducer in self.reducers:
             reducer.finish(self.facts)
@@ -308,10 +311,13 @@ class Trace:
         if caught is None and named is not None:
             named = named.to(self._here.x.device) if named.shape == shape[:2] else None
             if named is None:
-                self.facts.unread.add("the mask does not fit the tokens and was not read: all of them count")
+                self.facts.unread.add("mask_unread")
         if special is not None and special.shape != shape[:2]:
-            self.facts.unread.add("special tokens count too: the stream has other tokens than the text")
+            self.facts.unread.add("special_unread")
             special = None
+        if self.left_out is not None:
+            left_out = self.left_out.mask(self._here.x)
+            special = left_out if special is None else special.to(left_out.device) | left_out
         pairs = None if caught is None else caught.pairs
         return ValidTokens.of(pairs, named, special, packed=not self.plan.windows)
 

@@ -211,6 +211,7 @@ def fig3(
     """Draw figure 3 of Dovonon et al.: a model forced to sharpen, forced to smooth and left alone."""
     from oversmooth.models.loaded import DATA_COUNT, DEFAULT_COUNT
     from oversmooth.report import terminal
+    from oversmooth.results.verdict import constraint
     from oversmooth_papers.figures import fig3 as recipe
 
     names = _named(models, trained, share, results, seed, none=True)
@@ -224,9 +225,8 @@ def fig3(
             bars.advance(task)
     out.print(terminal.overview(diagnoses))
     for diagnosis in diagnoses:
-        for sentence in diagnosis.verdict:
-            if sentence.startswith("Steered"):
-                tell(f"{diagnosis.name}: {sentence}")
+        if sentence := constraint(diagnosis):
+            tell(f"{diagnosis.name}: {sentence}")
     _draw(diagnoses, recipe.FIGURE, output)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ class PassFacts:
     """How many of them came packed with others."""
     lengths: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
     """``(inputs,)``: valid tokens of each."""
-    unread: set[str] = field(default_factory=set)
+    unread: set[Literal["mask_unread", "special_unread"]] = field(default_factory=set)
     """What was given about tokens and could not be used."""
     input_dependent: set[int] = field(default_factory=set)
     """Calls in which the factor on attention's output differs between inputs."""
