@@ -7,6 +7,7 @@ from typing import Any
 
 from oversmooth.report.charts.base import Shown
 from oversmooth.report.style import fixed
+from oversmooth.results import verdict
 from oversmooth.results.data import DiagnosisData
 from oversmooth.results.facts import Number
 
@@ -18,19 +19,26 @@ _TURNS = 0.05
 
 
 def finding(models: list[Shown]) -> str:
-    """The headline: where the mean cosine of tokens begins, turns and ends, in one sentence."""
+    """The headline: of one model the answer of its verdict, of several where the mean cosine ends highest and lowest."""
+    if len(models) == 1:
+        return verdict.headline(models[0].diagnosis) or models[0].label
     known = [(end, m) for m in models if (end := _cosine(m.diagnosis, -1)) is not None]
     if not known:
         return ", ".join(m.label for m in models)
-    if len(models) == 1:
-        d = models[0].diagnosis
-        return f"{models[0].label}: mean cosine {course(d.curve('cos'), counted(len(d.layers) - 1, 'block'), 'depth')}"
     if len(known) == 1:
-        return f"{known[0][1].label} ends with a mean cosine of {fixed(known[0][0])}"
+        return f"{known[0][1].label} ends with a mean cosine of {fixed(known[0][0])}."
     (low, least), (high, most) = (pick(known, key=lambda one: one[0]) for pick in (min, max))
     if high - low < _ABOUT_EQUAL:
-        return f"Mean cosine ends about equal in all {len(known)} models, at {fixed(high)}"
-    return f"Mean cosine ends highest in {most.label}, at {fixed(high)}, and lowest in {least.label}, at {fixed(low)}"
+        return f"Mean cosine ends about equal in all {len(known)} models, at {fixed(high)}."
+    return f"Mean cosine ends highest in {most.label}, at {fixed(high)}, and lowest in {least.label}, at {fixed(low)}."
+
+
+def cosine(diagnosis: DiagnosisData) -> str:
+    """How the mean cosine of tokens goes over depth, in one sentence; empty where it was not measured."""
+    values = diagnosis.curve("cos")
+    if all(value is None for value in values):
+        return ""
+    return f"Mean cosine {course(values, counted(len(values) - 1, 'block'), 'depth')}."
 
 
 def course(

@@ -18,6 +18,7 @@ from oversmooth.report.charts.changes import stages
 from oversmooth.report.fitting import embedded, fit
 from oversmooth.report.shell import check as check
 from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, UNKNOWN, arrow, fixed, number, percent, sentence
+from oversmooth.results import verdict
 from oversmooth.results.data import DiagnosisData
 from oversmooth.results.findings import agreement
 from oversmooth.results.parts import Eigenvalues, Layer
@@ -80,7 +81,10 @@ def _values(
                 "colour": PAGE.colour(model.colour),
                 "summary": _summary(diagnosis),
                 "provenance": _entries({**diagnosis.model, **diagnosis.provenance}),
-                "verdict": diagnosis.verdict,
+                "name": diagnosis.name,
+                "answer": (answer := verdict.headline(diagnosis)),
+                "cosine": headline.cosine(diagnosis),
+                "verdict": [words for words in diagnosis.verdict if words != answer],
                 "remarks": [sentence(remark) for remark in diagnosis.remarks],
                 "rows": [_row(depth, layer) for depth, layer in enumerate(diagnosis.layers)],
                 "parts": list(dict.fromkeys(part for layer in diagnosis.layers for part in stages(layer))),
@@ -93,7 +97,6 @@ def _values(
         "at_once": COLOURS_OF_MODELS,
         "metrics": [metric for metric in METRICS.values() if metric.label],
         "sections": sections,
-        "no_reference": "" if "references" in drawn else charts.CHARTS["references"].missing,
         "first_of_one": next((of["name"] for of in sections if of["one_model"]), ""),
         "any_massive": any(layer.without_massive for diagnosis in diagnoses for layer in diagnosis.layers),
         "beside": _beside(labels, diagnoses) if len(diagnoses) > 1 else [],
