@@ -58,7 +58,7 @@ def test_plots_without_data(two):
 
 def test_a_notebook_shows_the_finding_the_chart_and_a_table(two):
     shown = two[0]._repr_html_()
-    assert "&lt;one&gt;: mean cosine" in shown
+    assert "&lt;one&gt; smooths" in shown
     assert "<one>" not in shown
     assert "<svg" in shown
     assert shown.count("<tr>") == 2

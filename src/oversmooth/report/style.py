@@ -74,7 +74,6 @@ _PAPER_FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
 _PAGE_FONT = (
     'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Noto Sans", "Liberation Sans", Arial, sans-serif'
 )
-_RAMP_STEPS = 21
 
 
 def model_colour(place: int) -> str:
@@ -107,11 +106,9 @@ class Look:
         return [self.colour(name) for name in names]
 
     def ramp(self, low: float = 0.0, high: float = 1.0) -> dict[str, Any]:
-        """The scale of a map, in steps: the darker, the more."""
-        none, more = (_parts_of(PALETTE[name].light) for name in ("map-none", "map-more"))
-        shares = [i / (_RAMP_STEPS - 1) for i in range(_RAMP_STEPS)]
-        mixed = [[round(a + (b - a) * share) for a, b in zip(none, more, strict=True)] for share in shares]
-        return {"type": "quantize", "domain": [low, high], "range": [f"rgb({r},{g},{b})" for r, g, b in mixed]}
+        """The scale of a map: the darker, the more. Its colours are no variables, which a browser cannot interpolate."""
+        ends = [PALETTE[name].light for name in ("map-none", "map-more")]
+        return {"type": "linear", "domain": [low, high], "range": ends, "interpolate": "rgb"}
 
     def legend(self, **settings: Any) -> dict[str, Any] | None:
         """Above the chart on paper; the page writes its own."""
@@ -175,14 +172,8 @@ class Look:
                 "labelColor": self.colour("ink"),
                 "titleFontSize": 11,
                 "titleFontWeight": "normal",
-                # Below one another: side by side they were wider than the panels.
-                "layout": {"top": {"direction": "vertical", "anchor": "start"}},
             },
         }
-
-
-def _parts_of(colour: str) -> list[int]:
-    return [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
 
 
 PAPER, PAGE = Look(in_page=False), Look(in_page=True)

@@ -114,9 +114,9 @@ function show() {
 }
 
 function scaleOf(metric) {
-  const { domain, range } = panels[metric].heat[0].layer[0].encoding.color.scale;
+  const { domain } = panels[metric].heat[0].layer[0].encoding.color.scale;
   const [low, high] = domain.map((value) => said(metric, panels[metric].log ? 10 ** value : value));
-  find(`scale-${metric}`).replaceChildren(low, make("span", { class: "bar", "aria-hidden": "true" }, ...range.map((colour) => make("i", { "--cell": colour }))), high);
+  find(`scale-${metric}`).replaceChildren(low, make("i", { class: "ramp", "aria-hidden": "true" }), high);
 }
 
 function play() {

@@ -98,7 +98,8 @@ def _panel(
     y = quantitative("value", "HFC/LFC", log_scale, **log_axis(*log_scale["domain"]))
     kinds = [kind for kind in _KINDS if any(row["kind"] == _KINDS[kind] for row in rows)]
     names = [_KINDS[kind] for kind in kinds]
-    legend = look.legend(columns=2, symbolType="stroke", symbolStrokeWidth=2)
+    # Beside the names of models it would be wider than the panels.
+    legend = look.legend(columns=2, symbolType="stroke", symbolStrokeWidth=2, orient="top" if alone else "bottom")
     paint = nominal("kind", names, look.colours([_SIGNS[kind][1] for kind in kinds]), legend)
     colour = paint if alone else by_model(models, look)
     dash = nominal("kind", names, [DASHES[_SIGNS[kind][0]] for kind in kinds], legend)
