@@ -243,7 +243,7 @@ def test_accuracies_have_error_bars(several):
 
 def test_more_depth_begins_at_one_point_and_ends_where_the_real_blocks_do(several):
     """Real blocks, simulated attention and the predicted rate can be compared; all that was simulated is a choice."""
-    near, far = [p for p in charts.CHARTS["extrapolation"].draw(charts.shown(several[:1], PAGE), PAGE).panels][:2]
+    near, far = list(charts.CHARTS["extrapolation"].draw(charts.shown(several[:1], PAGE), PAGE).panels)[:2]
     entry = several[0].extrapolation[0]
     courses = {}
     for row in rows_of(near.spec):

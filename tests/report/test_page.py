@@ -40,7 +40,15 @@ def test_what_the_page_says(small):
         assert said in words
     hfc = small.layers[2].tokens["hfc_lfc"]
     assert f"<td>{hfc:.4g}</td>" in text
-    order = ["In plain words", "Which sublayer", "Tokens over depth", "One input", "Spectra of H", "More depth", "Numbers"]
+    order = [
+        "In plain words",
+        "Which sublayer",
+        "Tokens over depth",
+        "One input",
+        "Spectra of H",
+        "More depth",
+        "Numbers",
+    ]
     assert sorted(order, key=text.index) == order
 
 

@@ -189,7 +189,8 @@ def replayed(settings: list[dict[str, Any]], rows: list[Row]) -> list[dict[str, 
     """For a report: each alarm of a run with its metric, what it is in words, its limits by depth and its crossings."""
     found = []
     for one in settings:
-        alarm, memory, crossings = Alarm(**one), (None, False), []
+        alarm, crossings = Alarm(**one), []
+        memory: Memory = (None, False)
         for row in rows:
             crossing, memory = alarm.crossing(row, memory)
             if crossing is not None:

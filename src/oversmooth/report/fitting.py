@@ -1,4 +1,4 @@
-"""Data as a page contains it: deflated, and of many large models without what is least missed, which the page states."""
+"""Data as a page contains it: deflated, and without what is least missed if many large models do not fit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def embedded(value: Any) -> str:
 
 
 def fit(data: list[dict[str, Any]], taken: int) -> list[str]:
-    """Remove from these diagnoses what does not fit in a page beside charts of so many bytes; a sentence for each removal."""
+    """Remove what does not fit in a page beside charts of so many bytes; a sentence for each removal."""
     removed = _fewer_eigenvalues(data)
     tokens = [(entry, entry["one_input"]) for entry in data if entry["one_input"]]
     for entry, _ in tokens:

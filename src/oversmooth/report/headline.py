@@ -19,7 +19,7 @@ _TURNS = 0.05
 
 
 def finding(models: list[Shown]) -> str:
-    """The headline: of one model the answer of its verdict, of several where the mean cosine ends highest and lowest."""
+    """The headline: the answer of one model's verdict, or where the mean cosine of several ends highest and lowest."""
     if len(models) == 1:
         return verdict.headline(models[0].diagnosis) or models[0].label
     known = [(end, m) for m in models if (end := _cosine(m.diagnosis, -1)) is not None]
@@ -50,8 +50,8 @@ def course(
 ) -> str:
     """A metric from its first value to its last, and where it lies beyond both in between.
 
-    over: the whole way, in words. at: what a place is called. places: of the values; counted from 0 if not given. shown: how a value is
-    written.
+    over: the whole way, in words. at: what a place is called. places: of the values; counted from 0 if not given.
+    shown: how a value is written.
 
     >>> course([0.18, 0.04, 0.16], "2 blocks", "depth")
     'falls from 0.18 to 0.16 over 2 blocks, with a minimum of 0.04 at depth 1'

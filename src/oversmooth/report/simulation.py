@@ -30,8 +30,8 @@ _PANELS = (
     ("sigma_ratio", "σ₂ / σ₁", "rank collapse"),
 )
 _LEADS = {
-    "Prediction and outcome": "ρ smooth is the growth per layer of the mean token, ρ rough that of the differences from it. "
-    "The layer is predicted to smooth if ρ smooth is larger.",
+    "Prediction and outcome": "ρ smooth is the growth per layer of the mean token, ρ rough that of the differences "
+    "from it. The layer is predicted to smooth if ρ smooth is larger.",
     "Predicted by definition": "Whether the spectra predict that tokens become equal, parallel, or a rank-one array.",
     "After the last layer": "The three metrics, predicted and observed.",
 }
@@ -106,15 +106,15 @@ def remarks(outcomes: list[ToyOutcome]) -> list[str]:
     """What a reader should know beside the numbers."""
     sentences = []
     if any(outcome.case.norm == "post" and not outcome.case.neutreno for outcome in outcomes):
-        sentences.append(
-            "Post-LN with β = 0: the sign of a uniform γ has no effect, because the update is odd in X."
-        )
+        sentences.append("Post-LN with β = 0: the sign of a uniform γ has no effect, because the update is odd in X.")
     if any(outcome.case.norm == "pre" for outcome in outcomes):
         sentences.append(
-            "Pre-LN: X grows with depth and each layer contributes less, so HFC/LFC falls as a power of depth if it falls."
+            "Pre-LN: X grows with depth and each layer contributes less, so HFC/LFC falls at most as a power of depth."
         )
     if any(outcome.case.neutreno for outcome in outcomes):
-        sentences.append("NeuTRENO: V⁰ keeps tokens different. Without a norm, ρ smooth must exceed 1 as well as ρ rough to smooth.")
+        sentences.append(
+            "NeuTRENO: V⁰ keeps tokens different. Without a norm, ρ smooth must exceed 1 as well as ρ rough to smooth."
+        )
     return sentences
 
 
@@ -219,7 +219,17 @@ def _panel(outcomes: list[ToyOutcome], metric: str, label: str, notion: str, loo
     }
     predicted = {"x": at["x"], "y": at["y"], "detail": {"field": "case"}}
     layers: list[Spec] = [
-        marks("line", {**at, "strokeDash": nominal("case", names, dashes, legend), "strokeWidth": nominal("case", names, widths, None)}, rows, clip=True, opacity=1),
+        marks(
+            "line",
+            {
+                **at,
+                "strokeDash": nominal("case", names, dashes, legend),
+                "strokeWidth": nominal("case", names, widths, None),
+            },
+            rows,
+            clip=True,
+            opacity=1,
+        ),
         marks("line", predicted, lines, clip=True, strokeDash=[5, 4], strokeWidth=1.2, color=look.colour("ink")),
         marks("circle", at, rows if look.in_page else [], opacity=0, size=90, aria=False, **answering(look)),
     ]

@@ -106,7 +106,7 @@ class Look:
         return [self.colour(name) for name in names]
 
     def ramp(self, low: float = 0.0, high: float = 1.0) -> dict[str, Any]:
-        """The scale of a map: the darker, the more. Its colours are no variables, which a browser cannot interpolate."""
+        """The scale of a map: the darker, the more. No variables, which a browser cannot interpolate."""
         ends = [PALETTE[name].light for name in ("map-none", "map-more")]
         return {"type": "linear", "domain": [low, high], "range": ends, "interpolate": "rgb"}
 

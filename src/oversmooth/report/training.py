@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from oversmooth.report import training_charts, training_words, shell
+from oversmooth.report import shell, training_charts, training_words
 from oversmooth.report.charts.base import distinct
 from oversmooth.report.figures import Figure
-from oversmooth.report.training_words import Run as Run
-from oversmooth.report.training_words import title_of
 from oversmooth.report.fitting import embedded
 from oversmooth.report.shell import check as check
 from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, PAPER
+from oversmooth.report.training_words import Run as Run
+from oversmooth.report.training_words import title_of
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 
@@ -23,14 +23,26 @@ MOST_SNAPSHOTS = 400
 """Of one run in a page: more would be thinner than a line on any screen."""
 
 
-def save(runs: Sequence[Run], path: str | os.PathLike[str]) -> None:
+class Recorded(Protocol):
+    """What a run has: a `Run`, or a `History`."""
+
+    rows: list[dict[str, Any]]
+    about: dict[str, Any]
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def alarms(self) -> list[dict[str, Any]]: ...
+
+
+def save(runs: Sequence[Recorded], path: str | os.PathLike[str]) -> None:
     """The page as a file, there whole or not at all."""
     path = arguments.path(path)
     check(path)
     shell.write(render(runs), path)
 
 
-def render(runs: Sequence[Run]) -> str:
+def render(runs: Sequence[Recorded]) -> str:
     """The page of one run, or of several laid over each other."""
     shown = _checked(runs)
     names = training_charts.metrics(shown)
@@ -71,10 +83,7 @@ def render(runs: Sequence[Run]) -> str:
             for run, key in zip(shown, keys, strict=True)
         ],
         first=first,
-        metrics=[
-            {"name": name, "title": title_of(name), "axis": training_words.axis_of(name), "lead": training_words.lead_of(name)}
-            for name in names
-        ],
+        metrics=[{"name": name, "title": title_of(name), "lead": training_words.lead_of(name)} for name in names],
         table=[{"title": title_of(name), "cells": [training_words.ends(run, name) for run in shown]} for name in names],
         steps=steps,
         alarms=training_words.alarms(shown),
@@ -88,7 +97,7 @@ def render(runs: Sequence[Run]) -> str:
     )
 
 
-def figures(runs: Sequence[Run], path: str | os.PathLike[str], metric: str = "cos") -> None:
+def figures(runs: Sequence[Recorded], path: str | os.PathLike[str], metric: str = "cos") -> None:
     """Still heat maps of one metric, side by side, for paper: .pdf, .png or .svg."""
     shown = _checked(runs)
     known = training_charts.metrics(shown)
@@ -98,17 +107,14 @@ def figures(runs: Sequence[Run], path: str | os.PathLike[str], metric: str = "co
     Figure({"title": title_of(metric), "hconcat": maps}).save(path)
 
 
-def _checked(runs: Sequence[Run]) -> list[Run]:
+def _checked(runs: Sequence[Recorded]) -> list[Run]:
     if not 1 <= len(runs) <= MOST_RUNS:
         raise InputError(f"a training report shows 1 to {MOST_RUNS} runs and {len(runs)} were given; choose among them")
     for run in runs:
         if not hasattr(run, "name") or not hasattr(run, "rows"):
             raise InputError(f"a run is {arguments.shown(run)}; give a History, or training.Run(name, rows)")
     names = distinct([run.name for run in runs])
-    return [
-        Run(name, run.rows, getattr(run, "about", {}), getattr(run, "alarms", []))
-        for name, run in zip(names, runs, strict=True)
-    ]
+    return [Run(name, run.rows, run.about, run.alarms) for name, run in zip(names, runs, strict=True)]
 
 
 def _thinned(rows: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:

@@ -12,8 +12,8 @@ from typing import Any
 from oversmooth.metrics import METRICS
 from oversmooth.report.charts.base import Key, Spec
 from oversmooth.report.charts.pieces import answering, inline, log_axis, marks, nominal, quantitative, written_at_ends
-from oversmooth.report.training_words import SHARES, Run, axis_of
 from oversmooth.report.style import PAGE, Look, model_colour
+from oversmooth.report.training_words import SHARES, Run, axis_of
 
 _DOT: Spec = {"size": 26, "opacity": 1, "tooltip": {"content": "data"}}
 _CROSS: Spec = {"shape": "cross", "size": 90, "angle": 45, "filled": True, "opacity": 1, "aria": False}
@@ -62,7 +62,12 @@ def heat(name: str, runs: Sequence[Run], index: int, look: Look) -> Spec:
         "x2": {"field": "to"},
         "y": quantitative("low", "depth", plain, tickMinStep=1, format="d", grid=False, tickCount=6),
         "y2": {"field": "high"},
-        "color": {"field": "shown", "type": "quantitative", "scale": look.ramp(low, high), "legend": look.legend() and legend},
+        "color": {
+            "field": "shown",
+            "type": "quantitative",
+            "scale": look.ramp(low, high),
+            "legend": look.legend() and legend,
+        },
     }
     drawn = {"name": "cells"} if look.in_page else inline(cells(runs[index], name))
     layers = [marks("rect", at, drawn, aria=False, **answering(look)), *([_now()] if look.in_page else [])]
@@ -120,7 +125,9 @@ def over_depth(name: str, runs: Sequence[Run]) -> Spec:
 def over_time(name: str, runs: Sequence[Run], *, first: bool = False) -> Spec:
     """After the last block, over training. first: as the page's first chart, which is larger."""
     alarms = _alarms(name, runs)
-    deepest = max((len(row[name]) for run in runs for row in run.rows if name in row), default=1) - 1 + first_depth(name)
+    deepest = (
+        max((len(row[name]) for run in runs for row in run.rows if name in row), default=1) - 1 + first_depth(name)
+    )
     limits = [(colour, row) for colour, alarm in alarms for row in _limits(name, alarm) if row["depth"] == deepest]
     x, y = _steps("step"), _axis(name, [*_values(name, runs, last=True), *(row["value"] for _, row in limits)])
     at = {"x": x, "y": y, "color": _by_run(runs)}

@@ -49,7 +49,7 @@ _LEADS = {
     "asymmetry": "‖H − Hᵀ‖/‖H‖ of H = (W_V W_O)ᵀ: 0 if H is symmetric.",
     "smoothing_share": "Share of heads whose smoothing eigenvalue dominates.",
     "joined_rho_smooth": "Growth per layer of what tokens share, all heads jointly, for the probe's first input.",
-    "joined_rho_rough": "Growth per layer of the differences between tokens, all heads jointly, for the probe's first input.",
+    "joined_rho_rough": "Growth per layer of their differences, all heads jointly, for the probe's first input.",
     "strength": "Strength of the steering method.",
     "room": "The distance of the eigenvalues to the value at which sharpening becomes smoothing.",
     "gradient_norm": "Norm of the gradient of the loss with respect to the tokens.",
@@ -63,7 +63,7 @@ _UNNAMED = ("", "run", "runs", "this run", "out", "output")
 _ABOUT_EQUAL = 0.02
 
 
-@dataclass(frozen=True)
+@dataclass
 class Run:
     """A training as it is shown."""
 
@@ -134,11 +134,13 @@ def finding(runs: Sequence[Run]) -> str:
     if len(recorded) == 1:
         steps, values = zip(*recorded[0][1], strict=True)
         of = f" of {recorded[0][0]}" if len(runs) > 1 else ""
-        return f"{subject}{of} {course(values, counted(steps[-1] - steps[0], 'step'), 'step', steps, partial(value_of, metric))}"
+        over, shown = counted(steps[-1] - steps[0], "step"), partial(value_of, metric)
+        return f"{subject}{of} {course(values, over, 'step', steps, shown)}"
     (low, least), (high, most) = (pick((ends[-1][1], name) for name, ends in recorded) for pick in (min, max))
     if high - low < _ABOUT_EQUAL * max(abs(high), abs(low)):
         return f"{subject} ends about equal in all {len(recorded)} runs, at {value_of(metric, high)}"
-    return f"{subject} ends highest in {most}, at {value_of(metric, high)}, and lowest in {least}, at {value_of(metric, low)}"
+    highest, lowest = f"{most}, at {value_of(metric, high)}", f"{least}, at {value_of(metric, low)}"
+    return f"{subject} ends highest in {highest}, and lowest in {lowest}"
 
 
 def alarms(runs: Sequence[Run]) -> list[tuple[str, list[tuple[str, list[str]]]]]:

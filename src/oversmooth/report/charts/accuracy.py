@@ -22,8 +22,8 @@ from oversmooth.results.parts import Accuracy, standard_error
 
 @chart(
     title="Accuracy, clean and corrupted",
-    lead="Share of images classified correctly, by intensity of corruption. Intensity 0 is the clean image. Bars show one "
-    "standard error.",
+    lead="Share of images classified correctly, by intensity of corruption. Intensity 0 is the clean image. Bars show "
+    "one standard error.",
     missing="Accuracy was not tested.",
 )
 def accuracy(models: list[Shown], look: Look) -> Drawing:

@@ -43,8 +43,8 @@ _BOUNDED = ("effective_rank", "stable_rank")
 @chart(
     title="Tokens over depth",
     lead="Three definitions of smoothing, each weaker than the one before. Tokens become equal if HFC/LFC falls to 0, "
-    "parallel if the mean cosine rises to 1, and a rank-one array if the effective rank falls to 1. Depth 0 is the input of "
-    "the first block. Bands show one standard deviation over inputs.",
+    "parallel if the mean cosine rises to 1, and a rank-one array if the effective rank falls to 1. Depth 0 is the "
+    "input of the first block. Bands show one standard deviation over inputs.",
 )
 def curves(models: list[Shown], look: Look) -> Drawing:
     """The three definitions after every block, a line per model (Dovonon et al.'s figure 2). In the page with

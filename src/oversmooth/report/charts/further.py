@@ -45,8 +45,8 @@ _SPECTRA = {"smooth": "smoothing dominates", "rough": "smoothing does not domina
 
 @chart(
     title="More depth",
-    lead="HFC/LFC of one input when blocks are repeated after the last: the real blocks with norms and MLPs, attention alone, "
-    "and the rate that the spectra predict from the same start.",
+    lead="HFC/LFC of one input when blocks are repeated after the last: the real blocks with norms and MLPs, attention "
+    "alone, and the rate that the spectra predict from the same start.",
     missing="More depth was not simulated.",
     one_model=True,
 )

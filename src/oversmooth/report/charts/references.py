@@ -20,8 +20,8 @@ _KINDS = ("this model", "reference", "constrained reference")
 
 @chart(
     title="Beside other models of its kind",
-    lead="Reference values are single models of the gallery, measured on other inputs. Constrained ones were trained to "
-    "smooth or to sharpen.",
+    lead="Reference values are single models of the gallery, measured on other inputs. Constrained ones were trained "
+    "to smooth or to sharpen.",
     missing="There is no reference for this kind of model.",
     one_model=True,
     in_files=False,
@@ -74,9 +74,13 @@ def _strip(m: Shown, field: str, value: float, known: list[Reference], look: Loo
         "fill": nominal("kind", list(_KINDS), colours, None),
         "stroke": nominal("kind", list(_KINDS), [colours[0], colours[1], colours[1]], None),
     }
-    spec = {**look.size(200, 20 * len(rows)), "data": inline(rows), "layer": [
-        marks("circle", at, size=90, opacity=1, strokeWidth=1.5, **answering(look)),
-    ]}
+    spec = {
+        **look.size(200, 20 * len(rows)),
+        "data": inline(rows),
+        "layer": [
+            marks("circle", at, size=90, opacity=1, strokeWidth=1.5, **answering(look)),
+        ],
+    }
     title = caption(look, _FIELDS[field])
     described = f"{title}: {_said(field, value)}; " + ", ".join(f"{n} {_said(field, v)}" for n, v, _ in values[1:])
     return Panel(

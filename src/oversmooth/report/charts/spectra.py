@@ -94,8 +94,8 @@ def _bars(values: list[float], end: float) -> list[Spec]:
 
 @chart(
     title="Spectra of H",
-    lead="Eigenvalues λ of H = (W_V W_O)ᵀ. Each layer multiplies equal tokens by |1 + λ| along an eigenvector: they grow "
-    "outside the dashed circle and shrink inside it. The largest |1 + λ| is ρ_smooth.",
+    lead="Eigenvalues λ of H = (W_V W_O)ᵀ. Each layer multiplies equal tokens by |1 + λ| along an eigenvector: they "
+    "grow outside the dashed circle and shrink inside it. The largest |1 + λ| is ρ_smooth.",
     missing="The weights of this model were not found.",
     one_model=True,
     arranged={"columns": 3, "spacing": {"column": 64, "row": 64}, "bounds": "flush"},
