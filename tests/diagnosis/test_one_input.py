@@ -143,9 +143,9 @@ def test_streams_of_different_tokens_are_not_shown():
 
 def test_it_can_be_left_out():
     model, given = checks.FAMILIES["ViT"].make(torch.float32), checks.FAMILIES["ViT"].given()
-    assert diagnose(model, given, look=False, spectra=False).one_input is None
-    with pytest.raises(InputError, match="look is 'yes'"):
-        diagnose(model, given, look="yes")
+    assert diagnose(model, given, example=False, spectra=False).one_input is None
+    with pytest.raises(InputError, match="example is 'yes'"):
+        diagnose(model, given, example="yes")
 
 
 @pytest.mark.parametrize(

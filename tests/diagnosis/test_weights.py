@@ -141,7 +141,7 @@ def test_from_disk_as_from_memory(name, tmp_path):
 def test_weights_decide_nothing_that_a_run_leaves_open(name):
     family = FAMILIES[name]
     model = family.make()
-    seen = diagnose(model, family.inputs(), depth=0, joined=0, look=False)
+    seen = diagnose(model, family.inputs(), depth=0, joined=0, example=False)
     alone = diagnose_weights(name, locate(model))
     for one, other in zip(alone.layers[1:], seen.layers[1:], strict=True):
         assert (one.spectrum.rho_smooth is None) == (other.dominance.undecided_share == 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +63,7 @@ class Options:
     variant: str = "raw"
     rule: str = "complex"
     depth: int = 24
-    look: bool = True
+    example: bool = True
     exact: bool = False
     seed: int = 0
     left_out: LeftOut | None = None
@@ -76,7 +76,7 @@ class Options:
         for name in ("joined", "ranks"):
             given[name] = arguments.whole(given[name], name)
         given["depth"] = arguments.whole(given["depth"], "depth", most=MOST_BLOCKS)
-        for name in ("spectra", "look", "exact"):
+        for name in ("spectra", "example", "exact"):
             given[name] = arguments.flag(given[name], name)
         given["seed"] = arguments.seed(given["seed"])
         return cls(**given)
@@ -148,12 +148,13 @@ def diagnose(
     variant: str = "raw",
     rule: str = "complex",
     depth: int = 24,
-    look: bool = True,
+    example: bool = True,
     exact: bool = False,
     seed: int = 0,
     special: Sequence[int] | Tensor | None = None,
     about: dict[str, Any] | None = None,
     progress: OnProgress | None = None,
+    look: bool | None = None,
 ) -> Diagnosis:
     """Measure whether and where a model smooths its tokens, which sublayer does it, and what the spectra predict.
 
@@ -173,7 +174,7 @@ def diagnose(
         variant: "raw" leaves the norm before attention out of H, as the papers do; "folded" and "observed" include it.
         rule: "complex" uses eigenvalues as they are, "real" only their real parts (per head).
         depth: blocks to extrapolate over; 0 for none.
-        look: store token similarities and attention of the first input, with its text or a small picture of it.
+        example: store token similarities and attention of the first input, with its text or a small picture of it.
         exact: take no shortcut. Otherwise the effective rank of arrays of more than 1,024 tokens and features is
             sketched, |cos| of more than 4,096 tokens is sampled, and ρ_rough of all heads jointly has a budget.
         seed: of Arnoldi's random starts.
@@ -182,6 +183,7 @@ def diagnose(
             as well. Spectra and extrapolation include them, because attention does.
         about: further facts to store in `Diagnosis.model`.
         progress: called after each batch with (inputs done, inputs in all or None, the current step).
+        look: the earlier name of example.
 
     Returns:
         The measurements, predictions and verdict.
@@ -197,7 +199,7 @@ def diagnose(
         variant=variant,
         rule=rule,
         depth=depth,
-        look=look,
+        example=example if look is None else look,
         exact=exact,
         seed=seed,
         left_out=LeftOut.of(special),
@@ -252,7 +254,7 @@ def _plan(source: _Source, run: Runner, options: Options) -> _Planned:
     if first is None:
         raise InputError("there are no inputs; give at least one")
     # The beginning of a text shows where the stream is; all of it is needed where that input itself is reported.
-    one = run.first_input(first) if options.spectra or options.look else run.short_input(first)
+    one = run.first_input(first) if options.spectra or options.example else run.short_input(first)
     sample = study(source.model, run.anatomy, lambda: run(one), run.mask(one), attention=options.spectra)
     blocks, variant = sample.plan.blocks, options.variant
     if variant != "raw" and not any(b.norm_position == "pre" and b.norm_agrees for b in blocks):
@@ -266,7 +268,7 @@ def _plan(source: _Source, run: Runner, options: Options) -> _Planned:
         batches=itertools.chain([first], batches),
         variant=variant,
         extrapolation=_extrapolate(sample, source, options, special) if options.spectra and options.depth else [],
-        one_input=one_input(sample.blocks, first, one, run.mask(one), source.tokenizer) if options.look else None,
+        one_input=one_input(sample.blocks, first, one, run.mask(one), source.tokenizer) if options.example else None,
         input_kind=input_kind(source.inputs, first),
     )
 
@@ -393,10 +395,11 @@ def _extrapolate(sample: Sample, source: _Source, options: Options, special: boo
             entries += whole_stack(sample, modules, max(1, round(2 * options.depth / len(blocks))), options.seed)
         except InputError as error:
             source.notes.append(Note("stack_skipped", text=str(error)))
-    for entry in entries:
-        if entry.real is None:
-            source.notes.append(Note("real_blocks_failed", what=entry.what))
-        if special:
-            entry.notes.append(Note("special_counted"))
-        entry.note = "; ".join(str(one) for one in (entry.reason, *entry.notes) if one is not None)
-    return entries
+    source.notes += [Note("real_blocks_failed", what=entry.what) for entry in entries if entry.real is None]
+    return [_with_words(entry, [Note("special_counted")] if special else []) for entry in entries]
+
+
+def _with_words(entry: Extrapolation, more: list[Note]) -> Extrapolation:
+    notes = [*entry.notes, *more]
+    said = [str(one) for one in (entry.reason, *notes) if one is not None]
+    return replace(entry, notes=notes, note="; ".join(said))

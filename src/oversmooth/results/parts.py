@@ -58,7 +58,7 @@ class Spectrum:
     """
 
 
-@dataclass
+@dataclass(frozen=True)
 class LayerDominance:
     """Which eigenvalue dominates, in one layer."""
 
