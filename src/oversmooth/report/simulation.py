@@ -31,7 +31,7 @@ _PANELS = (
 )
 _LEADS = {
     "Prediction and outcome": "ρ smooth is the growth per layer of the mean token, ρ rough that of the differences "
-    "from it. The layer is predicted to smooth if ρ smooth is larger.",
+    "from it. The spectra predict smoothing (pred.) if ρ smooth is larger; applying the layers shows it (obs.).",
     "Predicted by definition": "Whether the spectra predict that tokens become equal, parallel, or a rank-one array.",
     "After the last layer": "The three metrics, predicted and observed.",
 }
@@ -55,9 +55,7 @@ def save(outcomes: list[ToyOutcome], path: Path, title: str) -> None:
 
 def tables(outcomes: list[ToyOutcome]) -> list[Table]:
     """Three tables, a row per scenario: spectra and outcome, the three definitions, and their metrics at the end."""
-    course = plain_table(
-        "scenario", "ρ smooth", "ρ rough", "predicted", "observed", "per layer\npred.", "\nobs.", "agree"
-    )
+    course = plain_table("scenario", "ρ smooth", "ρ rough", "pred.", "obs.", "per layer\npred.", "\nobs.", "agree")
     answers = plain_table("scenario", "input convergence", "angle convergence", "rank collapse")
     end = plain_table("scenario", "HFC/LFC\npred.", "\nobs.", "|cos|\npred.", "\nobs.", "σ₂/σ₁\npred.", "\nobs.")
     for outcome in outcomes:
