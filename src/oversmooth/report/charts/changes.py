@@ -15,7 +15,7 @@ _SIGNED = "datum.value == 0 ? '0' : format(datum.value, '+~g')"
 @chart(
     title="Which sublayer does it",
     lead="The change of log HFC/LFC by sublayer and block. Bars below zero make tokens more similar, bars above zero "
-    "less similar. The dark mark is the whole block: the sum of its sublayers.",
+    "less similar. The horizontal mark is the whole block: the sum of its sublayers.",
     missing="The sublayers of this model were not observed.",
     one_model=True,
     arranged=BY_LAYER,
