@@ -24,7 +24,7 @@ def test_diagnose_prints_saves_and_draws(monkeypatch, capsys, tmp_path, vit):
     text = capsys.readouterr().out
     assert code == 0
     assert "tiny-vit" in text
-    assert "Measured:" in text
+    assert "Measured, first block to last:" in text
     assert "A case: one maximum" in text
     found = Diagnosis.load(made[0])
     assert found.provenance["inputs"] == 3

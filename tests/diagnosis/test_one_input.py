@@ -151,12 +151,12 @@ def test_it_can_be_left_out():
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("similarity", ["AAAA"] * 3, "another size than its pairs"),
+        ("similarity", ["AAAA"] * 3, "the size of its pairs"),
         ("groups", 5000, "5000 groups of"),
         ("received", ["*"] * 2, "not base64"),
-        ("labels", ["one"], "belong together"),
+        ("labels", ["one"], "equally many"),
         ("grid", [2, 99], "do not make its grid"),
-        ("picture", {"width": 9, "height": 1, "pixels": ""}, "another size than its pixels"),
+        ("picture", {"width": 9, "height": 1, "pixels": ""}, "the size of its pixels"),
     ],
 )
 def test_damage_is_found_on_reading(name, value, said):

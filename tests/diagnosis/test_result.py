@@ -76,7 +76,7 @@ def changed(*path, to):
 
 
 REFUSED = {
-    f"has version {version!r} and this program reads 1 to 4; diagnose again": changed("version", to=version)
+    f"has version {version!r}, but only 1 to 4 are supported; diagnose again": changed("version", to=version)
     for version in (0, 5, "1", None)
 }
 REFUSED |= {

@@ -84,7 +84,7 @@ def provenance(
         "device": str(device),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "seconds": round(time.perf_counter() - started, 2),
-        "data": inputs.what if isinstance(inputs, Inputs) else "given by the caller",
+        "data": inputs.what if isinstance(inputs, Inputs) else "your own inputs",
         "inputs": len(tokens),
         "tokens": [min(tokens), max(tokens)],
         "rank_inputs": min(ranks, len(tokens)),
