@@ -122,6 +122,9 @@ def test_alarms_are_shown_with_their_thresholds_and_what_set_them_off():
     assert {"depth": 1, "value": 0.6} in rows_of(panels["time"])
     (crossed,) = [row for row in rows_of(panels["heat"]) if "text" in row]
     assert (crossed["step"], crossed["depth"], crossed["value"]) == (100, 1, 0.7)
+    history.about["alarms"] = [{"metric": "cos", "over": 1}]
+    with pytest.raises(InputError, match="the history has the alarm .*; remove it"):
+        training.render([history])
     history.about["alarms"] = [Alarm("cos", falls_by=2.0).settings()]
     text = training.render([history])
     assert "did not go off" in text

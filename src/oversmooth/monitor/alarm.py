@@ -189,7 +189,11 @@ def replayed(settings: list[dict[str, Any]], rows: list[Row]) -> list[dict[str, 
     """For a report: each alarm of a run with its metric, what it is in words, its limits by depth and its crossings."""
     found = []
     for one in settings:
-        alarm, crossings = Alarm(**one), []
+        try:
+            alarm = Alarm(**one)
+        except TypeError as error:
+            raise InputError(f"the history has the alarm {arguments.shown(one)}; remove it from the file") from error
+        crossings = []
         memory: Memory = (None, False)
         for row in rows:
             crossing, memory = alarm.crossing(row, memory)
