@@ -123,7 +123,7 @@ def test_alarms_are_shown_with_their_thresholds_and_what_set_them_off():
     (crossed,) = [row for row in rows_of(panels["heat"]) if "text" in row]
     assert (crossed["step"], crossed["depth"], crossed["value"]) == (100, 1, 0.7)
     history.about["alarms"] = [{"metric": "cos", "over": 1}]
-    with pytest.raises(InputError, match="the history has the alarm .*; remove it"):
+    with pytest.raises(InputError, match=r"the history has the alarm .*; remove it"):
         training.render([history])
     history.about["alarms"] = [Alarm("cos", falls_by=2.0).settings()]
     text = training.render([history])
