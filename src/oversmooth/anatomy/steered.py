@@ -18,7 +18,7 @@ STEERED = "_oversmooth"
 STEERING_PARTS = "oversmooth"
 """The name, inside an attention module, under which methods keep their parts."""
 FOLDED = "with its norm and layer scale H has eigenvalues"
-"""What the doubts say that are about H as the stream meets it; the others are about H alone."""
+"""How warnings begin that are about H with its norm and layer scale; the others are about H alone."""
 
 
 class SteeredLayer(Protocol):
@@ -33,15 +33,15 @@ class SteeredLayer(Protocol):
     def formula(
         self, run: int, V: Tensor, attend: Callable[[Tensor], Tensor], mask: Tensor | None, V0: Tensor, x: Tensor
     ) -> Tensor:
-        """What enters the output projection.
+        """The input of the output projection.
 
         Args:
             run: which run of the layer this is, where it runs more than once.
             V: ``(b, n, heads, k)``, its values.
             attend: the product with A.
-            mask: the tokens that count; None: all of them.
+            mask: the valid tokens; None: all.
             V0: ``(b, n, heads, k)``, V⁰, the values of the first layer.
-            x: ``(b, n, d)``, what its value projection got.
+            x: ``(b, n, d)``, the input of its value projection.
         """
 
     def projected(self, Y: Tensor, mask: Tensor | None, stream: Tensor) -> Tensor:
@@ -49,8 +49,8 @@ class SteeredLayer(Protocol):
 
         Args:
             Y: ``(b, n, d)``, that output.
-            mask: the tokens that count; None: all of them.
-            stream: ``(b, n, d)``, what entered the block.
+            mask: the valid tokens; None: all.
+            stream: ``(b, n, d)``, the input of the block.
         """
 
 
@@ -67,19 +67,19 @@ class SteeredModel(Protocol):
         """The settings, as JSON takes them."""
 
     def report(self) -> dict[str, Any]:
-        """For a diagnosis: what was done, how far it took the weights, and whether the promised spectrum holds."""
+        """For a diagnosis: what was done, how far it moved the weights, and whether the spectral constraints hold."""
 
     def remarks(self) -> list[str]:
         """What a reader of a diagnosis should know."""
 
-    def site(self, layer: str) -> SteeredLayer | None:
+    def steered_layer(self, name: str) -> SteeredLayer | None:
         """The layer of this name, where methods act in it."""
 
     def hold(self) -> Any:
-        """The pass that is running, for `resumed`."""
+        """The current forward pass, for `resumed`."""
 
     def resumed(self, held: Any) -> AbstractContextManager[None]:
-        """Blocks that run inside it belong to an earlier pass: with its first values, mask and weights."""
+        """Blocks that run inside it belong to a held forward pass: with its first values, mask and weights."""
 
 
 def steered_module(model: nn.Module) -> nn.Module | None:

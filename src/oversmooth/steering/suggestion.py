@@ -190,7 +190,7 @@ class _Along:
     def suggestion(self, blocks: list[BlockPlan]) -> Suggestion:
         layers = [self._layer(call, blocks) for call in range(len(blocks))]
         if not any(layer.smoothing.numel() for layer in layers):
-            raise InputError("no input has two tokens that count; give longer ones")
+            raise InputError("no input has two valid tokens; give longer ones")
         curve = [self._point(j, layers) for j in range(len(self.strengths))]
         cases = [case for layer in layers for case in layer.cases]
         because = list(dict.fromkeys(block.undecided for block in blocks if block.undecided))[:_REASONS]

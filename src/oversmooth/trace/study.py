@@ -236,7 +236,7 @@ class _Study:
         if record.few_attention_out is None:
             raise InputError(f"{layer.block} ran without its attention {layer.name}; it cannot be observed")
         why = "" if record.A is None else self._check_attention(call, layer, record)
-        site = None if self.steering is None else self.steering.site(layer.name)
+        site = None if self.steering is None else self.steering.steered_layer(layer.name)
         few_y = self._few(y)
         arrays = BlockArrays(
             layer,
@@ -332,7 +332,7 @@ class _Study:
         V = values.transpose(1, 2)
         self._first_values = V if self._first_values is None else self._first_values
         left = 1.0 if record.row_sums is None else record.row_sums.to(V)[..., None]
-        site = None if self.steering is None else self.steering.site(layer.name)
+        site = None if self.steering is None else self.steering.steered_layer(layer.name)
 
         def attend(V: Tensor) -> Tensor:
             return (left * (A @ V.transpose(1, 2))).transpose(1, 2)

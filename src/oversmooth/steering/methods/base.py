@@ -138,7 +138,7 @@ class Method:
             )
         return None
 
-    def always_said(self) -> tuple[str, ...]:
+    def always_shown(self) -> tuple[str, ...]:
         """Names of settings that `str` shows even at their defaults."""
         return ()
 
@@ -149,7 +149,7 @@ class Method:
 
     def __str__(self) -> str:
         assert dataclasses.is_dataclass(self)
-        always = (*self.always_said(), *(["learned"] if getattr(self, "learned", False) else []))
+        always = (*self.always_shown(), *(["learned"] if getattr(self, "learned", False) else []))
         given = [f for f in dataclasses.fields(self) if f.name in always or getattr(self, f.name) != f.default]
         return f"{type(self).__name__}({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in given)})"
 
@@ -184,7 +184,7 @@ class MethodWithStrength(Method):
     def changes_nothing(self) -> bool:
         return self.strength == 0 and not self.learned
 
-    def always_said(self) -> tuple[str, ...]:
+    def always_shown(self) -> tuple[str, ...]:
         return ("strength",)
 
 

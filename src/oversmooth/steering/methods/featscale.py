@@ -43,7 +43,7 @@ class FeatScale(Method):
     def changes_nothing(self) -> bool:
         return self.low == self.high == 0 and not self.learned
 
-    def always_said(self) -> tuple[str, ...]:
+    def always_shown(self) -> tuple[str, ...]:
         return "low", "high"
 
     def part(self, layer: AttentionLayer) -> Part:

@@ -110,7 +110,7 @@ class Spectral(Method):
         top = 1.0 if self.bounded or self.form == "general" else torch.inf
         return (-top, 0.0) if self.mode == "sharpen" else (0.0, top)
 
-    def always_said(self) -> tuple[str, ...]:
+    def always_shown(self) -> tuple[str, ...]:
         return () if self.interval is not None or self.signs != "one" else ("mode",)  # these stand in place of it
 
     def refusal(self, layer: AttentionLayer, anatomy: Anatomy) -> str | None:
