@@ -62,7 +62,7 @@ def taught(request):
 
 def test_an_unknown_model_is_told_how_to_register(odd):
     with pytest.raises(
-        InputError, match=r"no attention found in this Stack.*blocks\.0\.mix\.ask\.weight.*anatomy\.register"
+        InputError, match=r"no attention found in this Stack: blocks\.0\.mix has ask\.weight .*anatomy\.register"
     ):
         locate(odd)
 
@@ -95,7 +95,7 @@ def test_keys_and_values_in_one_weight_are_told_what_works(fused):
         diagnose(model, x)
     assert str(failed.value) == (
         f"no attention found in this Stack: blocks.0 has keys and values in one weight (q, proj, {fused}), which no "
-        "layout describes; see tokens alone by diagnose(model, x, blocks='blocks.*', spectra=False)"
+        "layout describes; measure tokens alone by diagnose(model, x, blocks='blocks.*', spectra=False)"
     )
     result = diagnose(model, x, blocks="blocks.*", spectra=False)
     assert result.curve("cos")[-1] == pytest.approx(_mean_cosine(model(x)), abs=1e-5)
@@ -156,8 +156,12 @@ def test_a_layout_that_does_not_describe_the_model(odd, taught):
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        (dict(value="v", output="o.weight"), "value is 'v'"),
-        (dict(value="v.weight", output="o"), "output is 'o'"),
+        (dict(value="", output="o.weight"), "value is ''"),
+        (dict(value="v.weight", output=None), "output is None"),
+        (dict(value="v.weight", output="o.weight", value_bias=3), "value_bias is 3"),
+        (dict(value="v.weight", output="o.weight", norm=""), "norm is ''"),
+        (dict(value="v.weight", output="o.weight", transposed="both"), "transposed is 'both'"),
+        (dict(value="v.weight", output="o.weight", heads=0), "heads is 0"),
         (dict(value="v.weight", output="o.weight", packing="spiral"), "packing is 'spiral'"),
     ],
 )

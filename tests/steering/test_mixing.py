@@ -266,7 +266,7 @@ def test_an_adapter_that_is_trained_later_ends_the_promise():
     assert verify(steer(model, Spectral("sharpen"))).ok
     model.blocks[0].attn.qkv.up.data.normal_()
     for look in (verify, fold):
-        with pytest.raises(InputError, match="no longer returns its input times its weight"):
+        with pytest.raises(InputError, match="does not return its input times its weight"):
             look(model)
 
 

@@ -15,9 +15,9 @@ from oversmooth.anatomy.assemble import layer_of
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer, NormPosition
 from oversmooth.anatomy.layouts import LAYOUTS, Layout
 from oversmooth.anatomy.live import Source, joined_name, model_type
+from oversmooth.anatomy.not_found import nothing_found
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.foreign import shortened
 
 MOST_LAYERS = 4096
 """Several times the depth of the deepest transformer ever trained."""
@@ -53,7 +53,7 @@ def find(
             stacks[_key(name)].append(name)
     if not stacks:
         _check_supported(source, [""])
-        raise InputError(_nothing_found(source, remarks))
+        raise InputError(nothing_found(source, remarks))
     chosen = _choose(stacks, stack)
     others = [f"{key} ({len(members)})" for key, members in stacks.items() if key != chosen]
     if others:
@@ -164,63 +164,6 @@ def _gaps(key: str, prefixes: list[str]) -> list[str]:
         return []
     missing = itertools.islice((index for index in itertools.count() if index not in present), min(count, 8))
     return [f"{key}: no attention of a known layout in {count:,} places ({', '.join(map(str, missing))})"]
-
-
-def _nothing_found(source: Source, remarks: list[str]) -> str:
-    matrices = [name for name, shape in source.shapes.items() if len(shape) == 2]
-    if remarks:
-        remark = remarks[0].removesuffix("; it is left out")
-        return f"no attention found in {source.what}: {remark}; teach its layout with oversmooth.anatomy.register"
-    fused = next((name for name in matrices if _holds_keys_and_values(name)), None)
-    alone = f"see tokens alone by diagnose(model, x, blocks={_blocks(fused or '', matrices)!r}, spectra=False)"
-    if fused is not None:
-        module = fused.rpartition(".")[0].rpartition(".")[0]
-        inside = [
-            name.removeprefix(f"{module}.").removesuffix(".weight") for name in matrices if name.startswith(module)
-        ]
-        return (
-            f"no attention found in {source.what}: {module or 'it'} has keys and values in one weight "
-            f"({', '.join(inside[:4])}), which no layout describes; {alone}"
-        )
-    if not matrices:
-        return f"no attention found in {source.what}: it has no weight matrices; give a transformer"
-    layout = _layout(source)
-    names = "" if "…" not in layout else f" ({shortened(matrices[0], 40)} and so on)"
-    return (
-        f"no attention found in {source.what}: its weights have no known names{names}; teach them with "
-        f"oversmooth.anatomy.register({layout}), or {alone}"
-    )
-
-
-def _layout(source: Source) -> str:
-    """What to register, with the names that a weight three times as high as wide and one beside it suggest."""
-    matrices = {name: shape for name, shape in source.shapes.items() if len(shape) == 2}
-    for name, (rows, columns) in matrices.items():
-        module, _, weight = name.removesuffix(".weight").rpartition(".")
-        beside = [other for other, shape in matrices.items() if shape == (columns, columns)]
-        outputs = [other for other in beside if other.removesuffix(".weight").rpartition(".")[0] == module]
-        if rows == 3 * columns and name.endswith(".weight") and len(outputs) == 1:
-            output = outputs[0].removeprefix(f"{module}.")
-            if len(weight + output) < _MOST_SUGGESTED:
-                return f"'mine', value='{weight}.weight', output='{output}', packing='stacked'"
-    return "'mine', value='….weight', output='….weight'"
-
-
-_MOST_SUGGESTED = 40  # letters of two names that a sentence has room for
-_KEYS_AND_VALUES = re.compile(r"(to|w|c|in)?_?(kv|k_v|key_?value)s?(_?proj(ection)?|_?lin(ear)?)?")
-
-
-def _holds_keys_and_values(name: str) -> bool:
-    """Whether a weight is called as those are that hold keys and values, and no queries."""
-    return _KEYS_AND_VALUES.fullmatch(name.removesuffix(".weight").rpartition(".")[2].lower()) is not None
-
-
-def _blocks(name: str, matrices: list[str]) -> str:
-    """The blocks that a weight lies in, or the first that are numbered, as `diagnose` takes them."""
-    for one in (name, *matrices):
-        if number := re.search(r"(?<![^.])\d+(?=\.)", one):
-            return f"{one[: number.start()]}*"
-    return "…"
 
 
 def _check_depth(source: Source, depth: int) -> None:

@@ -20,7 +20,7 @@ from oversmooth.steering.attach_methods import attach_methods, detach_methods, r
 from oversmooth.steering.layer_names import Layers, chosen_layers
 from oversmooth.steering.methods.base import Method
 from oversmooth.steering.record import Steering, steering_of
-from oversmooth.steering.reparametrized import applies_its_weight, check_parameters, check_reparametrized, compute
+from oversmooth.steering.reparametrized import check_parameters, check_products, check_reparametrized, compute
 from oversmooth.steering.spectrum_checks import Verification
 
 MARKER = "oversmooth_steered_open_with_oversmooth"
@@ -138,11 +138,7 @@ def _check_modules(model: nn.Module, anatomy: Anatomy, chosen: list[int], method
                     f"{owner}.{weight} of layer {index} is computed from other weights, by a parametrization; "
                     "remove it first (torch.nn.utils.parametrize.remove_parametrizations)"
                 )
-            if not applies_its_weight(modules[owner], weight, layer.layout.transposed):
-                raise InputError(
-                    f"{owner} of layer {index} ({type(modules[owner]).__name__}) does not return its input times "
-                    "its weight, as one with LoRA does not; merge what it adds into the weight first"
-                )
+        check_products(index, layer, modules[layer.value_module[0]], modules[layer.output_module[0]])
 
 
 def _apply(model: nn.Module, steering: Steering) -> None:

@@ -163,9 +163,11 @@ def _register_hooks(modules: dict[str, nn.Module], steering: Steering) -> None:
     for index in sorted(inside | steering.hooks.keys()):
         layer, hooks = anatomy.layers[index], _hooks_of(steering, index)
         averaging = [m for m in hooks.methods.values() if m.averages]
-        # Torch's own attention is known to weight values; sinks and gates take a share of the weights.
+        # Torch's own attention is known to weight values; sinks and gates take a share of the weights; no hook sees
+        # what bare parameters compute.
         known = isinstance(modules[layer.name], nn.MultiheadAttention) or layer.leak is not None
-        checked = weighting if index in inside and not known else []
+        seen = layer.value_runs and layer.output_runs
+        checked = weighting if index in inside and seen and not known else []
         if averaging or checked:
             hooks.guard = MaskGuard(index, layer, states, _names(averaging), _names(checked))
         steering.handles += hooks.hook(modules, needs_first)

@@ -10,11 +10,10 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import Anatomy
 from oversmooth.anatomy.steered import steered_as
-from oversmooth.safety.errors import InputError
 from oversmooth.steering.forward_state import ForwardState, ForwardStates
 from oversmooth.steering.layer_hooks import LayerHooks
 from oversmooth.steering.methods.base import Method
-from oversmooth.steering.reparametrized import ReparametrizedLayer, applies_its_weight, weights_of_all
+from oversmooth.steering.reparametrized import ReparametrizedLayer, check_products, weights_of_all
 from oversmooth.steering.scaled_norms import ScaledNorm
 from oversmooth.steering.spectrum_checks import Verification, check_spectra
 
@@ -56,6 +55,11 @@ class Steering:
     """How many ramps were made of it; only the last one counts."""
 
     @property
+    def stack(self) -> str:
+        """The name of the stack that is steered."""
+        return self.anatomy.stack
+
+    @property
     def methods(self) -> list[Method]:
         """The methods as they act now: with the strength that a ramp has reached."""
         now = {type(m): hooks.method_at(place) for hooks in self.hooks.values() for place, m in hooks.methods.items()}
@@ -67,7 +71,7 @@ class Steering:
             "version": 1,
             "methods": [method.settings() for method in self.methods],
             "layers": self.layers,
-            "stack": self.anatomy.stack,
+            "stack": self.stack,
             "heads": self.heads,
         }
 
@@ -100,12 +104,7 @@ class Steering:
             if hooks.guard is not None:
                 hooks.guard.check_projections()
         for layer in self.reparametrized:
-            for owner, weight in (layer.value, layer.output):
-                if not applies_its_weight(owner, weight, layer.attention.layout.transposed):
-                    raise InputError(
-                        f"a projection of layer {layer.index} ({layer.attention.name}), a {type(owner).__name__}, no "
-                        "longer returns its input times its weight; merge what it adds into the weight"
-                    )
+            check_products(layer.index, layer.attention, layer.value[0], layer.output[0])
 
     def prepare_weights(self, state: ForwardState) -> None:
         """As a forward pass begins: compute the weights of all reparametrized layers."""

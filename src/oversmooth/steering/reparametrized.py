@@ -40,14 +40,14 @@ class _ValueWeight(nn.Module):
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, ...]:
         layer = self._layer[0]
         free = layer.free.to(weight)
-        rest, _ = layer.attention.split(weight.mT if layer.attention.layout.transposed else weight)
+        rest, _ = layer.attention.split(weight.mT if layer.attention.layout.value_transposed else weight)
         return (free,) if rest is None else (rest.clone(memory_format=torch.contiguous_format), free)
 
     def forward(self, *originals: Tensor) -> Tensor:
         layer = self._layer[0]
         rows, _ = layer.rows()
         weight = layer.attention.join(None if len(originals) == 1 else originals[0], rows)
-        return weight.mT if layer.attention.layout.transposed else weight
+        return weight.mT if layer.attention.layout.value_transposed else weight
 
 
 class _OutputWeight(nn.Module):
@@ -67,7 +67,7 @@ class _OutputWeight(nn.Module):
         layer = self._layer[0]
         _, rows = layer.rows()
         weight = rows.flatten(0, 1)
-        return weight if layer.attention.layout.transposed else weight.mT
+        return weight if layer.attention.layout.output_transposed else weight.mT
 
 
 class ReparametrizedLayer:
@@ -130,8 +130,7 @@ class ReparametrizedLayer:
         outputs += change.to(outputs)
 
     def _output_bias(self) -> Tensor | None:
-        module, name = self.output
-        return module._parameters.get(name.removesuffix("weight") + "bias")
+        return self.output[0]._parameters.get(self.attention.layout.output_bias.rpartition(".")[2])
 
     def detach(self, *, fold: bool) -> None:
         """Plain weights again: as they are computed now (fold), or the original ones."""
@@ -275,14 +274,32 @@ def restore_parameters(module: nn.Module, restored: dict[str, nn.Parameter], ord
     module._parameters.update({key: parameters[key] for key in order})
 
 
-def applies_its_weight(module: nn.Module, weight: str, transposed: bool) -> bool:
-    """Whether a projection returns its input times its weight, plus a bias; yes where that cannot be tried.
+def check_products(index: int, attention: AttentionLayer, value: nn.Module, output: nn.Module) -> None:
+    """Refuse projections that do more than multiply by their weight and add a bias.
 
     Args:
-        module: the projection.
-        weight: the name of its weight.
-        transposed: whether that is stored (in, out).
+        index: of the layer in the stack.
+        attention: the layer.
+        value: the module of its value projection; not checked where the weight is a bare parameter.
+        output: likewise.
+
+    Raises:
+        InputError: a projection does more.
     """
+    layout = attention.layout
+    for (name, weight), module, runs, transposed in (
+        (attention.value_module, value, attention.value_runs, layout.value_transposed),
+        (attention.output_module, output, attention.output_runs, layout.output_transposed),
+    ):
+        if runs and not _returns_product(module, weight, transposed):
+            raise InputError(
+                f"{name} of layer {index} ({type(module).__name__}) does not return its input times its weight, as one "
+                "with LoRA does not; merge what it adds into the weight first"
+            )
+
+
+def _returns_product(module: nn.Module, weight: str, transposed: bool) -> bool:
+    """Whether a projection returns its input times its weight, plus a bias; yes where that cannot be tried."""
     W = getattr(module, weight).detach()  # also where it is computed
     if type(module) is nn.Linear or isinstance(module, nn.MultiheadAttention) or W.is_meta:
         return True

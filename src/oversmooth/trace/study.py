@@ -152,6 +152,8 @@ class _Study:
         assert record is not None
         if name == _value(layer):
             self._record_values(x)
+        if not layer.value_runs and layer.norm is not None and name == layer.norm.name and _within(name, layer.name):
+            self._record_values(y)  # the norm stands inside attention, whose value weight is a bare parameter
         if name == _output(layer):
             record.mixed = x
         own = isinstance(self.modules[name], nn.MultiheadAttention) and name == layer.name
@@ -317,9 +319,12 @@ class _Study:
             return GATED_INSIDE
         if layer.mixing is not None:
             return layer.mixing
+        remedy = "register another"
+        if not layer.value_runs:  # only the module around bare parameters shows what goes in and what comes out
+            remedy = "name norm= and biases in register, and let attention be a module of its own"
         raise InputError(
             f"{layer.name}: its weights and its attention give a result {error:.2g} off what it returned; "
-            f"the layout {layout_name(layer)!r} with {layer.heads} heads does not describe it: register another"
+            f"the layout {layout_name(layer)!r} with {layer.heads} heads does not describe it: {remedy}"
         )
 
     def _attend(self, call: int, layer: AttentionLayer, record: _Record, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -47,7 +47,7 @@ class Listener(Protocol):
             call: how many blocks ran before.
             layer: the block's attention.
             caught: what it computed.
-            x: ``(b, n, d)``: what torch's own attention got, whose projections are not modules; else None.
+            x: ``(b, n, d)``: the input of attention whose value projection is not a module; else None.
             y: ``(b, n, d)``: what it returned.
         """
         ...
@@ -182,7 +182,8 @@ class Watch:
             )
         y = first_tensor((out,), {})
         with _apart(y):
-            x = self.tokens(layer, layer.name, first_tensor(args, kwargs)) if own else None
+            reads = own or not layer.value_runs
+            x = self.tokens(layer, layer.name, first_tensor(args, kwargs)) if reads else None
             self.listener.attention(self.calls, layer, capture.captured[0], x, self.tokens(layer, layer.name, y))
         return out
 

@@ -120,6 +120,8 @@ class Method:
         """
         if layer.cannot_steer is not None:
             return layer.cannot_steer
+        if self.place != "weights" and not (layer.output_runs and (layer.value_runs or self.place == "output")):
+            return "its weights are bare parameters, so no module returns what the method changes; use Spectral"
         if self.averages and layer.causal:
             return (
                 "it averages over all tokens, so with causal attention a token would see later ones; use NeuTRENO, "
