@@ -204,7 +204,7 @@ def test_methods_that_need_module_outputs_are_refused(model, method):
     [
         (dict(norm="pre_x"), r"blocks\.0\.mix: there is no norm 'pre_x' of 96 features around it; .*pre_a, pre_m"),
         (dict(transposed=False), r"give heads=, or register the layout with other packing= or transposed="),
-        (dict(heads=3), r"blocks\.0\.mix has 4 heads, and 3 were given"),
+        (dict(heads=3), r"blocks\.0\.mix has 4 heads, not 3"),
     ],
     ids=["norm", "transposed", "heads"],
 )

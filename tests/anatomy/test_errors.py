@@ -208,7 +208,7 @@ def test_arguments_that_are_refused(given, says):
 @pytest.mark.parametrize("heads", [2, 8])
 def test_heads_other_than_the_model_says(heads, tmp_path):
     model = FAMILIES["Llama"].make()
-    said = rf"says that .*layers\.0\.self_attn has {HEADS} heads, and {heads} were given; leave heads= \(--heads\) out"
+    said = rf"says that .*layers\.0\.self_attn has {HEADS} heads, not {heads}; leave heads= \(--heads\) out"
     with pytest.raises(InputError, match=said):
         locate(model, heads=heads)
     model.save_pretrained(tmp_path)
@@ -341,7 +341,7 @@ CONTENTS = {
     ),
     "more layers than any model has": (
         _safe({f"layers.{i}.self_attn.{name}_proj.weight": torch.ones(1, 1) for i in range(4097) for name in "vo"}),
-        "has 4,097 layers; models of 4,096 at most are looked at",
+        "has 4,097 layers; the limit is 4,096",
     ),
     # Four bytes with strides of zero are as many numbers as one likes.
     "arrays larger than what is stored": (

@@ -150,7 +150,7 @@ def test_the_demo_says_which_package_it_misses(monkeypatch, capsys, tmp_path):
         (["diagnose", "VIT", "--device", "moon"], "moon"),
         (["diagnose", "VIT", "--figures", "damaged.json/x"], "damaged.json is a file, not a directory"),
         (["spectrum", "CUT"], "cut off"),
-        (["spectrum", "GPT", "--heads", "5"], "heads, and 5 were given; leave heads= (--heads) out"),
+        (["spectrum", "GPT", "--heads", "5"], "heads, not 5; leave heads= (--heads) out"),
         (["diagnose", "VIT", "--format", "png"], "--format png is that of figures, which were not asked for"),
         (["diagnose", "damaged.json", "--inputs", "3"], "--inputs is given, and damaged.json was measured already"),
         (["diagnose", "RUN"], "RUN is a training run that has no model yet"),

@@ -161,30 +161,29 @@ def _normed_after(source: Source, prefix: str, block: str) -> bool:
     )
 
 
-def _heads(source: Source, prefix: str, inner: int, given: int | None) -> tuple[int, int]:
+def _heads(source: Source, prefix: str, inner: int, heads: int | None) -> tuple[int, int]:
     """The number of heads and the size of each; the size is 0 where it follows from the number."""
     stated, size = stated_heads(source, prefix, inner)
     attention = prefix or "its attention"
-    if given is None:
+    if heads is None:
         if stated is None:
             raise InputError(f"{source.what} does not say how many heads {attention} has; give heads= (--heads)")
         return stated, size
-    if stated is not None and stated != given and inner % stated == 0:
+    if stated is not None and stated != heads and inner % stated == 0:
         raise InputError(
-            f"{source.what} says that {attention} has {stated} heads, and {given} were given; "
-            "leave heads= (--heads) out"
+            f"{source.what} says that {attention} has {stated} heads, not {heads}; leave heads= (--heads) out"
         )
-    return given, 0
+    return heads, 0
 
 
 def stated_heads(source: Source, prefix: str, inner: int) -> tuple[int | None, int]:
-    wanted: tuple[str, ...] = layouts.HEADS
+    names: tuple[str, ...] = layouts.HEADS
     if "encoder" in prefix or "decoder" in prefix:
-        wanted = ((layouts.DECODER_HEADS if "decoder" in prefix else layouts.ENCODER_HEADS), *wanted)
+        names = ((layouts.DECODER_HEADS if "decoder" in prefix else layouts.ENCODER_HEADS), *names)
     size = source.attribute(prefix, layouts.HEAD_DIM)
     if isinstance(size, int) and size > 0 and inner % size == 0:
         return inner // size, size
-    heads = source.attribute(prefix, wanted)
+    heads = source.attribute(prefix, names)
     return (heads if isinstance(heads, int) and heads > 0 else None), 0
 
 
@@ -223,7 +222,7 @@ def _named(source: Source, prefix: str, block: str, names: tuple[str, ...], shap
 
 
 def _norm(
-    source: Source, prefix: str, block: str, width: int, given: NormPosition | None
+    source: Source, prefix: str, block: str, width: int, position: NormPosition | None
 ) -> tuple[NormPosition, str | None]:
     def named(names: tuple[str, ...]) -> str | None:
         weight = _named(source, prefix, block, tuple(f"{name}.weight" for name in names), (width,))
@@ -231,14 +230,16 @@ def _norm(
 
     before, after = named(layouts.NORM_BEFORE), named(layouts.NORM_AFTER)
     model = model_type(source, prefix)
-    position = given or ("none" if _normed_after(source, prefix, block) else _position(source, prefix, before, after))
+    known = position is not None
+    if position is None:
+        position = "none" if _normed_after(source, prefix, block) else _position(source, prefix, before, after)
     if position == "post" and model in layouts.POST_NORM_MODELS:
         return position, after or named(layouts.NORM_NEXT) or before
     if position in ("none", "unknown"):
         return position, None
     name = before or after
     if name is None:
-        missing = given is None and not source.runs and model not in layouts.FIRST_UNNORMED_MODELS
+        missing = not known and not source.runs and model not in layouts.FIRST_UNNORMED_MODELS
         return ("unknown" if missing else "none"), None
     return position, (after or before) if position == "post" else name
 

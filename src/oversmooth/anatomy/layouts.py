@@ -165,10 +165,11 @@ def register(
     if transposed not in ("value", "output"):
         arguments.flag(transposed, "transposed")
     names = {"value": value, "output": output, "value_bias": value_bias, "output_bias": output_bias, "norm": norm}
-    for role, given in names.items():
-        if not (given is None and role not in ("value", "output")) and not (isinstance(given, str) and given):
-            example = {"norm": "a module, such as 'pre_a'"}.get(role, "a parameter, such as 'v.weight' or 'w_qkv'")
-            raise InputError(f"{role} is {arguments.shown(given)}; give the name of {example}")
+    for role, text in names.items():
+        optional = text is None and role not in ("value", "output")
+        if not optional and not (isinstance(text, str) and text):
+            example = "a module, such as 'pre_a'" if role == "norm" else "a parameter, such as 'v.weight' or 'w_qkv'"
+            raise InputError(f"{role} is {arguments.shown(text)}; give the name of {example}")
     if heads is not None:
         heads = arguments.whole(heads, "heads", least=1)
     layout = Layout(
@@ -180,7 +181,7 @@ def register(
 
 
 @dataclass(frozen=True)
-class Refused:
+class UnsupportedFamily:
     """A family whose weights look like a known layout but are used in a way that the theory does not describe."""
 
     models: tuple[str, ...]
@@ -189,26 +190,26 @@ class Refused:
     why: str
 
 
-REFUSED = (
-    Refused(
+UNSUPPORTED = (
+    UnsupportedFamily(
         ("swin", "swinv2", "swin2sr", "donut-swin", "maskformer-swin"),
         ".downsample.reduction.",
         "Swin attends in windows that are cut again in every layer and merges tokens between stages, so its tokens are "
         "not one sequence; choose a model whose layers attend over one sequence",
     ),
-    Refused(
+    UnsupportedFamily(
         ("ibert",),
         ".value.weight_integer",
         "I-BERT computes with quantized weights that are made again in every call, so those in its layers are not what "
         "it applies; choose the RoBERTa that it was made from",
     ),
-    Refused(
+    UnsupportedFamily(
         ("gemma3n", "gemma3n_text"),
         ".altup.",
         "Gemma 3n keeps several streams side by side (AltUp), and attention adds to a mixture of them, so there is no "
         "one stream to follow; choose Gemma 3",
     ),
-    Refused(
+    UnsupportedFamily(
         ("longformer",),
         ".value_global.",
         "Longformer attends in sliding chunks and gives its global tokens values of their own (value_global), so a "

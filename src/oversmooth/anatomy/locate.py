@@ -73,9 +73,9 @@ def find(
     return Anatomy(tuple(_as_run(source, layers)), chosen, tuple(remarks), alone=not others)
 
 
-def norm_position(given: str | None) -> NormPosition | None:
-    """The position of the norm that a user gave, checked."""
-    return None if given is None else cast(NormPosition, arguments.choice(given, "norm", ("pre", "post", "none")))
+def norm_position(norm: str | None) -> NormPosition | None:
+    """A position of the norm, checked."""
+    return None if norm is None else cast(NormPosition, arguments.choice(norm, "norm", ("pre", "post", "none")))
 
 
 def _matches(source: Source) -> dict[str, Layout]:
@@ -101,7 +101,7 @@ def _applies(source: Source, prefix: str, layout: Layout) -> bool:
 
 
 def _check_supported(source: Source, prefixes: list[str]) -> None:
-    for case in layouts.REFUSED:
+    for case in layouts.UNSUPPORTED:
         marked = any(
             case.weight and name.startswith(prefix) and case.weight in name
             for prefix in {_key(p).partition("*")[0] for p in prefixes}
@@ -132,8 +132,8 @@ def _partial(source: Source, matches: dict[str, Layout]) -> list[str]:
                 missing.setdefault(_key(name), (name, set()))[1].add(layout.output)
     return [
         f"{first} looks like attention's values, but no output weight stands beside it "
-        f"(such as {', '.join(sorted(wanted)[:3])}); it is left out"
-        for first, wanted in missing.values()
+        f"(such as {', '.join(sorted(outputs)[:3])}); it is left out"
+        for first, outputs in missing.values()
     ]
 
 
@@ -145,11 +145,11 @@ def _numbers(prefix: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", prefix)]
 
 
-def _choose(stacks: dict[str, list[str]], wanted: str | None) -> str:
-    if wanted is not None:
-        fitting = [key for key in stacks if wanted in key]
+def _choose(stacks: dict[str, list[str]], stack: str | None) -> str:
+    if stack is not None:
+        fitting = [key for key in stacks if stack in key]
         if not fitting:
-            raise InputError(f"there is no stack {wanted!r}; choose one of {', '.join(stacks)}")
+            raise InputError(f"there is no stack {stack!r}; choose one of {', '.join(stacks)}")
         return max(fitting, key=lambda key: len(stacks[key]))
     # The deepest; of equals an encoder, whose input is what a user has at hand.
     return max(stacks, key=lambda key: (len(stacks[key]), "encoder" in key))
@@ -168,7 +168,7 @@ def _gaps(key: str, prefixes: list[str]) -> list[str]:
 
 def _check_depth(source: Source, depth: int) -> None:
     if depth > MOST_LAYERS:
-        raise InputError(f"{source.what} has {depth:,} layers; models of {MOST_LAYERS:,} at most are looked at")
+        raise InputError(f"{source.what} has {depth:,} layers; the limit is {MOST_LAYERS:,}; choose another stack")
 
 
 def _as_run(source: Source, layers: list[AttentionLayer]) -> list[AttentionLayer]:

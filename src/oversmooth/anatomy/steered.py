@@ -1,6 +1,6 @@
 """What a steered model offers to code that inspects models and knows no method of steering.
 
-`steering` records what it did on the module it was given; these are the names under which the record is kept.
+`steering` keeps a record on the module that was steered; these are the names under which it is kept.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class SteeredModel(Protocol):
 
 
 def steered_module(model: nn.Module) -> nn.Module | None:
-    """The module that was given to `steer`, this one or one inside it; None where nothing was steered."""
+    """The module that `steer` was called with, this one or one inside it; None where nothing was steered."""
     return next((m for m in unwrapped(model).modules() if STEERED in m.__dict__), None)
 
 

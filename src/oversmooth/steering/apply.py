@@ -275,7 +275,7 @@ def write_config(model: nn.Module, settings: dict[str, Any] | None) -> None:
 def _checked_methods(method: Method | Sequence[Method]) -> list[Any]:
     methods = list(method) if isinstance(method, (list, tuple)) else [method]
     if not methods:
-        raise InputError("no method was given; give one of oversmooth.steering, such as NeuTRENO(0.6)")
+        raise InputError("there is no method; give one of oversmooth.steering, such as NeuTRENO(0.6)")
     by_place: dict[str, Method] = {}
     for one in methods:
         if not isinstance(one, Method):

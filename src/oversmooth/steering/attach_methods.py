@@ -230,7 +230,7 @@ def never_run() -> Iterator[None]:
 
 
 def recompile() -> None:
-    """Compiled code does not look again for hooks that were added or removed since, in any model of a class."""
+    """Drop compiled code, which ignores hooks that were added or removed since, in any model of a class."""
     if "torch._dynamo" in sys.modules and not _never_run.get():
         torch.compiler.reset()
 

@@ -138,7 +138,7 @@ def check_spectra(
         attention: ``(..., heads, n, n)`` by the name of the layer.
 
     Raises:
-        InputError: attention is given for another layer, or has another shape.
+        InputError: attention is that of another layer, or has another shape.
     """
     problems = [problem for layer in layers for problem in layer.bad_numbers()]
     for one in hooks:
@@ -147,7 +147,7 @@ def check_spectra(
     names = [layer.attention.name for layer in layers]
     for name, A in attention.items():
         if name not in names:
-            raise InputError(f"attention is given for {name}, which is not reparametrized; give {', '.join(names)}")
+            raise InputError(f"attention names {name}, which is not reparametrized; give {', '.join(names)}")
         heads = layers[names.index(name)].attention.heads
         if A.ndim < 3 or A.shape[-3] != heads:
             raise InputError(f"attention of {name} has shape {tuple(A.shape)}; give (..., {heads}, n, n)")

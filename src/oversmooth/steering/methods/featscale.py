@@ -1,4 +1,4 @@
-"""FeatScale: ``Y + s · LFC[Y] + t · HFC[Y]`` on what the attention block gives, per channel."""
+"""FeatScale: ``Y + s · LFC[Y] + t · HFC[Y]`` on the output Y of attention, per channel."""
 
 from __future__ import annotations
 

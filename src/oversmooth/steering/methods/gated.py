@@ -1,4 +1,4 @@
-"""Gated attention: ``U = A V ⊙ 2σ(x W_g)``, a gate for every feature of every head, from what attention gets."""
+"""Gated attention: ``U = A V ⊙ 2σ(x W_g)``, a gate for every feature of every head, from the input of attention."""
 
 from __future__ import annotations
 

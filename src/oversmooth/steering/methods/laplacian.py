@@ -1,4 +1,4 @@
-"""Laplacian heads: ``A − c I``; with c = 1 a token gets the difference between its attention's mean and itself."""
+"""Laplacian heads: ``A − c I``; with c = 1 a token receives its weighted mean minus its own value."""
 
 from __future__ import annotations
 

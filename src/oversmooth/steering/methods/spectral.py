@@ -42,14 +42,14 @@ class Spectral(Method):
             sharpening cannot flip back to smoothing.
         signs: symmetric: "one" as mode says; "fixed" has λ = sψ², each sign s as it began (random when cold, the
             weights' own when warm) and mode without effect; "free" has λ = ψ, begun as "fixed" is. Controls: the form
-            without the promise.
+            without the constraint.
         interval: general: the ends of the clipping; by default [−1, 0] to sharpen, [0, 1] to smooth; in place of mode.
         orthogonal: how V is made of Θ: "qr" (the paper's), "cayley" or "exp".
         wiring: "paper" is ``x V`` then ``(·) Λ Vᵀ``; "code", the authors' early code, ``x Vᵀ`` then ``(·) V Λ``: all
             heads together have H = Λ, with the same signs, but the heads do not decouple.
         start: "warm" from the model's weights, as near as the form allows; "cold" as the paper initialises.
         seed: of a cold start.
-        check_passes: look for NaN, and for V about to become singular, in every training pass, and stop there.
+        check_passes: check for NaN, and for V about to become singular, in every forward pass, and stop there.
     """
 
     mode: Mode = "sharpen"
@@ -80,8 +80,8 @@ class Spectral(Method):
         arguments.flag(self.check_passes, "check_passes")
         if self.interval is not None:
             if self.form != "general":
-                given = self.interval or "empty"
-                raise InputError(f"interval is {given} but form is {self.form!r}; an interval needs form='general'")
+                interval = self.interval or "empty"
+                raise InputError(f"interval is {interval} but form is {self.form!r}; an interval needs form='general'")
             try:
                 low, high = map(float, self.interval)
             except (TypeError, ValueError):
@@ -96,9 +96,9 @@ class Spectral(Method):
                 )
             object.__setattr__(self, "interval", (low, high))
         if self.signs != "one" and (self.bounded or self.form == "general"):
-            raise InputError(f"signs is {self.signs!r}, which promises no sign: leave bounded and form as they are")
+            raise InputError(f"signs is {self.signs!r}, which constrains no sign; leave bounded and form as they are")
         if self.form == "general" and (self.bounded or self.wiring == "code" or self.orthogonal != "qr"):
-            raise InputError("form='general' has no orthogonal V: leave bounded, orthogonal and wiring as they are")
+            raise InputError("form='general' has no orthogonal V; leave bounded, orthogonal and wiring as they are")
 
     @property
     def ends(self) -> tuple[float, float]:
