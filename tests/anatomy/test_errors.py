@@ -456,7 +456,7 @@ def test_a_shared_layer_that_runs_a_billion_times(tmp_path, depth):
     if depth < 1:
         assert len(locate(tmp_path)) == 1
     else:
-        with pytest.raises(InputError, match=r"has 1,000,000,000 layers; models of 4,096 at most"):
+        with pytest.raises(InputError, match=r"has 1,000,000,000 layers; the limit is 4,096"):
             locate(tmp_path)
 
 

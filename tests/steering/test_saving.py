@@ -202,7 +202,7 @@ def test_a_file_of_a_wider_model(untouched, tmp_path):
 def test_a_model_that_is_steered_already(file):
     model = steer(make("BERT"), NeuTRENO(0.5))
     before = conformance.snapshot(model)
-    with pytest.raises(InputError, match="is steered already; give a stock one"):
+    with pytest.raises(InputError, match="is already steered; give a stock one"):
         load_steered(file, model)
     conformance.same_snapshot(conformance.snapshot(model), before)
 

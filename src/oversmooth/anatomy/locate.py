@@ -168,7 +168,7 @@ def _gaps(key: str, prefixes: list[str]) -> list[str]:
 
 def _check_depth(source: Source, depth: int) -> None:
     if depth > MOST_LAYERS:
-        raise InputError(f"{source.what} has {depth:,} layers; the limit is {MOST_LAYERS:,}; choose another stack")
+        raise InputError(f"{source.what} has {depth:,} layers; the limit is {MOST_LAYERS:,}; check its configuration")
 
 
 def _as_run(source: Source, layers: list[AttentionLayer]) -> list[AttentionLayer]:
