@@ -1,4 +1,4 @@
-"""ContraNorm: ``Y − s · softmax(Ŷ Ŷᵀ / τ) Y`` on the output Y of attention, Ŷ its tokens at unit length.
+"""ContraNorm (Guo et al., ICLR 2023): ``Y − s · softmax(Ŷ Ŷᵀ / τ) Y``, Y the output of attention, Ŷ at unit length.
 
 The LayerNorm at the end of the published layer is left out, because models have norms: so s = 0 changes nothing.
 """

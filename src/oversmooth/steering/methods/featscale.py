@@ -1,4 +1,4 @@
-"""FeatScale: ``Y + s · LFC[Y] + t · HFC[Y]`` on the output Y of attention, per channel."""
+"""FeatScale (Wang et al., ICLR 2022): ``Y + s · LFC[Y] + t · HFC[Y]`` on the output Y of attention, per channel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention inversion: ``U = (1 + tanh b(x)) A V + g(x) (V − A V)``: a low pass, and beside it the high pass I − A.
+"""Attention inversion (Chen et al., ICCV 2025): ``U = (1 + tanh b(x)) A V + g(x) (V − A V)``, with the high pass I − A.
 
 b and g are linear maps of the input of attention, with one number per token and head.
 """

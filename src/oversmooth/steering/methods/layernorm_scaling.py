@@ -1,4 +1,4 @@
-"""LayerNorm scaling: the outputs of the norms before attention and MLP in layer ℓ are multiplied by ``1/√ℓ``.
+"""LayerNorm scaling (Sun et al., 2025): the norms before attention and MLP of layer ℓ, times ``1/√ℓ``.
 
 Later layers then write less into a stream whose variance grows with depth. γ and β are multiplied.
 """

@@ -1,4 +1,4 @@
-"""Spectral: H reparametrized so that its eigenvalues have a chosen sign or lie in a chosen interval (THEORY §5).
+"""Spectral (Dovonon et al., 2024): H reparametrized so that its eigenvalues have a chosen sign or interval (THEORY §5).
 
 With W_V = V and W_O = Λ V⁻¹ every head's H has the eigenvalues in its slice of Λ. All heads take slices of one V: so
 they decouple, and what holds for one head holds for all together. The free parameters are Θ, of which V is made, and ψ,
