@@ -11,7 +11,18 @@ from torch import nn
 import oversmooth
 from oversmooth import InputError
 from oversmooth.anatomy import layouts, locate, register
-from oversmooth.steering import FeatScale, NeuTRENO, Spectral, ValueResidual, fold, steer, steering_of, unsteer, verify
+from oversmooth.steering import (
+    FeatScale,
+    LayerNormScaling,
+    NeuTRENO,
+    Spectral,
+    ValueResidual,
+    fold,
+    steer,
+    steering_of,
+    unsteer,
+    verify,
+)
 
 WIDTH, HEADS, DEPTH, REGISTERS = 96, 4, 6, 3
 
@@ -197,6 +208,12 @@ def test_methods_that_need_module_outputs_are_refused(model, method):
     with pytest.raises(InputError, match=r"cannot act on layer 0 \(blocks\.0\.mix\): its weights are bare parameters"):
         steer(model, method)
     assert steering_of(model) is None
+
+
+@pytest.mark.usefixtures("registered")
+def test_norms_whose_weight_has_another_name_are_not_scaled(model):
+    with pytest.raises(InputError, match=r"layer 1 \(blocks\.1\.mix\): the weight of its norm is called 'g'"):
+        steer(model, LayerNormScaling())
 
 
 @pytest.mark.parametrize(

@@ -52,4 +52,6 @@ class LayerNormScaling(Method):
             return "its norms stand after the addition, and not before attention"
         if layer.norm is None:
             return "it has no norm before attention that is known"
+        if layer.norm.weight != "weight":  # the norm before the MLP would not be recognised
+            return f"the weight of its norm is called {layer.norm.weight!r} and not 'weight'"
         return None
