@@ -270,8 +270,8 @@ def check_refused(model, method, x, *given, says=("hides some of them from other
 
 def do_not_look(patch):
     def trusting(self, _x, tokens):
-        running = self.passes.current()
-        return None if running is None else running.counted(tokens)
+        running = self.states.current()
+        return None if running is None else running.valid_for(tokens)
 
     patch.setattr(mask_guard.MaskGuard, "averaged_over", trusting)
 
