@@ -167,7 +167,10 @@ def _heads(source: Source, prefix: str, inner: int, heads: int | None) -> tuple[
     attention = prefix or "its attention"
     if heads is None:
         if stated is None:
-            raise InputError(f"{source.what} does not say how many heads {attention} has; give heads= (--heads)")
+            raise InputError(
+                f"{source.what} does not say how many heads {attention} has (no {', '.join(layouts.HEADS[:4])} or the "
+                "like there or around it); give heads= (--heads)"
+            )
         return stated, size
     if stated is not None and stated != heads and inner % stated == 0:
         raise InputError(
