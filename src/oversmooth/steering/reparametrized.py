@@ -32,14 +32,14 @@ class _ValueWeight(nn.Module):
 
     base: Tensor | None
 
-    def __init__(self, layer: ReparametrizedLayer, base: Tensor | None) -> None:
+    def __init__(self, layer: ReparametrizedLayer, initial: Tensor, base: Tensor | None) -> None:
         super().__init__()
         self._layer = [layer]  # in a list, so that nothing it refers to becomes a submodule
+        self._initial = [initial]
         self.register_buffer("base", base)
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, ...]:
-        layer = self._layer[0]
-        free = layer.free.to(weight)
+        layer, free = self._layer[0], self._initial.pop().to(weight)
         rest, _ = layer.attention.split(weight.mT if layer.attention.layout.value_transposed else weight)
         return (free,) if rest is None else (rest.clone(memory_format=torch.contiguous_format), free)
 
@@ -55,13 +55,13 @@ class _OutputWeight(nn.Module):
 
     signs: Tensor | None
 
-    def __init__(self, layer: ReparametrizedLayer, signs: Tensor | None) -> None:
+    def __init__(self, layer: ReparametrizedLayer, initial: Tensor, signs: Tensor | None) -> None:
         super().__init__()
-        self._layer = [layer]
+        self._layer, self._initial = [layer], [initial]
         self.register_buffer("signs", signs)
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, ...]:
-        return (self._layer[0].start_psi.to(weight),)
+        return (self._initial.pop().to(weight),)
 
     def forward(self, _psi: Tensor) -> Tensor:
         layer = self._layer[0]
@@ -84,7 +84,6 @@ class ReparametrizedLayer:
         self.index, self.method, self.attention = index, method, attention
         self.value, self.output = value, output
         """The modules that hold the value and the output weight, and the weights' names there."""
-        self.free = self.start_psi = torch.empty(0)
         self.states: ForwardStates | None = None
         self._folded: tuple[Tensor, Tensor] | None = None
         self.originals: list[tuple[nn.Module, str, Tensor, list[str]]] = []
@@ -99,21 +98,19 @@ class ReparametrizedLayer:
     def attach(self, start: Start, states: ForwardStates) -> None:
         """Replace the two weights."""
         method, d = self.method, self.attention.width
-        base = None
-        self.free = start.theta
-        if method.form == "symmetric" and method.orthogonal != "qr":
-            self.free = torch.zeros(d * (d - 1) // 2)
-            base = orthogonal.completed(start.V).to(self.value[0].get_parameter(self.value[1]))
-        self.start_psi = method.psi(start.eigenvalues, self.group)
         self.states = states
-        signs = None
+        theta, base, signs = start.theta, None, None
+        if method.form == "symmetric" and method.orthogonal != "qr":
+            theta = torch.zeros(d * (d - 1) // 2)
+            base = orthogonal.completed(start.V).to(self.value[0].get_parameter(self.value[1]))
         if method.signs == "fixed":
             signs = torch.where(start.eigenvalues < 0, -1.0, 1.0).to(self.output[0].get_parameter(self.output[1]))
-        for (module, name), new in ((self.value, _ValueWeight(self, base)), (self.output, _OutputWeight(self, signs))):
+        value = _ValueWeight(self, theta, base)
+        output = _OutputWeight(self, method.psi(start.eigenvalues, self.group), signs)
+        for (module, name), new in ((self.value, value), (self.output, output)):
             original = (module, name, getattr(module, name), list(module._parameters))
             parametrize.register_parametrization(module, name, new, unsafe=True)
             self.originals.append(original)
-        self.free = self.start_psi = torch.empty(0)
 
     @torch.no_grad()
     def shift_output_bias(self, W_O: Tensor) -> None:
