@@ -137,7 +137,7 @@ def _undecided(what: str, why: Reason, real: Course | None) -> Extrapolation:
 def _change(modules: dict[str, nn.Module], block: SampleBlock, run: int) -> AttentionChange | None:
     """What steering does to a block's attention."""
     steering = steered_as(modules[""])
-    site = None if steering is None else steering.site(block.plan.layer.name)
+    site = None if steering is None else steering.steered_layer(block.plan.layer.name)
     change: AttentionChange | None = None if site is None else site.change(run)
     return change
 
