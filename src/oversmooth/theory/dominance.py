@@ -8,8 +8,8 @@ depth.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,15 +20,13 @@ from oversmooth.theory import one_head, several_heads
 from oversmooth.theory.bounds import DEFECTIVE, SAFETY, Words, nested
 from oversmooth.theory.limit import LimitArray
 from oversmooth.theory.operators import AttentionOperator, as_operator
-from oversmooth.theory.radii import AttentionChange, Search, Update
-from oversmooth.theory.spectrum import METHODS, Method, check_tolerance, materialise_if_small
+from oversmooth.theory.radii import AttentionChange, Radii, Search, Update
+from oversmooth.theory.spectrum import materialise_if_small
 from oversmooth.theory.weights import check_weights, one_per_head
 
 Verdict = Literal["smooth", "rough", "tie", "undecided"]
 _VERDICTS: tuple[Verdict, ...] = ("rough", "tie", "smooth", "undecided")
 _ROUGH, _TIE, _SMOOTH, _UNDECIDED = range(4)
-TIE = {torch.float64: 1e-7, torch.float32: 1e-5}
-"""Radii nearer than this, relative to the larger (or 1), are a tie: at equality the Jordan structure decides."""
 JOINT_STEPS = 256
 """A budget for all heads together: about as much work as the rest of a diagnosis. Verdicts of DeiT-Tiny, MiniLM and
 stories15m are those of the full search, and radii within 2e-4.
@@ -167,14 +165,9 @@ def dominance(
     neutreno: float | Tensor = 0.0,
     change: AttentionChange | None = None,
     zeros: bool | None = None,
-    limit: bool | None = None,
-    method: Method = "auto",
-    tolerance: float | None = None,
-    steps: int | None = None,
-    tie: float | None = None,
-    seed: int = 0,
+    **search: Any,
 ) -> Dominance:
-    """Compare the smoothing eigenvalue with all others, for all heads together or for each head alone.
+    """Compare the smoothing eigenvalue with all others, for all heads jointly or for each head alone.
 
     A norm before the layer enters through ``fold_norm(W_V, ...)``.
 
@@ -191,6 +184,8 @@ def dominance(
         change: any other change of attention that is linear in A; replaces neutreno.
         zeros: whether the d − k zero eigenvalues of a head's H count; they give μ = 1 on both sides. By default they do
             for a single head and do not per head, as in Dovonon et al.'s table 1.
+
+    Further keywords are the settings of the search:
         limit: whether to build the array that X tends to when the rough part wins; by default where that is cheap, and
             not per head.
         method: "dense" computes all eigenvalues, "arnoldi" never forms the n·d by n·d matrix, "auto" chooses.
@@ -215,7 +210,45 @@ def dominance(
     ('smooth', 'rough')
     """
     A = as_operator(A)
-    arguments.choice(method, "method", METHODS)
+    W_V, W_O = _weights_that_fit(A, W_V, W_O)
+    how = Search.of(A.dtype, **search)
+    per_head, zeros = arguments.flag(per_head, "per_head"), None if zeros is None else arguments.flag(zeros, "zeros")
+    residual, biased = check_residual(residual), is_biased(bias)
+    if A.mask is not None and not per_head and not torch.equal(A.mask, A.mask[..., :1, :].expand_as(A.mask)):
+        raise InputError("the mask differs between heads; heads taken together see the same tokens: give (..., n)")
+    change = _checked_change(change, neutreno, W_V)
+    floors = _Floors(smooth=1.0 if biased and not change.source else 0.0, rough=1.0 if change.source else 0.0)
+    W_V, W_O, update, size = _scaled_update(W_V, W_O, residual, change, floors)
+    if not (A.causal and how.method == "auto"):  # there the diagonal says it all
+        A = materialise_if_small(A)
+    if per_head or W_V.shape[-3] == 1:
+        zeros = not per_head if zeros is None else zeros
+        how = replace(how, limit=bool(how.limit)) if per_head else how
+        radii = one_head.radii(A, W_V, W_O, update, how, zeros=zeros)
+        rule = "each head alone, one maximum over all pairs of eigenvalues of A and H, " + (
+            "the zeros of H included" if zeros else "the d − k zeros of H left out"
+        )
+        if not per_head:
+            radii = radii.map(lambda x: x.select(len(A.shape) - 3, 0))
+    else:
+        radii = several_heads.radii(A, W_V, W_O, update, how)
+        rule = "all heads together: the radius on constant arrays against the radius on centred arrays"
+        rule += "" if how.steps is None else f", as far as {how.steps} products show it"
+    mask = A.mask if A.mask is None or per_head else A.mask.select(-2, 0)
+    return _of_radii(radii.scaled(size), mask, floors, how.tie, update.base, rule)
+
+
+class _Floors(NamedTuple):
+    """What the two radii are raised to. A source that differs between tokens outlasts a constant offset of the same
+    growth.
+    """
+
+    smooth: float
+    rough: float
+
+
+def _weights_that_fit(A: AttentionOperator, W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
+    """The weights, checked, in A's precision and on its device."""
     W_V, W_O = check_weights(W_V, W_O)
     heads = W_V.shape[-3]
     if len(A.shape) < 3 or A.shape[-3] != heads:
@@ -230,62 +263,61 @@ def dominance(
                 f"{name} has batch {tuple(W.shape[:-3])}, which does not align with attention's {tuple(batch)}; "
                 "give one for all, or attention for each"
             )
-    tolerance = check_tolerance(tolerance, A.dtype)
-    tie = TIE[A.dtype] if tie is None else arguments.fraction(tie, "tie", zero=True)
-    steps = None if steps is None else arguments.whole(steps, "steps", least=1)
-    per_head, seed = arguments.flag(per_head, "per_head"), arguments.seed(seed)
-    zeros = None if zeros is None else arguments.flag(zeros, "zeros")
-    limit = None if limit is None else arguments.flag(limit, "limit")
-    residual = check_residual(residual)
+    return W_V.to(A.device, A.dtype), W_O.to(A.device, A.dtype)
+
+
+def _checked_change(change: AttentionChange | None, neutreno: float | Tensor, W_V: Tensor) -> AttentionChange:
+    """The change of attention, NeuTRENO's unless another is given, with one number per head."""
     if not (change is None or isinstance(change, AttentionChange)):
         raise InputError(f"change is {arguments.kind(change)}; give an AttentionChange, or neutreno")
-    biased = is_biased(bias)
-    if A.mask is not None and not per_head and not torch.equal(A.mask, A.mask[..., :1, :].expand_as(A.mask)):
-        raise InputError("the mask differs between heads; heads taken together see the same tokens: give (..., n)")
-    W_V, W_O = W_V.to(A.device, A.dtype), W_O.to(A.device, A.dtype)
     if change is None:
         shift = one_per_head(neutreno, W_V, "neutreno")
         change = AttentionChange(torch.ones_like(shift), shift, torch.zeros_like(shift), source=bool(shift.any()))
-    gain, shift, constant = (one_per_head(x, W_V, "change") for x in (change.gain, change.shift, change.constant))
+    gain, shift, mean = (one_per_head(x, W_V, "change") for x in (change.gain, change.shift, change.mean))
     if not bool(gain.all()):
         raise InputError("a head's attention is multiplied by 0, so that nothing of it is left; leave the head out")
-    W_V = W_V * gain[:, None, None]
-    # Without the residual connection there is no 1 to compare sizes with: weights of any size become ordinary ones.
+    gains = [None if x is None else x.to(W_V) for x in (change.constant_gain, change.centred_gain)]
+    return AttentionChange(gain, shift, mean, change.source, *gains)
+
+
+def _scaled_update(
+    W_V: Tensor, W_O: Tensor, residual: bool | float, change: AttentionChange, floors: _Floors
+) -> tuple[Tensor, Tensor, Update, float]:
+    """The update with a residual connection of 1 or 0, its weights, and the factor on its radii.
+
+    Without the residual connection there is no 1 to compare sizes with: weights of any size become ordinary ones.
+    """
+    W_V = W_V * change.gain[:, None, None]
     size = abs(float(residual)) if residual else float(W_V.abs().max()) * float(W_O.abs().max()) or 1.0
     if residual:
         W_O = W_O / float(residual)
     else:
         W_V, W_O = (W / W.abs().max().clamp(min=torch.finfo(W.dtype).tiny) for W in (W_V, W_O))
-    gains = [None if x is None else x.to(A.device, A.dtype) for x in (change.constant_gain, change.centred_gain)]
-    update = Update(1.0 if residual else 0.0, shift / gain, constant / gain, *gains)
-    if not (A.causal and method == "auto"):  # there the diagonal says it all
-        A = materialise_if_small(A)
-    # A source that differs between tokens outlasts a constant offset of the same growth.
-    smooth_floor, rough_floor = (1.0 if biased and not change.source else 0.0), (1.0 if change.source else 0.0)
-    search = Search(
-        method, tolerance, steps, bool(limit) if per_head else limit, seed, smooth_floor / size, rough_floor / size
+    update = Update(
+        base=1.0 if residual else 0.0,
+        shift=change.shift / change.gain,
+        constant=change.constant / change.gain,
+        constant_gain=change.constant_gain,
+        centred_gain=change.centred_gain,
+        smooth_floor=floors.smooth / size,
+        rough_floor=floors.rough / size,
     )
-    if per_head or heads == 1:
-        zeros = not per_head if zeros is None else zeros
-        radii = one_head.radii(A, W_V, W_O, update, search, zeros=zeros, tie=tie)
-        rule = "each head alone, one maximum over all pairs of eigenvalues of A and H, " + (
-            "the zeros of H included" if zeros else "the d − k zeros of H left out"
-        )
-        if not per_head:
-            radii = radii.map(lambda x: x.select(len(batch), 0))
-    else:
-        radii = several_heads.radii(A, W_V, W_O, update, search)
-        rule = "all heads together: the radius on constant arrays against the radius on centred arrays"
-        rule += "" if steps is None else f", as far as {steps} products show it"
+    return W_V, W_O, update, size
 
-    radii = radii.scaled(size)
+
+def _of_radii(radii: Radii, mask: Tensor | None, floors: _Floors, tie: float, base: float, rule: str) -> Dominance:
+    """What follows from the radii; mask: of the tokens, with the radii's batch."""
+    dtype = radii.rho_smooth.dtype
     if not bool((radii.rho_smooth.isfinite() & radii.rho_rough.isfinite()).all()):
-        raise InputError(f"a radius leaves the range of {A.dtype}; scale the weights down, or give them in float64")
-    scale = torch.maximum(radii.rho_smooth, radii.rho_rough).clamp(min=update.base)
-    array = None
+        raise InputError(f"a radius leaves the range of {dtype}; scale the weights down, or give them in float64")
+    scale = torch.maximum(radii.rho_smooth, radii.rho_rough).clamp(min=base)
+    rank_one, rank_known, array = ~radii.mixed, radii.rank_known, None
     if radii.array is not None:
-        mask = A.mask if A.mask is None or per_head else A.mask.select(len(batch), 0)
         array = LimitArray.of(radii.array, radii.mu, mask)
+        ratio = array.sigma_ratio[1]
+        is_one = ratio <= _RANK_ONE[dtype]
+        rank_one = rank_one & is_one
+        rank_known = rank_known & (radii.mixed | is_one | (ratio > _NOT_RANK_ONE))
     return Dominance(
         rho_smooth=radii.rho_smooth,
         rho_rough=radii.rho_rough,
@@ -300,17 +332,11 @@ def dominance(
         rule=rule,
         pair=None if radii.t is None or radii.lam is None else (radii.t, radii.lam),
         array=array,
-        rank_one=~radii.mixed if array is None else ~radii.mixed & (array.sigma_ratio[1] <= _RANK_ONE[A.dtype]),
-        rank_known=radii.rank_known if array is None else radii.rank_known & (radii.mixed | _is_known(array, A.dtype)),
-        smooth_floor=smooth_floor,
-        rough_floor=rough_floor,
+        rank_one=rank_one,
+        rank_known=rank_known,
+        smooth_floor=floors.smooth,
+        rough_floor=floors.rough,
     )
-
-
-def _is_known(array: LimitArray, dtype: torch.dtype) -> Tensor:
-    """Whether an array tells its rank."""
-    ratio = array.sigma_ratio[1]
-    return (ratio <= _RANK_ONE[dtype]) | (ratio > _NOT_RANK_ONE)
 
 
 def is_biased(bias: Tensor | None) -> bool:

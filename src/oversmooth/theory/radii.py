@@ -1,4 +1,9 @@
-"""What the two ways of computing radii, `one_head` and `several_heads`, take and return."""
+"""What every route to the two radii takes and returns: the update, the settings of the search, and the radii.
+
+`dominance` chooses the route: `one_head` for a single head or each head alone, `several_heads` for all heads jointly
+(which takes attention that falls apart in pieces, by `reducible`, and each piece by `shared_weights`). `shifted` follows
+one head along shifts of its attention; `stack` takes layers that differ. All compare by the error model of `bounds`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oversmooth.theory.spectrum import Method
+from oversmooth.safety import arguments
+from oversmooth.theory.spectrum import METHODS, Method, check_tolerance
+
+TIE = {torch.float64: 1e-7, torch.float32: 1e-5}
+"""Radii nearer than this, relative to the larger (or 1), are a tie: at equality the Jordan structure decides."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,7 @@ class AttentionChange:
 
 @dataclass(frozen=True)
 class Update:
-    """The update ``X ↦ base · X + Σ_h (A_h − shift_h) X W_V^h W_O^h``."""
+    """The update ``X ↦ base · X + Σ_h (A_h − shift_h) X W_V^h W_O^h``, and what its two radii are at least."""
 
     base: float
     """1 with the residual connection, 0 without."""
@@ -70,6 +79,10 @@ class Update:
     """``(d,)``, what multiplies the output on constant arrays; None: nothing."""
     centred_gain: Tensor | None = None
     """``(d,)``, likewise on centred arrays."""
+    smooth_floor: float = 0.0
+    """What the smooth radius is raised to before the two are compared."""
+    rough_floor: float = 0.0
+    """What the rough radius is raised to."""
 
     def centred(self, W_O: Tensor) -> Tensor:
         """The output weight that acts on centred arrays."""
@@ -78,7 +91,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Search:
-    """How to look for eigenvalues."""
+    """How to search for eigenvalues: the rare settings of `dominance`, which takes them as keywords."""
 
     method: Method
     tolerance: float
@@ -86,11 +99,32 @@ class Search:
     """The number of products after which to stop, converged or not; None: as many as needed, up to a limit."""
     limit: bool | None
     """Whether to keep the eigenarray; None: where it is cheap."""
+    tie: float
+    """Relative margin below which two radii tie."""
     seed: int
-    smooth_floor: float = 0.0
-    """What the smooth radius is raised to before the two are compared."""
-    rough_floor: float = 0.0
-    """What the rough radius is raised to."""
+
+    @classmethod
+    def of(
+        cls,
+        dtype: torch.dtype,
+        *,
+        method: Method = "auto",
+        tolerance: float | None = None,
+        steps: int | None = None,
+        limit: bool | None = None,
+        tie: float | None = None,
+        seed: int = 0,
+    ) -> Search:
+        """The settings, checked, with the defaults of this precision."""
+        arguments.choice(method, "method", METHODS)
+        return cls(
+            method=method,
+            tolerance=check_tolerance(tolerance, dtype),
+            steps=None if steps is None else arguments.whole(steps, "steps", least=1),
+            limit=None if limit is None else arguments.flag(limit, "limit"),
+            tie=TIE[dtype] if tie is None else arguments.fraction(tie, "tie", zero=True),
+            seed=arguments.seed(seed),
+        )
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ from torch import Tensor
 
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.theory.dominance import TIE, Verdict, is_biased
+from oversmooth.theory.dominance import Verdict, is_biased
 from oversmooth.theory.krylov import extremal
 from oversmooth.theory.operators import AttentionOperator, as_operator
-from oversmooth.theory.radii import real_and_imaginary
+from oversmooth.theory.radii import TIE, real_and_imaginary
 from oversmooth.theory.small_matrices import eigenvalue_error, eigenvalues
 from oversmooth.theory.spectrum import check_tolerance
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads
