@@ -181,7 +181,7 @@ class SharedWeights:
             system,
             lambda theta, reach, _: (self.update.base + theta).abs() + reach,
             tolerance=tolerance,
-            first=min(16, most),
+            first=min(16 if group is None else 24, most),  # few of the tokens that compete are beaten before
             most=most,
             restarts=within,
             refined=None if steps is None else _REFINED,
@@ -337,8 +337,7 @@ class SharedWeights:
         """How far θ may be off: only the rounding of A's diagonal enters."""
         if self.d > _CONDITIONED:
             return residual
-        _, condition = eigenvectors(blocks.matrices(), theta)
-        return self._error(condition, residual, self.A.rounding * blocks.diagonal.abs())
+        return self._error(blocks.condition(theta), residual, self.A.rounding * blocks.diagonal.abs())
 
     def _by_forward_substitution(self, diagonal: Tensor, first: Tensor, theta: Tensor) -> Tensor:
         """The eigenarray that starts at token `first` with its block's eigenvector and continues causally."""

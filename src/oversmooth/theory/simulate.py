@@ -215,31 +215,28 @@ def _linear(X: Tensor, stack: list[Layer], keeps: list[float], strength: Tensor)
     tokens = stack[0].tokens
     zero = no_scale(X)
     state = split(X, tokens)
-    V0 = X[..., None, :, :] @ stack[0].W_V
+    V0 = stack[0].values(X)
     steer = bool(strength.any())
-    # On constant arrays a layer is a product with these; what V⁰ adds is the same at every pass.
-    plain = [(layer.W_V @ layer.W_O).sum(-3) for layer in stack]
-    shifted = [((1 - strength)[:, None, None] * (layer.W_V @ layer.W_O)).sum(-3) for layer in stack]
-    inflow = [((strength[:, None, None] * V0) @ layer.W_O).sum(-3) for layer in stack] if steer else []
+    # What V⁰ adds is the same at every pass.
+    inflow = [layer.outputs(strength[:, None, None] * V0) for layer in stack] if steer else []
     depth = 0
     while True:
         yield state
         m, s, Z, z = state.m, state.s, state.Z, state.z
         at = depth % len(stack)
-        base = keeps[at]
+        layer, base = stack[at], keeps[at]
         source = steer and depth > 0  # NeuTRENO leaves the first layer alone
         # The centred part feeds itself and the constant part; the constant part feeds itself alone.
-        mixed = stack[at].mix(Z, torch.zeros_like(V0) if source else None, strength)
-        own = m @ (shifted if source else plain)[at]
+        mixed = layer.mix(Z, torch.zeros_like(V0) if source else None, strength)
+        own = layer.outputs(layer.values(m) * (1 - strength if source else torch.ones_like(strength))[:, None, None])
         constant = [(base * m + own, s), (token_mean(mixed, tokens), z)]
         # Centring the sum matters: a constant part that rounding leaves in Z would persist and outlast all else.
         centred = [(centre_tokens(base * Z + mixed, tokens), z)]
         if source:
             constant.append((token_mean(inflow[at], tokens), zero))
             centred.append((centre_tokens(inflow[at], tokens), zero))
-        bias = stack[at].bias
-        if bias is not None:
-            constant.append((bias.expand_as(m), zero))
+        if layer.bias is not None:
+            constant.append((layer.bias.expand_as(m), zero))
         state = TokenParts(*summed(constant), *summed(centred))
         depth += 1
 
@@ -254,7 +251,7 @@ def _normed(
 ) -> Iterator[TokenParts]:
     """The states with LayerNorm, which keeps X in range (Post-LN) or makes it grow linearly (Pre-LN)."""
     tokens, depth, source = stack[0].tokens, 0, None
-    V0 = (norm(X) if before else X)[..., None, :, :] @ stack[0].W_V
+    V0 = stack[0].values(norm(X) if before else X)
     while True:
         yield split(X, tokens)
         layer = stack[depth % len(stack)]

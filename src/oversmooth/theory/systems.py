@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from oversmooth.theory.operators import AttentionOperator
+from oversmooth.theory.radii import real_and_imaginary
+from oversmooth.theory.small_matrices import eigenvector, eigenvectors
 from oversmooth.theory.tokens import centre_tokens
 from oversmooth.theory.weights import stack_heads, without_repeats
 
@@ -102,9 +104,12 @@ class CausalBlocks:
         self.dtype, self.device = self.diagonal.dtype, self.diagonal.device
 
     def apply(self, v: Tensor) -> Tensor:
-        values = v if self.V is None else v @ self.V
-        values = values.view(len(v), len(self.shared), 1, -1) * self.diagonal.view(len(v), len(self.shared), -1, 1)
-        return values.reshape(len(v), -1) @ self.O
+        return self._outputs(v if self.V is None else v @ self.V)
+
+    def _outputs(self, values: Tensor) -> Tensor:
+        shared = len(self.shared)
+        by_head = values.view(len(values), shared, 1, -1) * self.diagonal.view(len(values), shared, -1, 1)
+        return by_head.reshape(len(values), -1) @ self.O
 
     def project(self, v: Tensor) -> Tensor:
         return v
@@ -130,5 +135,26 @@ class CausalBlocks:
         return other
 
     def matrices(self) -> Tensor:
-        """Each block as a matrix acting on row vectors, ``(items, d, d)``."""
-        return torch.einsum("ih,hdk,hke->ide", self.diagonal, self.W_V, self.W_O)
+        """Each block as a matrix acting on row vectors, ``(items, size, size)``."""
+        shared = len(self.shared)
+        by_value = self.diagonal.view(self.items, shared, -1)
+        O = self.O.view(shared, by_value.shape[-1], -1, self.size)
+        on_values = torch.einsum("isg,sgke->iske", by_value, O).flatten(1, 2)
+        return on_values if self.V is None else self.V @ on_values
+
+    def condition(self, theta: Tensor) -> Tensor:
+        """The condition number of one eigenvalue θ of each block, ``(items,)``; unless it is 0, from the block on values.
+
+        From a row u with ``u N = θ u`` and a column w with ``N w = θ w`` there, `apply` without the last product and
+        W_V make those of the block itself.
+        """
+        small = self.on_values()
+        if small is self or self.V is None or bool((theta == 0).any()):
+            return eigenvectors(self.matrices(), theta)[1]
+        N = small.matrices()
+        u, w = eigenvector(N.mT, theta), eigenvector(N, theta)
+        values = real_and_imaginary(self._outputs, u)
+        columns = w @ self.V.mT.to(w.dtype)
+        lengths = torch.linalg.vector_norm(values, dim=-1) * torch.linalg.vector_norm(columns, dim=-1)
+        overlap = (values * columns).sum(-1).abs()
+        return lengths / overlap.nan_to_num(nan=0.0).clamp(min=torch.finfo(overlap.dtype).tiny)
