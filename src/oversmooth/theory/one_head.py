@@ -220,6 +220,8 @@ class _Found:
     """The index of λ."""
     residual: Tensor
     condition: Tensor
+    of_matrix: Tensor
+    """Whether the condition number is that of the whole matrix, not of a Krylov space."""
     converged: Tensor
     exact: Tensor
     """Eigenvalues on a diagonal are exact; those of larger blocks are not."""
@@ -233,7 +235,7 @@ class _Found:
     def nothing(cls, A: AttentionOperator) -> _Found:
         zero, no = torch.zeros(A.shape[0], dtype=A.dtype, device=A.device), A.counted() < 0
         return cls(
-            *(zero, zero.to(complex_of(A.dtype)), no.long(), zero.clone(), torch.ones_like(zero), ~no),
+            *(zero, zero.to(complex_of(A.dtype)), no.long(), zero.clone(), torch.ones_like(zero), no.clone(), ~no),
             *(A.counted() < 2, no.clone(), zero.clone(), no.clone(), no.clone()),
         )
 
@@ -300,7 +302,7 @@ class _RoughSearch:
             found.certified |= True
             return
         # The condition number from a Krylov space is not trusted where paths are long.
-        far = self.items[long_ways(A) & ~found.exact]
+        far = self.items[long_ways(A) & ~found.exact & ~found.of_matrix]
         if len(far) and how.method != "arnoldi":
             found.condition[far] = torch.maximum(found.condition[far], self._conditions(far))
         slope = self.pairs.lam.gather(1, found.which[:, None])[:, 0].abs()
@@ -356,7 +358,7 @@ class _RoughSearch:
         # Items that went through Arnoldi before have a condition number already.
         new = ~found.exact[index] & (found.condition[index] == 1) & (self.A.counted()[index] > 1)
         if bool(new.any()) and not self.A.causal:
-            found.condition[index[new]] = self._conditions(index[new])
+            found.condition[index[new]], found.of_matrix[index[new]] = self._conditions(index[new]), True
 
     def _conditions(self, index: Tensor) -> Tensor:
         return conditions(self.A, self.parts, index, self.found.t[index])

@@ -29,7 +29,7 @@ from oversmooth.theory.small_matrices import (
 )
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads
 from oversmooth.theory.tokens import centre_tokens, token_mean
-from oversmooth.theory.weights import smaller_product, stack_heads, without_repeats
+from oversmooth.theory.weights import on_constant_arrays, smaller_product
 
 # Up to this size, (n − 1)·d, the whole matrix of T_P is formed.
 _DENSE_SIZE = 256
@@ -154,9 +154,9 @@ class SharedWeights:
         it may be off. Without the zeros of features that no head writes to.
         """
         base, W_V, W_O = self.update.base, self.W_V.double(), self.constant_W_O.double()
-        c, V = self.update.constant.double(), without_repeats(W_V)
-        # Heads that share their values add up, and leave features as they are, which some head writes to.
-        V, O = stack_heads(V, (W_O * c[:, None, None]).unflatten(0, (len(V), -1)).sum(1))  # noqa: E741
+        c = self.update.constant.double()
+        # Heads leave features as they are together, which some of them write to.
+        V, O = on_constant_arrays(W_V, W_O * c[:, None, None])  # noqa: E741
         small = smaller_product(V, O)
         least = base if len(small) < self.d <= self.W_V.shape[-3] * self.W_V.shape[-1] else 0.0
         if len(small) > _DENSE_WEIGHTS:

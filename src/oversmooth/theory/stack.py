@@ -33,10 +33,10 @@ from oversmooth.theory.radii import TIE, real_and_imaginary
 from oversmooth.theory.small_matrices import eigenvalue_error, eigenvalues
 from oversmooth.theory.spectrum import check_tolerance
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads
-from oversmooth.theory.weights import check_weights, stack_heads
+from oversmooth.theory.weights import check_weights, on_constant_arrays
 
 # Arnoldi: basis vectors before the first check, which beats most tokens, and before a restart; and restarts at most.
-_FIRST, _STEPS, _RESTARTS = 8, 48, 12
+_FIRST, _STEPS, _RESTARTS = 12, 48, 12
 # Up to this many entries attention of all layers is kept as matrices (half a GiB): products are then several times
 # faster than from queries and keys.
 _DENSE = 1 << 26
@@ -211,7 +211,7 @@ def _smooth(weights: list[tuple[Tensor, Tensor]]) -> tuple[float, float]:
     first = weights[0][0]
     product, log_size = torch.eye(first.shape[-2], dtype=first.dtype, device=first.device), 0.0
     for v, o in weights:
-        V, O = stack_heads(v, o)  # noqa: E741
+        V, O = on_constant_arrays(v, o)  # noqa: E741
         product = product + product @ V @ O
         size = float(torch.linalg.matrix_norm(product))
         if size == 0:

@@ -170,6 +170,15 @@ def without_repeats(W_V: Tensor) -> Tensor:
     return W_V[::group] if starts == list(range(0, len(W_V), group)) else W_V
 
 
+def on_constant_arrays(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
+    """W_V ``(d, m)`` and W_O ``(m, d)`` of all heads side by side, for arrays whose tokens are equal.
+
+    Heads that share their values add up there.
+    """
+    V = without_repeats(W_V)
+    return stack_heads(V, W_O.unflatten(0, (len(V), -1)).sum(1))
+
+
 def centre_features(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
     """The weights on tokens of zero mean over features, as after a LayerNorm, for Post-LN.
 
