@@ -103,8 +103,8 @@ class Plant(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def mutants_of(folder: str) -> Iterator[Mutant]:
-    for path in sorted((ROOT / "src/oversmooth" / folder).rglob("*.py")):
+def mutants_of(folder: Path) -> Iterator[Mutant]:
+    for path in sorted(folder.rglob("*.py")):
         if path.name not in ("__init__.py", "_hessenberg_kernel.py"):
             plant = Plant(path)
             plant.visit(ast.parse(path.read_text()))
@@ -132,7 +132,7 @@ class Recorder:
             return (yield)
         finally:
             sys.settrace(None)
-            threading.settrace(None)  # type: ignore[arg-type]
+            threading.settrace(None)
             ours = [code for code in self.codes if code.co_filename.startswith(self.source)]
             # A function inside another belongs to the outer one; methods go by their own name.
             names = [(code.co_filename, code.co_qualname.split(".<locals>")[0].split(".")[-1]) for code in ours]
@@ -178,11 +178,11 @@ def outcome_of(mutant: Mutant, source: Path, tests: list[str], limit: float) -> 
     """ "killed", "timeout", "survived" or "not reached", and the seconds."""
     if not tests:
         return "not reached", 0.0
-    target = source / mutant.path.relative_to(ROOT / "src")
-    tree = Plant(mutant.path, mutant.nth).visit(ast.parse(mutant.path.read_text()))
-    target.write_text(ast.unparse(ast.fix_missing_locations(tree)))
+    text = mutant.path.read_text()
+    tree = Plant(mutant.path, mutant.nth).visit(ast.parse(text))
+    mutant.path.write_text(ast.unparse(ast.fix_missing_locations(tree)))
     code, took = in_a_fork(lambda: run_tests(source, tests), limit)
-    shutil.copy(mutant.path, target)
+    mutant.path.write_text(text)
     return {None: "timeout", 0: "survived"}.get(code, "killed"), took
 
 
@@ -211,10 +211,10 @@ def main() -> None:
                 sys.exit(f"tests/{folder} fails before any error is planted")
             for known, new in zip((seconds, called), pickle.loads(kept.read_bytes()), strict=True):
                 known |= new
-        every = [mutant for folder in options.folders.split(",") for mutant in mutants_of(folder)]
+        package = source / "oversmooth"
+        every = [mutant for folder in options.folders.split(",") for mutant in mutants_of(package / folder)]
         for mutant in random.Random(options.seed).sample(every, min(options.count, len(every))):
-            folder = mutant.path.relative_to(ROOT / "src/oversmooth").parts[0]
-            file = str(source / mutant.path.relative_to(ROOT / "src"))
+            folder, file = mutant.path.relative_to(package).parts[0], str(mutant.path)
             reach = [
                 test
                 for test, codes in called.items()
@@ -223,7 +223,7 @@ def main() -> None:
                 and any(path == file and mutant.function in ("", function) for path, function in codes)
             ]
             outcome, took = outcome_of(mutant, source, sorted(reach, key=seconds.__getitem__), options.limit)
-            where = f"{mutant.path.relative_to(ROOT / 'src/oversmooth')}:{mutant.line}"
+            where = f"{mutant.path.relative_to(package)}:{mutant.line}"
             rows.append({"where": where, "error": mutant.change, "outcome": outcome, "seconds": round(took, 1)})
             print(f"{len(rows)}/{options.count} {outcome}: {where}: {mutant.change}", flush=True)
             if options.json:

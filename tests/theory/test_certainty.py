@@ -94,7 +94,7 @@ def test_a_causal_head_nearer_to_a_tie_than_its_diagonal_is_known_is_not_decided
 
 
 def test_the_error_of_a_pair_against_matrices_within_rounding():
-    """Every change of A's entries by their rounding moves |1 + λ t| by less than the error, and by a fair share of it."""
+    """Every change of A's entries by their rounding moves |1 + λ t| by less than the error, but by a share."""
     g = torch.Generator().manual_seed(0)
     A, lam = attention(1, 12, 12, seed=3), -1.3
     rounding = 1e-9

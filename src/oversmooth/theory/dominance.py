@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -39,48 +39,27 @@ _NOT_RANK_ONE = 1e-3
 _PARALLEL = 1 - 1e-3
 
 
-@dataclass(frozen=True)
-class Dominance:
+@dataclass(frozen=True, kw_only=True)
+class Dominance(Radii):
     """Both radii, and what follows from them for a generic input; ``(...)`` each, or ``(..., heads)`` per head."""
 
-    rho_smooth: Tensor
-    """Radius on constant arrays, from the weights alone."""
-    rho_rough: Tensor
-    """Radius on centred arrays; 0 with a single token."""
-    residual: Tensor
-    """‖T_P Z − μ Z‖ of the unit Ritz pair behind rho_rough (one head: A's, times |λ|); 0 if computed directly."""
     tolerance: Tensor
     """Margins below this are a tie: the radii are equal as far as the weights are known."""
-    error: Tensor
-    """How far rho_rough may be off, estimated: its residual and the rounding of attention, times its condition; or how
-    much larger it may be where the search stopped before all tokens of causal attention were refined or beaten.
-    """
-    weights_error: Tensor
-    """How far rounding may move the eigenvalues of the weights."""
-    certified: Tensor
-    """Whether the verdict is proven, rounding included."""
-    doubted: Tensor
-    """Whether rho_rough is not known well enough to decide."""
-    frozen: Tensor
-    """Whether features that no head writes to stay as they are while all others shrink: both radii are 1, and input
-    convergence is excluded all the same.
-    """
     rule: str
     """What was compared, in words."""
-    pair: tuple[Tensor, Tensor] | None
-    """One head: the eigenvalues (of A, of H) behind the larger radius."""
     array: LimitArray | None
     """What X tends to when the rough part wins, with its own ratio, angle and rank; None if not asked for."""
     rank_one: Tensor
     """Whether the rough dominator, all that ties with it included, is an array of rank one at every depth."""
-    rank_known: Tensor
-    """Whether rank_one is known: not with several heads without the array, nor where other eigenvalues are seen to tie.
-    Arnoldi does not see all eigenvalues; several heads are then assumed to have no ties in modulus.
-    """
     smooth_floor: float = 0.0
     """1 with biases: a constant offset is a smooth mode of eigenvalue 1."""
     rough_floor: float = 0.0
     """1 with NeuTRENO's source, which differs between tokens."""
+
+    @property
+    def pair(self) -> tuple[Tensor, Tensor] | None:
+        """One head: the eigenvalues (of A, of H) behind the larger radius."""
+        return None if self.t is None or self.lam is None else (self.t, self.lam)
 
     @property
     def margin(self) -> Tensor:
@@ -217,8 +196,7 @@ def dominance(
     if A.mask is not None and not per_head and not torch.equal(A.mask, A.mask[..., :1, :].expand_as(A.mask)):
         raise InputError("the mask differs between heads; heads taken together see the same tokens: give (..., n)")
     change = _checked_change(change, neutreno, W_V)
-    floors = _Floors(smooth=1.0 if biased and not change.source else 0.0, rough=1.0 if change.source else 0.0)
-    W_V, W_O, update, size = _scaled_update(W_V, W_O, residual, change, floors)
+    W_V, W_O, update, size = _scaled_update(W_V, W_O, residual, change, biased)
     if not (A.causal and how.method == "auto"):  # there the diagonal says it all
         A = materialise_if_small(A)
     if per_head or W_V.shape[-3] == 1:
@@ -235,16 +213,7 @@ def dominance(
         rule = "all heads together: the radius on constant arrays against the radius on centred arrays"
         rule += "" if how.steps is None else f", as far as {how.steps} products show it"
     mask = A.mask if A.mask is None or per_head else A.mask.select(-2, 0)
-    return _of_radii(radii.scaled(size), mask, floors, how.tie, update.base, rule)
-
-
-class _Floors(NamedTuple):
-    """What the two radii are raised to. A source that differs between tokens outlasts a constant offset of the same
-    growth.
-    """
-
-    smooth: float
-    rough: float
+    return _of_radii(radii.scaled(size), mask, update, how.tie, rule)
 
 
 def _weights_that_fit(A: AttentionOperator, W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
@@ -281,7 +250,7 @@ def _checked_change(change: AttentionChange | None, neutreno: float | Tensor, W_
 
 
 def _scaled_update(
-    W_V: Tensor, W_O: Tensor, residual: bool | float, change: AttentionChange, floors: _Floors
+    W_V: Tensor, W_O: Tensor, residual: bool | float, change: AttentionChange, biased: bool
 ) -> tuple[Tensor, Tensor, Update, float]:
     """The update with a residual connection of 1 or 0, its weights, and the factor on its radii.
 
@@ -299,43 +268,35 @@ def _scaled_update(
         constant=change.constant / change.gain,
         constant_gain=change.constant_gain,
         centred_gain=change.centred_gain,
-        smooth_floor=floors.smooth / size,
-        rough_floor=floors.rough / size,
+        # A source that differs between tokens outlasts a constant offset of the same growth.
+        smooth_floor=1.0 / size if biased and not change.source else 0.0,
+        rough_floor=1.0 / size if change.source else 0.0,
     )
     return W_V, W_O, update, size
 
 
-def _of_radii(radii: Radii, mask: Tensor | None, floors: _Floors, tie: float, base: float, rule: str) -> Dominance:
+def _of_radii(radii: Radii, mask: Tensor | None, update: Update, tie: float, rule: str) -> Dominance:
     """What follows from the radii; mask: of the tokens, with the radii's batch."""
     dtype = radii.rho_smooth.dtype
     if not bool((radii.rho_smooth.isfinite() & radii.rho_rough.isfinite()).all()):
         raise InputError(f"a radius leaves the range of {dtype}; scale the weights down, or give them in float64")
-    scale = torch.maximum(radii.rho_smooth, radii.rho_rough).clamp(min=base)
+    scale = torch.maximum(radii.rho_smooth, radii.rho_rough).clamp(min=update.base)
     rank_one, rank_known, array = ~radii.mixed, radii.rank_known, None
-    if radii.array is not None:
-        array = LimitArray.of(radii.array, radii.mu, mask)
+    if radii.eigenarray is not None:
+        array = LimitArray.of(radii.eigenarray, radii.mu, mask)
         ratio = array.sigma_ratio[1]
         is_one = ratio <= _RANK_ONE[dtype]
         rank_one = rank_one & is_one
         rank_known = rank_known & (radii.mixed | is_one | (ratio > _NOT_RANK_ONE))
     return Dominance(
-        rho_smooth=radii.rho_smooth,
-        rho_rough=radii.rho_rough,
-        residual=radii.residual,
+        **{**vars(radii), "rank_known": rank_known, "eigenarray": None},
         # Nothing is decided more finely than it is known.
         tolerance=torch.maximum(tie * scale, radii.residual + radii.weights_error.clamp(max=DEFECTIVE * scale)),
-        error=radii.error,
-        weights_error=radii.weights_error,
-        certified=radii.certified,
-        doubted=radii.doubted,
-        frozen=radii.frozen,
         rule=rule,
-        pair=None if radii.t is None or radii.lam is None else (radii.t, radii.lam),
         array=array,
         rank_one=rank_one,
-        rank_known=rank_known,
-        smooth_floor=floors.smooth,
-        rough_floor=floors.rough,
+        smooth_floor=float(update.smooth_floor > 0),
+        rough_floor=float(update.rough_floor > 0),
     )
 
 

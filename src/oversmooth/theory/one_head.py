@@ -1,6 +1,6 @@
 """Radii of one head, or of each head alone: every eigenvalue is ``base + λ_j (t_i − shift)`` (THEORY §3, lemma 1).
 
-Taken by `dominance` for a single head and with ``per_head=True``. λ are the eigenvalues of H. t are those of A but one 1:
+Taken by `dominance` for a single head and with ``per_head=True``. λ are the eigenvalues of H, t those of A but one 1:
 the diagonal of causal attention, all of them for few tokens or attention that falls apart, else the extremal ones by
 Arnoldi. Heads whose margin rounding could turn are computed again in float64, and a proof is tried (`bounds`).
 """
@@ -98,7 +98,7 @@ def radii(A: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, search
         frozen=frozen,
         t=torch.where(smooths, 1.0, found.t),
         lam=torch.where(smooths, lam_smooth, lam_rough),
-        array=array,
+        eigenarray=array,
     )
     return flat_radii.map(lambda x: x.reshape((*batch, *x.shape[1:])))
 
@@ -199,7 +199,7 @@ class Pairs:
 
 
 def conditions(A: AttentionOperator, parts: Reducible, index: Tensor, t: Tensor) -> Tensor:
-    """The condition number of one eigenvalue t of the items at index, ``(b,)``; within its block, where A falls apart."""
+    """The condition number of one eigenvalue t of the items at index, ``(b,)``; in its block, where A falls apart."""
     apart = parts.which[index]
     out = torch.ones(len(index), dtype=A.dtype, device=A.device)
     whole = ~apart & (A.counted()[index] > 1)
@@ -212,7 +212,7 @@ def conditions(A: AttentionOperator, parts: Reducible, index: Tensor, t: Tensor)
 
 @dataclass
 class _Found:
-    """The largest |μ| over t ≠ 1 and λ of every item, ``(items,)`` each, where it is attained, and how well it is known."""
+    """The largest |μ| over t ≠ 1 and λ of every item, where it is attained, and how well it is known: ``(items,)``."""
 
     radius: Tensor
     t: Tensor

@@ -1,8 +1,8 @@
 """What every route to the two radii takes and returns: the update, the settings of the search, and the radii.
 
-`dominance` chooses the route: `one_head` for a single head or each head alone, `several_heads` for all heads jointly
-(which takes attention that falls apart in pieces, by `reducible`, and each piece by `shared_weights`). `shifted` follows
-one head along shifts of its attention; `stack` takes layers that differ. All compare by the error model of `bounds`.
+`dominance` chooses the route: `one_head` for a single head or each head alone, `several_heads` for all heads jointly.
+Both take attention that falls apart in pieces, by `reducible`; `shared_weights` has the radii of one piece. `shifted`
+follows each head along shifts of its attention; `stack` takes layers that differ. `bounds` is their error model.
 """
 
 from __future__ import annotations
@@ -127,35 +127,44 @@ class Search:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Radii:
-    """The two radii of every item of a batch, ``(items, ...)``, and the eigenvalue behind the rough one."""
+    """The two radii of every item of a batch, ``(items, ...)``, and how well they are known."""
 
     rho_smooth: Tensor
+    """Radius on constant arrays, from the weights alone."""
     rho_rough: Tensor
+    """Radius on centred arrays; 0 with a single token."""
     residual: Tensor
+    """‖T_P Z − μ Z‖ of the unit Ritz pair behind rho_rough (one head: A's, times |λ|); 0 if computed directly."""
     mu: Tensor
     """The eigenvalue of modulus rho_rough, complex."""
     mixed: Tensor
     """Whether terms tie with it that differ in both token and feature vector: the limit then has rank two or more."""
     rank_known: Tensor
-    """Whether `mixed`, or the array, tells the rank of the limit."""
+    """Whether `mixed`, or the array, tells the rank of the limit: not with several heads without the array, nor where
+    other eigenvalues are seen to tie. Arnoldi does not see all; several heads are then assumed to have no ties.
+    """
     weights_error: Tensor
     """How far rounding may move the eigenvalues of the weights: large where they are nearly defective."""
     error: Tensor
-    """How far rho_rough may be off, estimated from the rounding of A and the search."""
+    """How far rho_rough may be off, estimated: its residual and the rounding of attention, times its condition; or how
+    much larger it may be where the search stopped before all tokens of causal attention were refined or beaten.
+    """
     certified: Tensor
-    """Whether it is proven on which side of rho_smooth it lies."""
+    """Whether it is proven, rounding included, on which side of rho_smooth it lies."""
     doubted: Tensor
-    """Whether that was to be proven, and was not."""
+    """Whether rho_rough is not known well enough to decide."""
     frozen: Tensor
-    """Whether both radii are `base` for features that no head writes to, and all others shrink."""
+    """Whether features that no head writes to stay as they are while all others shrink: both radii are 1 (without X
+    itself, 0), and input convergence is excluded all the same.
+    """
     t: Tensor | None = None
     """One head: the eigenvalue of A behind the larger radius."""
     lam: Tensor | None = None
     """One head: the eigenvalue of H behind it."""
-    array: Tensor | None = None
-    """The eigenarray of mu, ``(..., n, d)`` complex."""
+    eigenarray: Tensor | None = None
+    """That of mu, ``(..., n, d)`` complex."""
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Radii:
         """The same with every tensor changed."""

@@ -1,7 +1,7 @@
 """Radii of all heads jointly (THEORY §3, the multi-head theorem and components).
 
-Taken by `dominance` for several heads. Arrays are grouped by weights; those whose graph, the union over heads, falls apart
-are taken component by component, all others whole, each by `shared_weights`.
+Taken by `dominance` for several heads. Arrays are grouped by weights; those whose graph, the union over heads, falls
+apart are taken component by component, all others whole, each by `shared_weights`.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def _in_parts(
         mask = None if A.mask is None else A.mask[..., order]
         lower = DenseAttention.trusted(A.A[..., order, :][..., order], mask, True, A.rounding)
         radii = SharedWeights(lower, W_V, W_O, update, search).radii()
-        if radii.array is None:
+        if radii.eigenarray is None:
             return radii
-        return dataclasses.replace(radii, array=radii.array[..., torch.argsort(order), :])
+        return dataclasses.replace(radii, eigenarray=radii.eigenarray[..., torch.argsort(order), :])
     whole = SharedWeights(A, W_V, W_O, update, search)
     smooth, _ = whole.smooth_radius
     zero, struck, singles = torch.zeros_like(smooth)[None], False, []

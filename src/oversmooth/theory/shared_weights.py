@@ -2,8 +2,8 @@
 
 The multi-head theorem (THEORY §3): ρ_smooth is the radius of ``base + Σ_h c_h W_V^h W_O^h``, ρ_rough that of T_P on
 centred arrays. Taken by `several_heads` for attention that does not fall apart, and for each part of attention that
-does. Causal attention: T_P is block triangular over tokens, and tokens compete. Else small T_P are formed and decomposed,
-and the others iterated by Arnoldi.
+does. Causal attention: T_P is block triangular over tokens, and tokens compete. Else a small T_P is formed and
+decomposed, and a larger one iterated by Arnoldi.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class SharedWeights:
             certified=alone,
             doubted=close & ~alone & ~frozen,
             frozen=frozen,
-            array=array,
+            eigenarray=array,
         )
 
     def rough(self) -> Rough:

@@ -1,8 +1,8 @@
 """Each head's dominance along shifts of its attention, ``A − s I`` for many s (THEORY §6, its spectrum).
 
-Taken by `steering.suggest`, which looks for the least strength of NeuTRENO at which nothing smooths. A shift moves every
-eigenvalue t of A to t − s and leaves H alone, so the radii at every s follow from one set of t and λ. Cases near a tie,
-or whose eigenvalues are ill-conditioned, are handed to `dominance`.
+Taken by `steering.suggest`, which looks for the least strength of NeuTRENO at which nothing smooths. A shift moves
+every eigenvalue t of A to t − s and leaves H alone, so the radii at every s follow from one set of t and λ. Cases near
+a tie, or whose eigenvalues are ill-conditioned, are handed to `dominance`.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ class _Along:
         self.base, self.size = (1.0 if settings.residual else 0.0), abs(factor)
         self.spectra = HeadSpectra(self.W_V, self.W_O / factor, None, None, A.batch_shape)
         # |base + (t − s) λ| is convex in t and in λ: both are at corners of their convex hulls where it is largest.
-        self.lam, self.t = _corners(self.spectra.centred), None
+        self.lam = _corners(self.spectra.centred)
+        self.t: Tensor | None = None
         self.parts = Reducible.of(self.flat)
         if A.tokens > 1 and (A.causal or A.tokens <= _DENSE_TOKENS):
             values = causal_values(self.flat) if A.causal else dense_values(self.flat, self.parts)

@@ -138,12 +138,12 @@ class CausalBlocks:
         """Each block as a matrix acting on row vectors, ``(items, size, size)``."""
         shared = len(self.shared)
         by_value = self.diagonal.view(self.items, shared, -1)
-        O = self.O.view(shared, by_value.shape[-1], -1, self.size)
-        on_values = torch.einsum("isg,sgke->iske", by_value, O).flatten(1, 2)
+        outputs = self.O.view(shared, by_value.shape[-1], -1, self.size)
+        on_values = torch.einsum("isg,sgke->iske", by_value, outputs).flatten(1, 2)
         return on_values if self.V is None else self.V @ on_values
 
     def condition(self, theta: Tensor) -> Tensor:
-        """The condition number of one eigenvalue θ of each block, ``(items,)``; unless it is 0, from the block on values.
+        """The condition number of one eigenvalue θ of each block, ``(items,)``: by the block on values, unless θ is 0.
 
         From a row u with ``u N = θ u`` and a column w with ``N w = θ w`` there, `apply` without the last product and
         W_V make those of the block itself.
