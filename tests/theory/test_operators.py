@@ -177,7 +177,7 @@ nothing = torch.zeros(5, dtype=torch.bool)
         (lambda: DenseAttention(A, mask=nothing), "hides every token"),
         (lambda: DenseAttention(A, mask=torch.ones(4, dtype=torch.bool)), r"\(4,\)"),
         (lambda: DenseAttention(A, mask=torch.ones(5)), "float32"),
-        (lambda: DenseAttention(A, mask=torch.tensor([1, 1, 1, 1, 0]).bool()), "over the tokens that count"),
+        (lambda: DenseAttention(A, mask=torch.tensor([1, 1, 1, 1, 0]).bool()), "over the valid tokens"),
         (lambda: SoftmaxAttention(normal(5, 4), normal(6, 4)), r"\(6, 4\)"),
         (lambda: SoftmaxAttention(normal(3, 5, 4), normal(2, 5, 4)), "3 query heads cannot share 2"),
         (lambda: SoftmaxAttention(normal(2, 3, 5, 4), normal(1, 3, 5, 4)), "batches differ"),

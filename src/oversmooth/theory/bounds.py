@@ -6,9 +6,9 @@ several times that error and the error of the weights' own eigenvalues (`is_sure
 
 *Proofs.* Attention is known up to the rounding of its entries, a matrix of norm ε. Whether all eigenvalues t of A that
 compete with 1 lie in the region ``S = {z : |base + λ_j (z − s)| ≤ ρ for all j}`` is certain where no z on the edge of S
-is an eigenvalue of any A within ε: then all of these A have the same number of eigenvalues outside S. Two proofs are tried:
-discs about the computed eigenvalues, and σ_min(z − B) on the edge itself, which is 1-Lipschitz in z, so that finitely
-many points are enough (THEORY, what is certain).
+is an eigenvalue of any A within ε: then all of these A have the same number of eigenvalues outside S. Two proofs are
+tried: discs about the computed eigenvalues, and σ_min(z − B) on the edge itself, which is 1-Lipschitz in z, so that
+finitely many points are enough (THEORY, what is certain).
 """
 
 from __future__ import annotations

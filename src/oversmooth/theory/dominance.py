@@ -28,7 +28,7 @@ Verdict = Literal["smooth", "rough", "tie", "undecided"]
 _VERDICTS: tuple[Verdict, ...] = ("rough", "tie", "smooth", "undecided")
 _ROUGH, _TIE, _SMOOTH, _UNDECIDED = range(4)
 JOINT_STEPS = 256
-"""A budget for all heads together: about as much work as the rest of a diagnosis. Verdicts of DeiT-Tiny, MiniLM and
+"""A budget for all heads jointly: about as much work as the rest of a diagnosis. Verdicts of DeiT-Tiny, MiniLM and
 stories15m are those of the full search, and radii within 2e-4.
 """
 # A limit array has rank one where σ₂/σ₁ is no more than rounding, and has not where it is more than a Ritz vector may
@@ -194,7 +194,7 @@ def dominance(
     per_head, zeros = arguments.flag(per_head, "per_head"), None if zeros is None else arguments.flag(zeros, "zeros")
     residual, biased = check_residual(residual), is_biased(bias)
     if A.mask is not None and not per_head and not torch.equal(A.mask, A.mask[..., :1, :].expand_as(A.mask)):
-        raise InputError("the mask differs between heads; heads taken together see the same tokens: give (..., n)")
+        raise InputError("the mask differs between heads; all heads jointly see the same tokens: give (..., n)")
     change = _checked_change(change, neutreno, W_V)
     W_V, W_O, update, size = _scaled_update(W_V, W_O, residual, change, biased)
     if not (A.causal and how.method == "auto"):  # there the diagonal says it all

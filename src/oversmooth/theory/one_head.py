@@ -18,7 +18,7 @@ from oversmooth.theory.eigenarrays import feature_vector, scaled_apart, token_ve
 from oversmooth.theory.krylov import extremal
 from oversmooth.theory.operators import AttentionOperator, DenseAttention
 from oversmooth.theory.radii import Radii, Search, Update
-from oversmooth.theory.reducible import Reducible, centred_block, long_ways
+from oversmooth.theory.reducible import Reducible, centred_block, has_long_paths
 from oversmooth.theory.small_matrices import complex_of, eigenvalues_and_errors, eigenvectors
 from oversmooth.theory.spectrum import DENSE_TOKENS, CentredAttention, causal_values, dense_values
 from oversmooth.theory.weights import smaller_product
@@ -72,7 +72,7 @@ def radii(A: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, search
     frozen = torch.zeros_like(mixed)
     if zeros and k < d:
         # The zeros of H: eigenvalue `base` on both sides, on as many token and feature vectors as there are.
-        still = (found.radius <= base) & (flat.counted() > 1)
+        still = (found.radius <= base) & (flat.valid_count() > 1)
         frozen = still & (smooth + weights_error.to(smooth) < base)
         found.radius = torch.where(still, base, found.radius)
         lam_rough = torch.where(still, 0.0, lam_rough)
@@ -202,7 +202,7 @@ def conditions(A: AttentionOperator, parts: Reducible, index: Tensor, t: Tensor)
     """The condition number of one eigenvalue t of the items at index, ``(b,)``; in its block, where A falls apart."""
     apart = parts.which[index]
     out = torch.ones(len(index), dtype=A.dtype, device=A.device)
-    whole = ~apart & (A.counted()[index] > 1)
+    whole = ~apart & (A.valid_count()[index] > 1)
     if bool(whole.any()):
         out[whole] = eigenvectors(A.select(index[whole]).dense().A, t[whole])[1]
     for row in apart.nonzero()[:, 0].tolist():
@@ -233,10 +233,10 @@ class _Found:
 
     @classmethod
     def nothing(cls, A: AttentionOperator) -> _Found:
-        zero, no = torch.zeros(A.shape[0], dtype=A.dtype, device=A.device), A.counted() < 0
+        zero, no = torch.zeros(A.shape[0], dtype=A.dtype, device=A.device), A.valid_count() < 0
         return cls(
             *(zero, zero.to(complex_of(A.dtype)), no.long(), zero.clone(), torch.ones_like(zero), no.clone(), ~no),
-            *(A.counted() < 2, no.clone(), zero.clone(), no.clone(), no.clone()),
+            *(A.valid_count() < 2, no.clone(), zero.clone(), no.clone(), no.clone()),
         )
 
 
@@ -265,7 +265,7 @@ class _RoughSearch:
             found.repeated = ((values - found.t.real[:, None]).abs() <= near).sum(-1) > 1
             found.exact |= True
             return
-        direct = A.counted() <= (DENSE_TOKENS if how.method == "auto" else 1)
+        direct = A.valid_count() <= (DENSE_TOKENS if how.method == "auto" else 1)
         if how.method != "arnoldi":
             direct |= self.parts.which
         if how.method == "dense" or direct.all():
@@ -302,7 +302,7 @@ class _RoughSearch:
             found.certified |= True
             return
         # The condition number from a Krylov space is not trusted where paths are long.
-        far = self.items[long_ways(A) & ~found.exact & ~found.of_matrix]
+        far = self.items[has_long_paths(A) & ~found.exact & ~found.of_matrix]
         if len(far) and how.method != "arnoldi":
             found.condition[far] = torch.maximum(found.condition[far], self._conditions(far))
         slope = self.pairs.lam.gather(1, found.which[:, None])[:, 0].abs()
@@ -319,7 +319,7 @@ class _RoughSearch:
             found.doubted = suspect & ~sure
             return
         slack = weights_error[:, None] + 2 * spectra.centred_error + A.rounding * level.double()[:, None]
-        counted = A.counted().tolist()
+        counted = A.valid_count().tolist()
         for i in self.items[suspect].tolist():
             if counted[i] > CERTIFY_TOKENS or not isinstance(A, DenseAttention):
                 found.doubted[i] = ~sure[i]
@@ -356,7 +356,7 @@ class _RoughSearch:
         found.t[index] = values.gather(1, i[:, None])[:, 0].nan_to_num()
         found.residual[index], found.converged[index] = 0.0, True
         # Items that went through Arnoldi before have a condition number already.
-        new = ~found.exact[index] & (found.condition[index] == 1) & (self.A.counted()[index] > 1)
+        new = ~found.exact[index] & (found.condition[index] == 1) & (self.A.valid_count()[index] > 1)
         if bool(new.any()) and not self.A.causal:
             found.condition[index[new]], found.of_matrix[index[new]] = self._conditions(index[new]), True
 

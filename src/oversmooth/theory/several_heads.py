@@ -19,7 +19,7 @@ from oversmooth.theory.small_matrices import complex_of
 
 
 def radii(A: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, search: Search) -> Radii:
-    """The radii of all heads together, ``(...)``.
+    """The radii of all heads jointly, ``(...)``.
 
     Args:
         A: ``(..., heads, n, n)``, attention.

@@ -18,7 +18,7 @@ from oversmooth.theory.bounds import SAFETY, moved, rounding
 from oversmooth.theory.krylov import Extremal, LinearSystem, extremal
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, centred_matrix, reflector
 from oversmooth.theory.radii import Radii, Search, Update, real_and_imaginary
-from oversmooth.theory.reducible import long_ways, union_of_heads
+from oversmooth.theory.reducible import has_long_paths, union_of_heads
 from oversmooth.theory.small_matrices import (
     complex_of,
     divided,
@@ -101,7 +101,7 @@ class SharedWeights:
         """Both radii of every item, given the rough ones."""
         size, weights_error = self.smooth_radius
         smooth = size.expand(len(rough.mu))
-        alone = self.A.counted()[:, 0] < 2
+        alone = self.A.valid_count()[:, 0] < 2
         radius, base = torch.where(alone, 0.0, rough.mu.abs()), self.update.base
         # Features that no head writes to stay as they are: eigenvalue `base` on both sides.
         frozen = torch.zeros_like(alone)
@@ -193,7 +193,7 @@ class SharedWeights:
     def _by_arnoldi(self) -> Rough:
         # A single token has no centred arrays.
         index = (self.system.rank > 0).nonzero()[:, 0]
-        far, wanted = long_ways(union_of_heads(self.A))[index], self.how.limit is not False
+        far, wanted = has_long_paths(union_of_heads(self.A))[index], self.how.limit is not False
         ritz = self._extremal(self.system.select(index), vectors=wanted or bool(far.any()))
         error = self._error(ritz.condition, ritz.residual, rounding(self.A)[index])
         if bool(far.any()):
@@ -382,7 +382,7 @@ def _has_equal(theta: Tensor, best: Tensor, base: float) -> Tensor:
 
 
 def _tokens(A: AttentionOperator) -> Tensor | None:
-    """The tokens that count, ``(items, n)``: the same for all heads."""
+    """The valid tokens, ``(items, n)``: the same for all heads."""
     return None if A.mask is None else A.mask[:, 0]
 
 

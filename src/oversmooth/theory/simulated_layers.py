@@ -31,7 +31,7 @@ class Layer:
 
     @property
     def tokens(self) -> Tensor | None:
-        """The tokens that count, ``(..., n)``: the same for all heads."""
+        """The valid tokens, ``(..., n)``: the same for all heads."""
         return None if self.A.mask is None else self.A.mask[..., 0, :]
 
     @cached_property

@@ -1,7 +1,8 @@
-"""Which eigenvalue dominates when a whole stack of different layers is repeated (THEORY §3, depth).
+"""Radii of a whole stack of different layers, repeated: one pass is a product of updates (THEORY §3, depth).
 
-Each layer keeps constant arrays constant and maps the centred part to the centred part, so their product does too, and
-the multi-head theorem holds for it: the radius of ``Π_l (I + W_V^l W_O^l)`` against that of the product of the T_P's.
+Taken by `diagnosis.extrapolate` for all blocks, under attention frozen as it was observed. Each layer keeps constant
+arrays constant and maps centred arrays to centred arrays, so their product does too, and the multi-head theorem holds
+for it: the radius of ``Π_l (I + W_V^l W_O^l)`` against that of the product of the T_P's.
 
 Constants that layers add to every token make a pass affine, ``X ↦ T(X) + 1c`` with ``c = Σ_l c_l Π_{j>l} (I + W_j)``:
 one more smooth mode, of eigenvalue 1. For generic X₀ and c tokens converge if max(1, ρ_smooth) > ρ_rough, and do not if
@@ -92,7 +93,7 @@ class StackDominance:
         if self.margin > self.tolerance or self.error < self.tolerance:
             return "undecided: Arnoldi stopped before its Ritz values settled, and a larger one may still be hidden"
         if math.isinf(self.condition):
-            return "undecided: the left Ritz vector did not converge, so nobody knows how exact the rough radius is"
+            return "undecided: the left Ritz vector did not converge, so the error of the rough radius is unknown"
         return (
             f"undecided: the margin of the logarithms is {self.margin:.1e}, and it may be off by {self.error:.1e} "
             f"(relative residual {self.residual:.1e}, condition number {self.condition:.1e})"

@@ -1,4 +1,4 @@
-"""The operators whose radii decide, as `LinearSystem`s: all heads together, and causal attention block by block.
+"""The operators whose radii decide, as `LinearSystem`s: all heads jointly, and causal attention block by block.
 
 Both are the update without its identity, ``Σ_h (A_h − s_h) Z W_V^h W_O^h``; the caller adds the residual connection
 to the eigenvalues. s is NeuTRENO's λ̃, zero otherwise. Weights are shared by all items.
@@ -46,7 +46,7 @@ class JoinedHeads:
         self.items, self.heads, self.n = A.shape[0], A.shape[1], A.tokens
         self.d, self.k = W_V.shape[-2:]
         self.size = self.n * self.d
-        self.rank = (A.counted()[:, 0] - int(centred)) * self.d
+        self.rank = (A.valid_count()[:, 0] - int(centred)) * self.d
         self.dtype, self.device = A.dtype, A.device
         # The mask is the same for all heads of an item.
         self._tokens = A.mask[:, 0] if A.mask is not None else None

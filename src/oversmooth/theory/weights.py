@@ -105,7 +105,7 @@ def smaller_product(V: Tensor, O: Tensor) -> Tensor:  # noqa: E741
 
 
 def joined_spectrum(W_V: Tensor, W_O: Tensor) -> Tensor:
-    """The eigenvalues of all heads together, ``W = Σ_h W_V^h W_O^h``.
+    """The eigenvalues of all heads jointly, ``W = Σ_h W_V^h W_O^h``.
 
     If heads·k < d the remaining d − heads·k eigenvalues are zero.
 
@@ -121,7 +121,7 @@ def joined_spectrum(W_V: Tensor, W_O: Tensor) -> Tensor:
 
 
 def joined_asymmetry(W_V: Tensor, W_O: Tensor) -> Tensor:
-    """``‖H − Hᵀ‖/‖H‖`` of all heads together.
+    """``‖H − Hᵀ‖/‖H‖`` of all heads jointly.
 
     Args:
         W_V: ``(..., heads, d, k)``, value weights.
