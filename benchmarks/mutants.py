@@ -4,8 +4,8 @@
 
 An error swaps an operator, a comparison, ``and`` and ``or``, a minimum and a maximum, or changes a number. First the
 tests of each folder run once on the code as it is, which shows how long each takes and which functions it calls. Each
-error is then tried, in a copy of the source, against the quick tests that call the function it is in, the quickest
-first, until one fails. A survivor is equivalent, or needs a test; "not reached" is one that no quick test calls.
+error is then tried, in a copy of source and tests, against the quick tests that call its function, quickest first,
+until one fails. A survivor is equivalent, or needs a test; "not reached" is one that no quick test calls.
 """
 
 from __future__ import annotations
@@ -166,7 +166,8 @@ def in_a_fork(work: Callable[[], int], limit: float) -> tuple[int | None, float]
 
 
 def run_tests(source: Path, tests: list[str], *, recorder: Recorder | None = None, keep: Path | None = None) -> int:
-    sys.path[:0] = [str(source), str(ROOT), str(ROOT / "papers/src")]
+    os.chdir(source.parent)
+    sys.path[:0] = [str(source), str(source.parent), str(ROOT / "papers/src")]
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly"]
     code = int(pytest.main([*options, *([] if recorder else ["-x"]), *tests], plugins=[recorder] if recorder else []))
     if recorder and keep:
@@ -196,11 +197,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "OVERSMOOTH_QUICK": "1"}
-    os.chdir(ROOT)
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as name:
-        source, kept = Path(name) / "src", Path(name) / "tests"
-        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        source, kept = Path(name) / "src", Path(name) / "recorded"
+        for part in ("src", "tests"):
+            shutil.copytree(ROOT / part, Path(name) / part, ignore=shutil.ignore_patterns("__pycache__"))
+        for part in ("conftest.py", "pyproject.toml"):
+            shutil.copy(ROOT / part, name)
         seconds: dict[str, float] = {}
         called: dict[str, set[tuple[str, str]]] = {}
         for folder in options.folders.split(","):
