@@ -25,6 +25,8 @@ FORMS = {
     "smooth": Spectral("smooth"),
     "bounded": Spectral("sharpen", bounded=True),
     "bounded, smooth, Cayley": Spectral("smooth", bounded=True, orthogonal="cayley"),
+    "bounded by 0.5": Spectral("sharpen", bounded=True, bound=0.5),
+    "bounded by 4, smooth": Spectral("smooth", bounded=True, bound=4),
     "exponential": Spectral("sharpen", orthogonal="exp"),
     "general": Spectral("sharpen", form="general"),
     "general, smooth": Spectral("smooth", form="general"),
@@ -52,7 +54,7 @@ def test_eigenvalues_are_the_written_ones(form, heads_and_group, scale, seed):
         assert (values >= low - 1e-12).all()
         assert (values <= high + 1e-12).all()
     if method.bounded:
-        assert (shared.abs() < 1).all()  # never reached: sharpening cannot flip
+        assert (shared.abs() < method.bound).all()  # never reached: below 1, sharpening cannot flip
 
 
 @given(st.sampled_from(list(FORMS)), GROUPS, SEEDS)
@@ -89,6 +91,9 @@ def test_nearest_eigenvalues_are_clipped_ones(form, heads_and_group, seed):
         (dict(form="general", interval=3), "give its two ends"),
         (dict(form="general", interval=(float("nan"), 1)), "interval is"),
         (dict(interval=(-1.0, 0.0)), "an interval needs form='general'"),
+        (dict(bounded=True, bound=0.0), "give a positive number"),
+        (dict(bounded=True, bound=float("inf")), "give a positive number"),
+        (dict(bound=0.5), "give bounded=True as well"),
         (dict(form="general", bounded=True), "has no orthogonal V"),
         (dict(form="general", orthogonal="exp"), "has no orthogonal V"),
         (dict(form="general", wiring="code"), "has no orthogonal V"),

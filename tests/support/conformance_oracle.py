@@ -265,7 +265,7 @@ def eigenvalues(tested: Row, psi: Tensor, group: int) -> Tensor:
                 continue
             square = float(psi[h, j]) ** 2
             if method.bounded:
-                square /= 1 + sum(float(psi[m, j]) ** 2 for m in mates)
+                square /= 1 + sum(float(psi[m, j]) ** 2 for m in mates) / method.bound
             out[h, j] = -square if method.mode == "sharpen" else square
     return out
 

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oversmooth_papers.tables.sharpening import ARMS, Sharpening, holm, interval
+from oversmooth.steering import Spectral
+from oversmooth_papers.tables.agreement import interval
+from oversmooth_papers.tables.sharpening import ARMS, Sharpening, SharpeningDose, SharpeningHalf, holm
 
 
 def test_the_runs_are_those_of_the_protocol():
@@ -56,3 +58,24 @@ def test_holm_rejects_as_the_step_down_procedure_does(p_values):
     near = any(abs(p * k - level) < 1e-9 for p in p_values for k in range(1, len(p_values) + 1))
     assert near or rejected == {i for i, p in enumerate(adjusted) if p <= level}
     assert holm([*p_values, None]) == [None] * (len(p_values) + 1)
+
+
+def test_doses_are_bounds_and_the_usual_one_is_a_cell_of_the_forms():
+    table = SharpeningDose()
+    bounds = {name: table.recipe(name).methods()[0].bound for name in table.cases()}
+    assert bounds == {name: float(name) for name in ("0.25", "0.5", "1", "2", "4")}
+    assert table.recipe("1", 2).methods() == [Spectral("sharpen", start="cold", seed=2, bounded=True)]
+    assert {name: table.folder(table.recipe(name)) for name in ("0.5", "1")} == {"0.5": "sharpening-dose", "1": "forms"}
+
+
+def test_half_of_the_data_pairs_by_seed():
+    table = SharpeningHalf()
+    assert {recipe.share for recipe in table.recipes()} == {0.5}
+    assert table.folder(table.recipe("plain")) == "table2"
+    kept = {
+        recipe: {"accuracy": 0.5 + 0.01 * recipe.seed + gain}
+        for recipe in table.recipes()
+        if (gain := {"plain": 0.0, "bounded": 0.02}[table.case_of(recipe)]) or recipe.seed
+    }
+    _, rows = table.rows(kept)
+    assert rows[-1][1] == "+2.00 ± 0.00 (2)"

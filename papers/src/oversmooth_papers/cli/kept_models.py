@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from oversmooth.cli.app import duration, out, status
-from oversmooth_papers.cli.reproduce import Page, reproduce, tell, write_page
+from oversmooth_papers.cli.reproduce import Page, reproduce, show, tell, write_page
 from oversmooth_papers.cli.train import Device, load
 
 Results = Annotated[Path, typer.Option(help="Directory that keeps cells and models.")]
@@ -89,3 +89,16 @@ def first_paper(
     if output is None:
         out.print(text, soft_wrap=True)
     write_page(output, text)
+
+
+@reproduce.command()
+def claims(
+    output: Page = None,
+    results: Results = Path("results"),
+) -> None:
+    """The main claims of both papers: the published figure, ours, and whether they agree by one rule."""
+    from oversmooth_papers.tables import claims as recipe
+    from oversmooth_papers.tables.cells import check_there
+
+    check_there(results)
+    show(recipe.HEAD, recipe.rows(results), [recipe.NOTE], output)

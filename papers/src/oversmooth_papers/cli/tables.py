@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import time
 from collections.abc import Sequence
 from inspect import Parameter
 from itertools import groupby
@@ -238,3 +239,60 @@ def status(
         say(sentence)
     if damaged:
         raise typer.Exit(2)
+
+
+_UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "": 1.0}
+
+
+def _budget(text: str) -> float:
+    """Minutes of ``30m``, ``1.5h``, ``90s`` or ``45``."""
+    number, unit = text.rstrip("smh"), text.lstrip("0123456789.")
+    try:
+        minutes = float(number) * _UNITS[unit]
+    except (ValueError, KeyError):
+        minutes = 0.0
+    if minutes <= 0:
+        raise typer.BadParameter(f"{text!r} is no time; give minutes or hours, such as 30m or 2h")
+    return minutes
+
+
+@reproduce.command()
+def paper(
+    budget: Annotated[float, typer.Option(help="Stop at checkpoints after this time: 30m, 2h.", parser=_budget)],
+    results: Results = Path("results"),
+    at_once: Annotated[int, typer.Option(help="Runs at once, each in a process.", min=1, max=256)] = 1,
+    device: Device = None,
+    force: Force = False,
+) -> None:
+    """Run what is missing of both papers and of our own results, in order of value, within a budget of time.
+
+    Interrupted runs resume next time. Tables whose data are not on this machine are skipped.
+    """
+    from oversmooth.safety.errors import InputError
+    from oversmooth_papers.tables import plan
+    from oversmooth_papers.tables.status import measured
+
+    end, skipped = time.monotonic() + 60 * budget, []
+    for step in plan.steps():
+        table, words = step
+        rest = (end - time.monotonic()) / 60
+        todo = plan.left(step, results)
+        if rest <= 0 or not todo:
+            continue
+        cost = _minutes(plan.minutes_of(todo, measured(results)))
+        tell(f"{table.home()}: {len(todo)} cells are missing, about {cost} of GPU time; {_minutes(rest)} are left")
+        own = {field.name: getattr(table, field.name) for field in option_fields(type(table))}
+        how = dict(at_once=at_once, minutes=rest, device=device, on_nan="retry", force=force, data=table.default_data)
+        how["command"] = _command(type(table), own, list(words), table.seeds, quick=False)
+        try:
+            _, why = _fill(table, table.recipes(), list(words), results, how)
+        except InputError as error:
+            skipped.append(f"{table.home()}: {error}")
+            continue
+        if why not in ("finished", "out of time"):
+            leave(why, 0)
+    remaining = {recipe.key: recipe for step in plan.steps() for recipe in plan.left(step, results)}
+    for line in skipped:
+        say(f"skipped {line}")
+    cost = _minutes(plan.minutes_of(remaining.values(), measured(results)))
+    tell(f"{len(remaining)} cells are missing, about {cost} of GPU time; the same command continues")

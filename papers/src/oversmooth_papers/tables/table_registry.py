@@ -14,7 +14,7 @@ from oversmooth_papers.tables.neutreno.language import Language, LanguageAblatio
 from oversmooth_papers.tables.neutreno.methods import Ablation, Classification, Methods
 from oversmooth_papers.tables.neutreno.segmentation import Segmentation
 from oversmooth_papers.tables.rules import RulesOfTable1
-from oversmooth_papers.tables.sharpening import Sharpening
+from oversmooth_papers.tables.sharpening import Sharpening, SharpeningDose, SharpeningHalf
 from oversmooth_papers.tables.table2 import Table2
 from oversmooth_papers.tables.table3 import Table3
 from oversmooth_papers.tables.text.glue import Glue
@@ -23,7 +23,8 @@ from oversmooth_papers.tables.text.language_models import Causal, Masked, Wikite
 __all__ = ["OF_THE_PAPERS", "TABLES", "all_cells", "all_tables", "folders_of_cells", "register"]
 
 OF_THE_PAPERS: tuple[type[Table], ...] = (
-    *(Table2, Table3, Controls, Depth, Forms, Mixtures, RulesOfTable1, Sharpening),
+    *(Table2, Table3, Controls, Depth, Forms, Mixtures, RulesOfTable1),
+    *(Sharpening, SharpeningDose, SharpeningHalf),
     *(Ablation, Classification, Language, LanguageAblation, Methods, Segmentation),
     *(Causal, Glue, Masked, Wikitext),
 )

@@ -24,7 +24,7 @@ Mode = Literal["sharpen", "smooth"]
 # V of the general form is refused from this condition number on: float32 weights have lost half their digits there. Its
 # 1-norm, which is cheap, may exceed it by the number of features.
 CONDITION_LIMIT = 1e4
-# Bounded eigenvalues come near 1 and never reach it; a warm start stops here.
+# Bounded eigenvalues come near their bound and never reach it; a warm start stops at this share of it.
 _NEAR_ONE = 1 - 1e-3
 # Of the largest eigenvalue: a warm start leaves none smaller.
 _LEAST = 1e-3
@@ -38,8 +38,9 @@ class Spectral(Method):
     Args:
         mode: "sharpen" or "smooth".
         form: "symmetric" has V orthogonal and Λ = ∓ψ²; "general" has any invertible V and ψ clipped to `interval`.
-        bounded: symmetric: ``ψ²/(1 + Σψ²)``, the sum over query heads that share a value head. |λ| stays below 1, where
-            sharpening cannot flip back to smoothing.
+        bounded: symmetric: ``ψ²/(1 + Σψ²/bound)``, the sum over query heads that share a value head. |λ| stays below
+            `bound`; below 1, sharpening cannot flip back to smoothing.
+        bound: of |λ|, where `bounded`.
         signs: symmetric: "one" as mode says; "fixed" has λ = sψ², each sign s as it began (random when cold, the
             weights' own when warm) and mode without effect; "free" has λ = ψ, begun as "fixed" is. Controls: the form
             without the promise.
@@ -55,6 +56,7 @@ class Spectral(Method):
     mode: Mode = "sharpen"
     form: Literal["symmetric", "general"] = "symmetric"
     bounded: bool = False
+    bound: float = 1.0
     signs: Literal["one", "fixed", "free"] = "one"
     interval: tuple[float, float] | None = None
     orthogonal: orthogonal.Map = "qr"
@@ -77,6 +79,10 @@ class Spectral(Method):
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
             raise InputError(f"seed is {self.seed!r}; give a whole number from 0 to 2^63 − 1")
         arguments.flag(self.bounded, "bounded")
+        if not (isinstance(self.bound, int | float) and math.isfinite(self.bound) and self.bound > 0):
+            raise InputError(f"bound is {self.bound!r}; give a positive number")
+        if self.bound != 1 and not self.bounded:
+            raise InputError(f"bound is {self.bound:g} but the form has none; give bounded=True as well")
         arguments.flag(self.check_passes, "check_passes")
         if self.interval is not None:
             if self.form != "general":
@@ -107,7 +113,7 @@ class Spectral(Method):
             return self.interval
         if self.signs != "one":
             return (-torch.inf, torch.inf)
-        top = 1.0 if self.bounded or self.form == "general" else torch.inf
+        top = self.bound if self.bounded else 1.0 if self.form == "general" else torch.inf
         return (-top, 0.0) if self.mode == "sharpen" else (0.0, top)
 
     def always_said(self) -> tuple[str, ...]:
@@ -156,7 +162,7 @@ class Spectral(Method):
             return psi.clamp(low / group, high / group)  # a group's sum then lies between the ends
         square = psi.square()
         if self.bounded:
-            square = square / (1 + _group_sum(square, group))
+            square = square / (1 + _group_sum(square, group) / self.bound)
         if self.signs == "fixed":
             assert signs is not None, "they are kept beside ψ"
             return signs * square
@@ -168,7 +174,7 @@ class Spectral(Method):
             return eigenvalues
         square = eigenvalues.abs()
         if self.bounded:
-            square = square / (1 - _group_sum(square, group))
+            square = square / (1 - _group_sum(square, group) / self.bound)
         return square.sqrt()
 
     def nearest(self, eigenvalues: Tensor, group: int) -> Tensor:
@@ -180,8 +186,8 @@ class Spectral(Method):
 
     def _within_bounds(self, clipped: Tensor, group: int) -> Tensor:
         if self.bounded:
-            total = _group_sum(clipped.abs(), group)
-            clipped = clipped * (_NEAR_ONE / total.clamp(min=_NEAR_ONE))
+            nearest = _NEAR_ONE * self.bound
+            clipped = clipped * (nearest / _group_sum(clipped.abs(), group).clamp(min=nearest))
         return clipped
 
     def with_gradient(self, eigenvalues: Tensor, group: int) -> Tensor:

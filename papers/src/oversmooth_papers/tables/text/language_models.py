@@ -138,6 +138,10 @@ class Causal(TextTable):
     """A decoder of GPT-2's form, plain and forced to smooth or to sharpen: perplexity on novels and articles."""
 
     name = title = "causal"
+    case_by_name: ClassVar = {
+        **CASES,
+        "bounded": Case("sharpening, all layers, |λ| < 1", {"variant": "spectral:mode=sharpen,start=warm,bounded"}),
+    }
     quick_title = "causal, quick"
     full = CAUSAL
     small = QUICK
@@ -152,6 +156,7 @@ class Wikitext(Causal):
     """The decoder of text causal on WikiText-2: perplexity, plain and forced to smooth or to sharpen."""
 
     name = title = "wikitext"
+    case_by_name = CASES
     quick_title = "wikitext, quick"
     default_data = "wikitext-2"
     data_help = "wikitext-2 where OVERSMOOTH_DATA has it, or its folder."
