@@ -273,7 +273,7 @@ def _extrapolate(
     sample: Sample, model: nn.Module, depth: int, seed: int, special: bool, remarks: list[str]
 ) -> list[Extrapolation]:
     blocks, A = sample.plan.blocks, sample.blocks[-1].A
-    if A is None or int(A.counted()[0, 0]) < 2:
+    if A is None or int(A.valid_count()[0, 0]) < 2:
         remarks.append("more depth was left out: the first input has a single token")
         return []
     modules = dict(model.named_modules(remove_duplicate=False))

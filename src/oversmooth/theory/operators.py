@@ -142,6 +142,8 @@ class AttentionOperator(ABC):
         """The number of valid tokens, ``(...)``."""
         return self.keep.sum(-1)
 
+    counted = valid_count  # its former name
+
     def centre(self, v: Tensor) -> Tensor:
         """``P v``, v without its mean over the valid tokens, ``(..., n, c) -> (..., n, c)``."""
         return centre_tokens(v, self.mask)
