@@ -194,6 +194,7 @@ def main() -> None:
     parser.add_argument("--folders", default="metrics,theory,trace,steering")
     parser.add_argument("--quick", type=float, default=2.0, help="seconds up to which a test is quick")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for one error")
+    parser.add_argument("--tests", help="try these tests alone, separated by commas, without the first run")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "OVERSMOOTH_QUICK": "1"}
@@ -206,10 +207,10 @@ def main() -> None:
             shutil.copy(ROOT / part, name)
         seconds: dict[str, float] = {}
         called: dict[str, set[tuple[str, str]]] = {}
-        for folder in options.folders.split(","):
+        for folder in () if options.tests else options.folders.split(","):
             recorder = Recorder(source)
-            tests = [f"tests/{folder}", *ALSO.get(folder, [])]
-            code, _ = in_a_fork(lambda: run_tests(source, tests, recorder=recorder, keep=kept), 3600)  # noqa: B023
+            first = [f"tests/{folder}", *ALSO.get(folder, [])]
+            code, _ = in_a_fork(lambda: run_tests(source, first, recorder=recorder, keep=kept), 3600)  # noqa: B023
             if code:
                 sys.exit(f"tests/{folder} fails before any error is planted")
             for known, new in zip((seconds, called), pickle.loads(kept.read_bytes()), strict=True):
@@ -218,14 +219,15 @@ def main() -> None:
         every = [mutant for folder in options.folders.split(",") for mutant in mutants_of(package / folder)]
         for mutant in random.Random(options.seed).sample(every, min(options.count, len(every))):
             folder, file = mutant.path.relative_to(package).parts[0], str(mutant.path)
-            reach = [
+            reached = [
                 test
                 for test, codes in called.items()
                 if test.startswith((f"tests/{folder}/", *ALSO.get(folder, [])))
                 and seconds[test] <= options.quick
                 and any(path == file and mutant.function in ("", function) for path, function in codes)
             ]
-            outcome, took = outcome_of(mutant, source, sorted(reach, key=seconds.__getitem__), options.limit)
+            tests = options.tests.split(",") if options.tests else sorted(reached, key=seconds.__getitem__)
+            outcome, took = outcome_of(mutant, source, tests, options.limit)
             where = f"{mutant.path.relative_to(package)}:{mutant.line}"
             rows.append({"where": where, "error": mutant.change, "outcome": outcome, "seconds": round(took, 1)})
             print(f"{len(rows)}/{options.count} {outcome}: {where}: {mutant.change}", flush=True)
