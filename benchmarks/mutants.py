@@ -215,6 +215,8 @@ def main() -> None:
                 sys.exit(f"tests/{folder} fails before any error is planted")
             for known, new in zip((seconds, called), pickle.loads(kept.read_bytes()), strict=True):
                 known |= new
+        if options.tests and in_a_fork(lambda: run_tests(source, options.tests.split(",")), 3600)[0]:
+            sys.exit(f"{options.tests} fail before any error is planted")
         package = source / "oversmooth"
         every = [mutant for folder in options.folders.split(",") for mutant in mutants_of(package / folder)]
         for mutant in random.Random(options.seed).sample(every, min(options.count, len(every))):
