@@ -176,7 +176,7 @@ class _StrengthSweep:
         """A layer's attention ``(b, heads, n, n)`` on some inputs."""
         start = self.inputs.get(call, 0)
         self.inputs[call] = start + A.shape[0]
-        several = (A.counted().reshape(A.shape[0], -1)[:, 0] > 1).nonzero()[:, 0]  # a single token mixes with none
+        several = (A.valid_count().reshape(A.shape[0], -1)[:, 0] > 1).nonzero()[:, 0]  # a single token mixes with none
         if not len(several):
             return
         which = (several + start).tolist()
