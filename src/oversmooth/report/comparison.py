@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oversmooth.metrics import METRICS
-from oversmooth.report import figures, headline, page, shell
+from oversmooth.report import figures
 from oversmooth.report.charts import base as charts
 from oversmooth.report.style import PAPER, arrow, percent
 from oversmooth.results.data import DiagnosisData
@@ -35,6 +35,8 @@ class Drawable:
         Raises:
             InputError: it cannot be written, or there are too many models.
         """
+        from oversmooth.report import page  # measuring needs no page
+
         file = arguments.path(path, remedy="give the path of a .html file")
         page.check(file)
         page.save(self._drawn(), file)
@@ -115,6 +117,8 @@ def plot(diagnoses: Sequence[DiagnosisData], name: str) -> figures.Figure:
 
 def notebook(diagnoses: Sequence[DiagnosisData]) -> str:
     """What a notebook shows: the finding, its chart, and a line per model."""
+    from oversmooth.report import headline, shell
+
     models, chart = charts.shown(diagnoses, PAPER), figures.drawn(diagnoses, "cos")
     text: str = shell.template("notebook.html.j2").render(
         finding=headline.finding(models),
