@@ -31,7 +31,7 @@ RECIPES = [replace(RECIPE, epochs=1, variant=variant) for variant in ("plain", "
 
 def one(folder):
     watch = WatchSettings(monitor=5, save=0)
-    return train(RECIPES[0], splits(), device="cpu", folder=folder, resume=True, watch=watch).why
+    return train(RECIPES[0], splits(), folder=folder, resume=True, watch=watch).why
 
 def table(folder):
     return fill(RECIPES, splits(), folder, "table2", Running(device="cpu")).why
@@ -203,7 +203,7 @@ def test_a_signal_to_the_parent_stops_all_children_at_checkpoints(tmp_path, monk
         outcomes = many.run_many(jobs, "", at_once=2)
     finally:
         signal.signal(signal.SIGUSR2, before)
-    assert sorted(outcome.said for outcome in outcomes) == [
+    assert sorted(outcome.message for outcome in outcomes) == [
         "not begun, as preempted", "preempted, at a checkpoint", "preempted, at a checkpoint",
     ]  # fmt: skip
     assert all(outcome.why == "preempted" and not outcome.failed for outcome in outcomes)

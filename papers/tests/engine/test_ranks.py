@@ -6,7 +6,7 @@ import pytest
 import torch
 from support import two_processes
 from support.nightly import some
-from support.train_example import LEFT
+from support.runs import LEFT
 
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine.ranks import Ranks
@@ -14,7 +14,8 @@ from oversmooth_papers.engine.ranks import Ranks
 VARIANTS = some(["sharpen", "plain"], 2)
 _WORK = """
 from dataclasses import replace
-from oversmooth_papers.engine import loop
+from oversmooth_papers.engine.loop import WatchSettings
+from oversmooth_papers.engine.step import Step
 from oversmooth_papers.tasks.images.build import model_of
 from support.train_example import RECIPE, blobs, splits, step_of, train
 
@@ -34,26 +35,26 @@ def gradients(variant, ranks):
 
 def work(ranks, name):
     torch.save({v: gradients(v, ranks) for v in VARIANTS}, folder / f"{name}.pt")
-    watch = loop.WatchSettings(evaluate=2, save=0)
-    train(RECIPE, splits(), device="cpu", folder=folder / name.rstrip("01"), watch=watch)
+    watch = WatchSettings(evaluate=2, save=0)
+    train(RECIPE, splits(), folder=folder / name.rstrip("01"), watch=watch)
     rising = replace(RECIPE, variant="neutreno:strength=0.6", ramp=0.5)
-    train(rising, splits(), device="cpu", folder=folder / f"rising {name.rstrip('01')}", watch=watch)
+    train(rising, splits(), folder=folder / f"rising {name.rstrip('01')}", watch=watch)
     if ranks.world > 1:
         asked_to_leave(ranks.rank)
 
 def asked_to_leave(rank):
-    # The second process alone hears a signal, in the middle of an epoch.
-    step = loop.Run._one
-    def heard(self):
+    # The second process alone receives a signal, in the middle of an epoch.
+    step = Step.run
+    def signalled(self):
         step(self)
-        if rank == 1 and self.step.done == 7:
+        if rank == 1 and self.done == 7:
             os.kill(os.getpid(), signal.SIGTERM)
-    loop.Run._one = heard
-    result = train(RECIPE, splits(), device="cpu", folder=folder / "asked", watch=loop.WatchSettings(evaluate=2))
+    Step.run = signalled
+    result = train(RECIPE, splits(), folder=folder / "asked", watch=WatchSettings(evaluate=2))
     (folder / f"asked{rank}.txt").write_text(f"{result.why} {result.step}")
-    loop.Run._one = step
-    watch = loop.WatchSettings(evaluate=2)
-    train(RECIPE, splits(), device="cpu", folder=folder / "asked", resume=True, watch=watch)
+    Step.run = step
+    watch = WatchSettings(evaluate=2)
+    train(RECIPE, splits(), folder=folder / "asked", resume=True, watch=watch)
 """
 
 

@@ -50,7 +50,7 @@ class JobOutcome:
     """What became of a job: finished, out of time, not begun, or why it failed."""
 
     job: Job
-    said: str
+    message: str
     failed: bool = False
     why: str = ""
     """interrupted or preempted, if that ended it."""

@@ -122,7 +122,7 @@ class Task(ABC):
     def probe(self, model: nn.Module, device: torch.device) -> Probe:
         """The same at every look of a run, and in every run on these data."""
 
-    def look_at_weights(self, model: nn.Module) -> dict[str, list[float]]:  # noqa: ARG002 (most look at tokens alone)
+    def weight_metrics(self, model: nn.Module) -> dict[str, list[float]]:  # noqa: ARG002 (most have none)
         """What is logged of the weights, by depth, in the looks that are made by default."""
         return {}
 

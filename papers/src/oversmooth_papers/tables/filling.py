@@ -63,8 +63,8 @@ class Running:
     on_progress: Callable[..., None] | None = None
     """A training run's `Progress`; of a table that tests models: which, how much is done, of how much, what is next."""
 
-    def told(self, title: str) -> Callable[[int, int, str], None]:
-        """`on_progress` of one model, if it is asked for."""
+    def progress_of(self, title: str) -> Callable[[int, int, str], None]:
+        """`on_progress` for one model."""
         return (lambda *_: None) if self.on_progress is None else partial(self.on_progress, title)
 
 
@@ -99,19 +99,18 @@ def fill(recipes: Sequence[BaseRecipe], data: Any, results: Path, folder: Folder
         for job in jobs:
             title = job.recipe.title
             running.on_message(f"{title}: begins")
-            result = loop.train(
-                task_of(job.recipe, data),
+            settings = loop.RunSettings(
                 device=running.device,
                 folder=job.folder,
                 resume=True,
                 minutes=None if end is None else max(0.0, (end - time.monotonic()) / 60),
                 watch=running.watch,
-                progress=running.on_progress,
                 on_nan=running.on_nan,
                 force=running.force,
+                on_progress=running.on_progress,
                 on_message=running.on_message,
-                reuse=reuse,
             )
+            result = loop.train(task_of(job.recipe, data), settings, reuse=reuse)
             for retry in result.retries:
                 back = f"went back to step {retry['back_to_step']:,}, with other draws: {retry['said']}"
                 running.on_message(f"{title}: {back}")
@@ -137,7 +136,7 @@ def _fill_at_once(jobs: Sequence[Job], data: Any, results: Path, folder: Folder,
     )
     if failed := [outcome for outcome in outcomes if outcome.failed]:
         first = failed[0]
-        raise InputError(f"{len(failed)} of {len(jobs)} runs failed; {first.job.recipe.title} {first.said}")
+        raise InputError(f"{len(failed)} of {len(jobs)} runs failed; {first.job.recipe.title} {first.message}")
     stopped = next((outcome.why for outcome in outcomes if outcome.why), "out of time")
     return Filled(stopped if missing([job.recipe for job in jobs], results, folder) else "finished")
 
@@ -190,7 +189,8 @@ def _cell(recipe: BaseRecipe, folder: Folder, running: Running, found: Cell) -> 
 def _keep(job: Job, data: Any, results: Path, folder: Folder, running: Running) -> None:
     """The finished run as a cell and a model, and no run any more."""
     recipe, task = job.recipe, task_of(job.recipe, data)
-    result = loop.train(task, folder=job.folder, device=running.device, resume=True)  # over: read from its files
+    finished = loop.RunSettings(folder=job.folder, device=running.device, resume=True)
+    result = loop.train(task, finished)  # reads the files of the finished run
     model = _keep_model(task, result, job.folder / loop.MODEL, results, running.device) if running.keep_models else {}
     for name, value in (*result.scores.items(), *model.get("rounded", {}).items()):
         if not math.isfinite(value):  # before a cell is written that nothing could read, and its run removed

@@ -81,7 +81,8 @@ class RulesOfTable1(Table):
             if accuracy is None:
                 raise InputError(f"{path} does not say how accurate the model was; train it again")
             model, joined = load_vit(path)[0].to(device_named(running.device)), min(self.joined, len(images))
-            counted = counting_rules.measure(model, recipe, images, joined=joined, progress=running.told(recipe.title))
+            progress = running.progress_of(recipe.title)
+            counted = counting_rules.measure(model, recipe, images, joined=joined, progress=progress)
             return {"accuracy": accuracy, **counted, "data_sha256": data_hash((images,))}
 
         return measure_models(recipes, results, self.folder, running, measure, made_by="table2 or depth")

@@ -105,7 +105,7 @@ class Table3(Table2):
             else:
                 evaluators.append(evaluate.Evaluator(recipe, model.to(device), device))
             clean = evaluators[0].accuracy(test.images, test.labels)
-            told = running.told(recipe.title)
+            told = running.progress_of(recipe.title)
             by_kind = evaluate.under_corruption(evaluators[0], corrupted, kinds=corruptions.KINDS, on_message=told)
             return {
                 "accuracy": clean,

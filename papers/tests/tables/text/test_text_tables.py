@@ -199,12 +199,12 @@ def test_any_folder_of_text_will_do(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("variant", ["plain", "smooth"])
-def test_the_look_at_weights_is_that_of_each_block(variant):
+def test_weight_metrics_are_those_of_each_block(variant):
     """A block's weight as it is used, by dense matrices."""
     recipe = replace(language_example.RECIPE, variant=variant)
     task = language_example.task_of(recipe)
     model = task.model()
-    looked = task.look_at_weights(model)["asymmetry"]
+    looked = task.weight_metrics(model)["asymmetry"]
     width, heads = recipe.shape.width, recipe.shape.heads
     for value, block in zip(looked, model.blocks, strict=True):
         values = block.attn.qkv.weight[2 * width :].detach().double().unflatten(0, (heads, -1))

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import language_example as example
 from support.language_example import RECIPE, counting, masked_recipe, step_of, task_of, train
+from support.runs import QUIET, train_task
 
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine import checkpoint, loop
-from oversmooth_papers.engine.loop import WatchSettings
 from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.recipe import read_recipe
 from oversmooth_papers.tasks.language import task as language_task
@@ -81,7 +81,7 @@ def test_dropout_is_decided_by_seed_step_and_process():
 def test_it_learns_and_its_file_tells_all(tmp_path):
     recipe = replace(RECIPE, epochs=8, lr=6e-3, shape=replace(RECIPE.shape, dropout=0.0))
     task = task_of(recipe, counting(3000))
-    result = loop.train(task, device="cpu", folder=tmp_path, watch=WatchSettings(monitor=0))
+    result = train_task(task, folder=tmp_path, watch=QUIET)
     assert result.scores["test_perplexity"] < 8  # chance is 256, letters alone 26, the rule 1.6
     assert result.epochs[0]["loss"] > result.epochs[-1]["loss"]
     model, kept = load_trained(tmp_path / loop.MODEL)
@@ -109,7 +109,7 @@ def test_a_checkpoint_of_another_task_is_refused(tmp_path):
     train(RECIPE, folder=tmp_path, minutes=0)
     assert checkpoint.recipe_of(tmp_path) == RECIPE
     with pytest.raises(InputError, match="is of another recipe: task is 'language' there"):
-        train_images(PICTURES, splits(), device="cpu", folder=tmp_path, resume=True)
+        train_images(PICTURES, splits(), folder=tmp_path, resume=True)
 
 
 def test_bad_text_is_refused():

@@ -170,7 +170,7 @@ def test_a_blank_batch_has_the_form_of_a_batch():
 def test_it_learns():
     recipe = replace(PLAIN, epochs=40, scales=(1.0, 1.0), colours=False, shape=replace(RECIPE.shape, width=32), lr=0.1)
     data = shapes(32, 8, 8, size=16)
-    result = train(recipe, data, device="cpu", watch=WatchSettings(evaluate=0, monitor=0))
+    result = train(recipe, data, watch=WatchSettings(evaluate=0, monitor=0))
     assert result.epochs[-1]["loss"] < 0.7 * result.epochs[0]["loss"]
     assert result.scores["miou"] > 0.2  # all ground is at most 0.2
 

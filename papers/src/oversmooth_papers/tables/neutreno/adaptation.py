@@ -72,12 +72,13 @@ def measure(
 
     @cache
     def before() -> Answers:
-        return untouched(loaded.model, data, settings, running.told(loaded.name))
+        return untouched(loaded.model, data, settings, running.progress_of(loaded.name))
 
     def tuned(method: Method, there: Cell | None) -> Cell:
         if there is not None:
             return there
-        outcome = cross_validate(loaded.model, method, data, before(), settings, running.told(str(method))).to_dict()
+        progress = running.progress_of(str(method))
+        outcome = cross_validate(loaded.model, method, data, before(), settings, progress).to_dict()
         running.on_message(f"{method}: {100 * outcome['accuracy']['difference']:+.1f} points")
         return {
             "table": FOLDER.as_posix(),

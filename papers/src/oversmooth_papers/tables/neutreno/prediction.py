@@ -160,7 +160,7 @@ def _predicted(x: Tensor, running: Running, model: Trained, there: Cell | None) 
     if there is not None:
         return there
     network, recipe = load_trained(model.path)
-    device, tell = device_named(running.device), running.told(recipe.title)
+    device, tell = device_named(running.device), running.progress_of(recipe.title)
     batches = [batch.to(device) for batch in x.split(_BATCH)]
     suggestion = suggest(
         network.to(device), batches, strengths=_TRIED, progress=lambda done, _total, what: tell(done, len(x), what)

@@ -119,7 +119,7 @@ def _run(
     augment = augment_of(recipe).to(device)
 
     def attacked(attack: str, radii: Sequence[float]) -> dict[float, float]:
-        tell = running.told(f"{recipe.title}: {attack.upper()}")
+        tell = running.progress_of(f"{recipe.title}: {attack.upper()}")
         tell(0, len(radii) * len(test), f"ε {shown_radius(radii[0])}")  # the first batch may take minutes
         return under_attack(
             network,
@@ -135,7 +135,7 @@ def _run(
 
     if cell is None:
         evaluator = Evaluator(recipe, network, device)
-        tell = running.told(f"{recipe.title}: corruptions")
+        tell = running.progress_of(f"{recipe.title}: corruptions")
         by_kind = under_corruption(evaluator, corruptions, kinds=KINDS, severities=settings.severities, on_message=tell)
         cell = {
             "table": settings.folder,

@@ -74,7 +74,7 @@ class LanguageTask(DataTask[Recipe, Text]):
         return Probe((ids.to(device, torch.int64),), list(model.blocks))  # type: ignore[arg-type]
 
     @torch.no_grad()
-    def look_at_weights(self, model: nn.Module) -> dict[str, list[float]]:
+    def weight_metrics(self, model: nn.Module) -> dict[str, list[float]]:
         """How far H is from symmetric, the mean over heads, block by block."""
         shape, steering = self.recipe.shape, steering_of(model)
         constrained = steering.reparametrized if steering is not None else []
