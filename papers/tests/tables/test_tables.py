@@ -74,7 +74,7 @@ def test_every_cell_that_was_kept_is_found_by_its_recipe(name):
     found = {
         cells.cell_path(RESULTS, table.folder, recipe)
         for table in tables
-        for recipe in cells.read_kept(table.recipes(), RESULTS, table.folder)
+        for recipe in cells.read_cells(table.recipes(), RESULTS, table.folder)
     }
     kept = set((RESULTS / name).glob("*.json"))
     assert kept

@@ -1,14 +1,12 @@
-"""Whole runs of every task: stopped after every step they resume bit for bit, and two processes compute the gradients
-of one.
-"""
+"""Whole runs of every task: stopped after every step they resume bit for bit."""
 
 from dataclasses import replace
 
 import pytest
 import torch
-from support import imagenet_example, language_example, segmentation_example, timm_models, train_example, two_processes
+from support import imagenet_example, language_example, segmentation_example, timm_models, train_example
 from support.nightly import nightly
-from support.runs import EVERY_EPOCH, assert_same_runs, rows, train_task
+from support.runs import EVERY_EPOCH, assert_same_runs, train_task
 
 from oversmooth_papers.engine import loop, smoothing
 from oversmooth_papers.engine.saved_model import notes_of
@@ -83,67 +81,3 @@ def test_a_run_out_of_time_resumes_bit_for_bit(tmp_path, monkeypatch, whole, cut
     assert notes_of(tmp_path / "cut" / loop.MODEL)[score] == result.scores[score]
     for (name, ours), theirs in zip(model.named_parameters(), result.model.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0.01, atol=1e-3, msg=name)  # bf16 in the file
-
-
-_WORK = """
-from dataclasses import replace
-from oversmooth_papers.engine.step import Step
-from oversmooth_papers.tasks.imagenet.task import ImagenetTask
-from oversmooth_papers.tasks.registry import task_of
-from support import imagenet_example, language_example, segmentation_example, timm_models
-from support.nightly import NIGHTLY
-from support.runs import EVERY_EPOCH
-
-def tasks():
-    for name, recipe in (("causal", language_example.RECIPE), ("masked", language_example.masked_recipe())):
-        shape = replace(recipe.shape, dropout=0.0)
-        yield name, language_example.task_of(replace(recipe, variant="neutreno:strength=0.4", shape=shape))
-    yield "segmentation", task_of(segmentation_example.RECIPE, segmentation_example.splits())
-    if timm_models.available():
-        pictures = imagenet_example.splits(imagenet_example.write_folders(folder / "pictures"))
-        yield "imagenet", ImagenetTask(replace(imagenet_example.RECIPE, drop_path=0.0), pictures, 1)
-
-def work(ranks, name):
-    for kind, task in tasks() if NIGHTLY else ():  # their gradients are compared at night
-        step = Step(task, task.model(), cpu, ranks)
-        kept, update = [], step._update
-        def keep(bad):
-            kept.append({name: p.grad.clone() for name, p in step.named.items()})
-            update(bad)
-        step._update = keep
-        step.begin_epoch()
-        for _ in range(3):
-            step.run()
-        torch.save(kept, folder / f"{kind}-{name}.pt")
-    if ranks.world == 2:
-        for which in ("whole", "cut"):
-            settings = dict(resume=True, minutes=0) if which == "cut" else {}
-            watch = WatchSettings(evaluate=1, monitor=3, save=0)
-            while not language_example.train(
-                language_example.RECIPE, folder=folder / which, watch=watch, **settings
-            ).finished:
-                pass
-"""
-
-
-@pytest.fixture(scope="module")
-def both(tmp_path_factory):
-    return two_processes.run(_WORK, lambda: tmp_path_factory.mktemp("two"), "oversmooth_papers.engine.ranks")
-
-
-@nightly
-@pytest.mark.parametrize("kind", ["causal", "masked", "segmentation", pytest.param("imagenet", marks=needs_timm)])
-def test_two_processes_give_the_gradients_of_one(both, kind):
-    """A masked batch or one of crops has another number of targets in each part, and counts each once."""
-    files = (both / f"{kind}-{name}.pt" for name in ("one", "two0", "two1"))
-    one, first, second = (torch.load(file, weights_only=True) for file in files)
-    for step in range(3):
-        for name, gradient in one[step].items():
-            torch.testing.assert_close(first[step][name], gradient, rtol=1e-3, atol=1e-5)
-            assert torch.equal(first[step][name], second[step][name])
-
-
-def test_a_run_of_two_that_is_cut_ends_bit_for_bit(both):
-    """With dropout, which each process draws for itself."""
-    assert_same_runs(both / "whole", both / "cut")
-    assert len(rows(both / "whole" / "log.jsonl")) == 3

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from oversmooth.cli.app import duration, out, status
-from oversmooth_papers.cli.reproduce import Page, reproduce, show, tell, write_page
+from oversmooth_papers.cli.reproduce import Page, print_line, reproduce, show, write_page
 from oversmooth_papers.cli.train import Device, load
 
 Results = Annotated[Path, typer.Option(help="Directory that keeps cells and models.")]
@@ -35,7 +35,7 @@ def models(
         done = f"{len(titles)} models taken into {results / 'models'}"
     else:
         raise InputError("give one of --pack FILE and --from FILE")
-    tell("\n".join([*titles, done]))
+    print_line("\n".join([*titles, done]))
 
 
 @reproduce.command()
@@ -57,20 +57,20 @@ def verify(
     from oversmooth_papers.tables import verify as recipe
 
     began = time.monotonic()
-    path, kept = recipe.find_cell(cell, results)
-    file = recipe.model_of(kept, results, model)
-    own = read_recipe(kept["recipe"])
+    path, recorded = recipe.find_cell(cell, results)
+    file = recipe.model_of(recorded, results, model)
+    own = read_recipe(recorded["recipe"])
     loaded = load(data or own.data, own)
-    with status(f"testing {kept['title']}"):
-        checked = recipe.verify(kept, file, loaded, device=device, images=images)
-    tell(f"{kept['title']} ({path})")
+    with status(f"testing {recorded['title']}"):
+        checked = recipe.verify(recorded, file, loaded, device=device, images=images)
+    print_line(f"{recorded['title']} ({path})")
     for figure in checked.figures:
-        tell(
+        print_line(
             f"{figure.score}: {figure.recorded:.4f} recorded, {figure.again:.4f} now, {figure.verdict} "
             f"(difference {figure.again - figure.recorded:+.4f}, allowed {figure.allowed:.4f})"
         )
     for note in (*checked.notes, f"took {duration(time.monotonic() - began)}"):
-        tell(note, style="dim")
+        print_line(note, style="dim")
     if not checked.agrees:
         raise typer.Exit(1)
 

@@ -71,7 +71,7 @@ SeedToo = Annotated[int, typer.Option(help="Of random weights, of Arnoldi's star
 Rule = StrEnum("Rule", ["heads", "joined", "real"])
 
 
-def tell(text: str, style: str | None = None) -> None:
+def print_line(text: str, style: str | None = None) -> None:
     """Print a line."""
     out.print(text, style=style)
 
@@ -83,7 +83,7 @@ def write_page(path: Path | None, text: str) -> None:
     if path is not None:
         with whole_file(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
-        tell(f"wrote {path}")
+        print_line(f"wrote {path}")
 
 
 def show(
@@ -98,7 +98,7 @@ def show(
 
     out.print(table_text.terminal(head, rows))
     for note in notes:
-        tell(note, style)
+        print_line(note, style)
     for output in outputs:
         write_page(output, table_text.markdown(head, rows, notes))
 
@@ -108,7 +108,7 @@ def _draw(diagnoses: list[Diagnosis], figure: str, path: Path | None) -> None:
 
     if path is not None:
         figures.save_one(diagnoses, figure, path)
-        tell(f"wrote {path}")
+        print_line(f"wrote {path}")
 
 
 def _named(
@@ -226,7 +226,7 @@ def fig3(
     for diagnosis in diagnoses:
         for sentence in diagnosis.verdict:
             if sentence.startswith("Steered"):
-                tell(f"{diagnosis.name}: {sentence}")
+                print_line(f"{diagnosis.name}: {sentence}")
     _draw(diagnoses, recipe.FIGURE, output)
 
 
@@ -272,7 +272,7 @@ def fig5(
 
     diagnoses = [spectra_of(name) for name in _named(models, trained, share, results, seed)]
     for diagnosis in diagnoses:
-        tell(f"{diagnosis.name}: {terminal.share(diagnosis.negative_share)} of Re λ below zero")
+        print_line(f"{diagnosis.name}: {terminal.share(diagnosis.negative_share)} of Re λ below zero")
         out.print(terminal.histogram(diagnosis))
     out.print(FIG5_PUBLISHED, style="dim")
     _draw(diagnoses, FIG5, output)
@@ -305,7 +305,7 @@ def figures_of_text(
     drawn = recipe.named(measured, models)
     out.print(terminal.overview(drawn))
     for diagnosis in drawn:
-        tell(f"{diagnosis.name}: {terminal.share(diagnosis.negative_share)} of Re λ below zero")
-    tell(FIG5_PUBLISHED)
+        print_line(f"{diagnosis.name}: {terminal.share(diagnosis.negative_share)} of Re λ below zero")
+    print_line(FIG5_PUBLISHED)
     for path in recipe.write(drawn, recipe.asymmetries(models), output, ending):
-        tell(f"wrote {path}")
+        print_line(f"wrote {path}")

@@ -19,8 +19,8 @@ import typer
 from oversmooth.cli.app import out, parts_done
 from oversmooth.cli.examples import EXAMPLES
 from oversmooth_papers.cli.options import changing_option, own_option, parameters_of, take
-from oversmooth_papers.cli.reproduce import neutreno, reproduce, tell, text, write_page
-from oversmooth_papers.cli.train import Device, Force, OnNan, leave, leaves_when_asked, load, progress, say
+from oversmooth_papers.cli.reproduce import neutreno, print_line, reproduce, text, write_page
+from oversmooth_papers.cli.train import Device, Force, OnNan, leave, leaves_when_asked, load, print_message, progress
 from oversmooth_papers.engine.options import option_fields
 from oversmooth_papers.tables.base import Table
 from oversmooth_papers.tables.table_registry import all_tables
@@ -69,39 +69,39 @@ def _reproduce(
     from oversmooth.report import figures
     from oversmooth.safety import files
     from oversmooth_papers.tables import table_text
-    from oversmooth_papers.tables.cells import check_there, chosen, fitted_to_kept, read_kept
+    from oversmooth_papers.tables.cells import check_there, chosen, fitted_to_cells, read_cells
 
     files.check_apart(output or [])
     for path in output or []:
         figures.check(path, also=(".md",))
     if show:
         check_there(results)
-    asked = table(seeds=seeds or (1 if quick else 3), quick=quick, **own)
-    recipes = [recipe.changed(unknowns) for recipe in asked.recipes()]
-    chosen(recipes, cells or [], asked.names_of)  # what can be refused is, also where nothing is run
+    wanted_table = table(seeds=seeds or (1 if quick else 3), quick=quick, **own)
+    recipes = [recipe.changed(unknowns) for recipe in wanted_table.recipes()]
+    chosen(recipes, cells or [], wanted_table.names_of)  # what can be refused is, also where nothing is run
     why = "finished"
     if not show:
         how = dict(at_once=at_once, minutes=minutes, device=device, on_nan=on_nan.value, force=force)
         how["command"] = _command(table, own, cells or [], seeds, quick)
-        how["data"] = data or (quick and asked.quick_data) or asked.default_data
-        recipes, why = _fill(asked, recipes, cells or [], results, how)
-    elif quick and asked.loads_data:
-        recipes = fitted_to_kept(recipes, results, asked.folder)
-    kept = read_kept(recipes, results, asked.folder)
-    out.print(table_text.terminal(*asked.terminal_rows(kept)))
+        how["data"] = data or (quick and wanted_table.quick_data) or wanted_table.default_data
+        recipes, why = _fill(wanted_table, recipes, cells or [], results, how)
+    elif quick and wanted_table.loads_data:
+        recipes = fitted_to_cells(recipes, results, wanted_table.folder)
+    available = read_cells(recipes, results, wanted_table.folder)
+    out.print(table_text.terminal(*wanted_table.terminal_rows(available)))
     for path in output or []:
         if path.suffix.lower() == ".md":
-            write_page(path, table_text.markdown(*asked.rows(kept), asked.notes()))
+            write_page(path, table_text.markdown(*wanted_table.rows(available), wanted_table.notes()))
         else:
-            figures.write(asked.chart(kept), path)
-            tell(f"wrote {path}")
-    if note := asked.terminal_note():
-        tell(note, style="yellow" if quick else "dim")
+            figures.write(wanted_table.chart(available), path)
+            print_line(f"wrote {path}")
+    if note := wanted_table.terminal_note():
+        print_line(note, style="yellow" if quick else "dim")
     if why != "finished":
         from oversmooth_papers.tables.filling import NO_MODELS
 
         remedy = "make or fetch those named above" if why == NO_MODELS else "the same command goes on"
-        tell(f"{why}: not all cells are there; {remedy}")
+        print_line(f"{why}: not all cells are there; {remedy}")
         leave(why, 2 if why == NO_MODELS else 0)
 
 
@@ -137,7 +137,7 @@ def _fill(
             recipes = [recipe.fitted(loaded) for recipe in recipes]
             loaded = first_of_test(loaded, table.quick_test_images) if isinstance(loaded, Splits) else loaded
         if table.quick and how["at_once"] > 1:
-            say("--quick runs one cell after the other: they take less than starting a process for each")
+            print_message("--quick runs one cell after the other: they take less than starting a process for each")
             how["at_once"] = 1
         wanted = chosen(recipes, words, table.names_of)
         for recipe in wanted if table.loads_data else ():
@@ -145,7 +145,8 @@ def _fill(
         with progress() if table.trains else parts_done(table.progress_unit) as on_progress:
             from oversmooth_papers.tables.filling import Running
 
-            filled = table.fill(wanted, loaded, results, Running(on_message=say, on_progress=on_progress, **how))
+            running = Running(on_message=print_message, on_progress=on_progress, **how)
+            filled = table.fill(wanted, loaded, results, running)
     return recipes, filled.why
 
 
@@ -192,7 +193,7 @@ def _minutes(cost: float | None) -> str:
 def _list(heading: str, rows: Sequence[tuple[str, ...]], *sides: Literal["left", "right"]) -> None:
     from rich.table import Table
 
-    tell(f"\n{heading}", style="bold")
+    print_line(f"\n{heading}", style="bold")
     shown = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for number, side in enumerate(sides):
         # Where it is narrow, titles break over lines; what is copied to another command never does.
@@ -218,7 +219,7 @@ def status(
     damaged: list[str] = []
     rows = status_rows(results, damaged)
     if not rows and not damaged:
-        tell(f"{results} has no cells yet; oversmooth reproduce table2 makes some")
+        print_line(f"{results} has no cells yet; oversmooth reproduce table2 makes some")
         return
     for (table, on), group in groupby(rows, key=lambda row: (row[0], row[3])):
         cells = [(key, title, score, when) for _, title, score, _, when, key in group]
@@ -234,9 +235,9 @@ def status(
             f"{len(lacking)} cells are missing. Minutes: of the run most like it that was measured on the same data, "
             f"scaled by epochs, share and blocks; {sum(known):.0f} for the {len(known)} of which they are known."
         )
-        tell(note, style="dim")
+        print_line(note, style="dim")
     for sentence in damaged:
-        say(sentence)
+        print_message(sentence)
     if damaged:
         raise typer.Exit(2)
 
@@ -280,7 +281,8 @@ def paper(
         if rest <= 0 or not todo:
             continue
         cost = _minutes(plan.minutes_of(todo, measured(results)))
-        tell(f"{table.home()}: {len(todo)} cells are missing, about {cost} of GPU time; {_minutes(rest)} are left")
+        needed = f"{len(todo)} cells are missing, about {cost} of GPU time"
+        print_line(f"{table.home()}: {needed}; {_minutes(rest)} are left")
         own = {field.name: getattr(table, field.name) for field in option_fields(type(table))}
         how = dict(at_once=at_once, minutes=rest, device=device, on_nan="retry", force=force, data=table.default_data)
         how["command"] = _command(type(table), own, list(words), table.seeds, quick=False)
@@ -293,6 +295,6 @@ def paper(
             leave(why, 0)
     remaining = {recipe.key: recipe for step in plan.steps() for recipe in plan.left(step, results)}
     for line in skipped:
-        say(f"skipped {line}")
+        print_message(f"skipped {line}")
     cost = _minutes(plan.minutes_of(remaining.values(), measured(results)))
-    tell(f"{len(remaining)} cells are missing, about {cost} of GPU time; the same command continues")
+    print_line(f"{len(remaining)} cells are missing, about {cost} of GPU time; the same command continues")

@@ -149,7 +149,7 @@ def train(
         if minutes is not None:
             minutes = max(0.0, minutes - (time.monotonic() - began) / 60)  # reading the data counts
         chosen = changed.fitted(loaded)
-        say(f"{chosen.title}, recipe {chosen.key}", out)
+        print_message(f"{chosen.title}, recipe {chosen.key}", out)
         with progress() as on_progress:
             how = loop.RunSettings(
                 device=device,
@@ -160,7 +160,7 @@ def train(
                 on_nan="stop" if on_nan is OnNan.stop else "retry",
                 force=force,
                 on_progress=on_progress,
-                on_message=say,
+                on_message=print_message,
             )
             result = loop.train(task_of(chosen, loaded), how)
     _print_result(result, output / loop.MODEL, resumed=resume)
@@ -169,19 +169,19 @@ def train(
 def _print_result(result: Result, model: Path, *, resumed: bool) -> None:
     """The scores of a finished run; of one that stopped, the command that continues it, and then its exit code."""
     for retry in result.retries:
-        say(f"went back to step {retry['back_to_step']:,}, with other draws: {retry['said']}", out)
+        print_message(f"went back to step {retry['back_to_step']:,}, with other draws: {retry['said']}", out)
     if not result.finished:
         as_module = Path(sys.argv[0]).name == "__main__.py"
         program = ["python", "-m", "oversmooth_papers"] if as_module else ["oversmooth"]
         again = shlex.join([*program, *sys.argv[1:], *([] if resumed else ["--resume"])])
-        say(f"{result.why} after {result.step:,} of {result.steps:,} steps; go on with: {again}", out)
+        print_message(f"{result.why} after {result.step:,} of {result.steps:,} steps; go on with: {again}", out)
         leave(result.why)
     recipe = result.recipe
     scores = recipe.describe(result.scores) if result.scores else "tested by the first process"
-    say(f"{scores} after {recipe.total_epochs} epochs, {result.seconds:,.0f} s; wrote {model}", out)
+    print_message(f"{scores} after {recipe.total_epochs} epochs, {result.seconds:,.0f} s; wrote {model}", out)
 
 
-def say(line: str, console: Console = err) -> None:
+def print_message(line: str, console: Console = err) -> None:
     """Print one line unwrapped, by default on stderr."""
     console.print(line, soft_wrap=True)
 
@@ -195,7 +195,7 @@ def leaves_when_asked() -> Iterator[None]:
         with preemptible():
             yield
     except Preempted:
-        say("preempted, with what was saved before kept; the same command goes on")
+        print_message("preempted, with what was saved before kept; the same command goes on")
         leave("preempted")
 
 
@@ -263,7 +263,7 @@ def progress() -> Iterator[Any]:
             bars.update(bar, description=title, completed=now.step, total=now.steps, state=state)
         elif time.monotonic() - last_line_at >= SECONDS_BETWEEN_LINES:
             last_line_at = time.monotonic()
-            say(f"{title}: {state}")
+            print_message(f"{title}: {state}")
 
     with Bars(*columns, console=err, transient=True, disable=not err.is_terminal) as bars:
         bar = bars.add_task("preparing", total=None, state="")

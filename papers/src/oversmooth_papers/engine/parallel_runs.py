@@ -103,7 +103,7 @@ def run_many(
                 for job, process in list(running.items()):
                     if process.poll() is not None:
                         del running[job]
-                        finish(job, _said(job, process.returncode), failed=process.returncode not in _STOPPED)
+                        finish(job, _outcome(job, process.returncode), failed=process.returncode not in _STOPPED)
                     elif end is not None and time.monotonic() > end + _GRACE:
                         process.terminate()
                 time.sleep(0.2)
@@ -144,7 +144,7 @@ def _start(
         return subprocess.Popen(command, env=environment_of_child(), process_group=0, **streams)
 
 
-def _said(job: Job, code: int) -> str:
+def _outcome(job: Job, code: int) -> str:
     if code == 0 and job.finished:
         return "finished"
     if (why := {0: "out of time", **{code: why for why, code in EXIT_CODES.items()}}.get(code)) is not None:

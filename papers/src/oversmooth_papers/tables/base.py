@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from oversmooth_papers.tables.cells import Kept, names_of
+from oversmooth_papers.tables.cells import Available, names_of
 from oversmooth_papers.tasks.images.recipe import variant_title
 
 if TYPE_CHECKING:
@@ -67,16 +67,16 @@ class Table(ABC):
         """One for each cell, in the order in which they are run."""
 
     @abstractmethod
-    def rows(self, kept: Kept) -> Rows:
+    def rows(self, available: Available) -> Rows:
         """Of the cells that are there, with what was published."""
 
     @abstractmethod
-    def chart(self, kept: Kept) -> Any:
+    def chart(self, available: Available) -> Any:
         """By `table_charts`."""
 
-    def terminal_rows(self, kept: Kept) -> Rows:
+    def terminal_rows(self, available: Available) -> Rows:
         """The same where there is less room."""
-        return self.rows(kept)
+        return self.rows(available)
 
     def notes(self) -> list[str]:
         """Paragraphs under the table in a file: what the figures are, and what differs from the paper."""

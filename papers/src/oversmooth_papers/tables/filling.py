@@ -268,5 +268,5 @@ def _keep_model(task: Task, result: Result, file: Path, results: Path, device: s
     where = loop.device_named(device)
     with loop.float32_products(where):
         scores = task.evaluation(model.to(where), where).scores(final=False)
-    kept = {"strengths": learned} if learned else {}
-    return {**kept, "rounded": dict(scores), "checkpoint_sha256": file_hash(path)}
+    found = {"strengths": learned} if learned else {}
+    return {**found, "rounded": dict(scores), "checkpoint_sha256": file_hash(path)}

@@ -19,7 +19,7 @@ from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine.options import option
 from oversmooth_papers.figures import table_charts
 from oversmooth_papers.tables.base import Rows, Table
-from oversmooth_papers.tables.cells import Cell, Kept
+from oversmooth_papers.tables.cells import Available, Cell
 from oversmooth_papers.tables.depth import Depth
 from oversmooth_papers.tables.table2 import column
 from oversmooth_papers.tasks.images.recipe import VARIANTS, Recipe, percent
@@ -87,18 +87,18 @@ class RulesOfTable1(Table):
 
         return measure_models(recipes, results, self.folder, running, measure, made_by="table2 or depth")
 
-    def rows(self, kept: Kept) -> Rows:
+    def rows(self, available: Available) -> Rows:
         head = ["", *TITLES.values(), "HFC/LFC", "cosine", "effective rank", "as predicted", "whose"]
-        rows = [[*_row(cell), self.whose()] for cell in kept.values()]
+        rows = [[*_row(cell), self.whose()] for cell in available.values()]
         for variant in () if self.quick else VARIANTS:
             name = self.model_name(variant)
             rows.append([f"{name}, CIFAR-100", f"{self.published[variant]:.2f}", *["–"] * 8, "published"])
         return head, rows
 
-    def chart(self, kept: Kept) -> Any:
+    def chart(self, available: Available) -> Any:
         points = [
             table_charts.point(f"{recipe.label}, {title}", self.whose(), smoothing(cell, rule), None)
-            for recipe, cell in kept.items()
+            for recipe, cell in available.items()
             for rule, title in TITLES.items()
         ]
         return table_charts.bars("smoothing eigenvalue dominates", points, "% of cases")

@@ -77,7 +77,7 @@ class DataTask(Task, Generic[_Recipe, _Data]):
     def __init__(self, recipe: _Recipe, given: _Data) -> None:
         checked: Any = recipe
         checked.check_fits(given)
-        self.recipe, self.given = recipe, given
+        self.recipe, self.dataset = recipe, given
 
     def plain_model(self) -> nn.Module:
         return type(self).plain_model_of(self.recipe)
@@ -86,7 +86,7 @@ class DataTask(Task, Generic[_Recipe, _Data]):
         return type(self).model_of(self.recipe)
 
     def has_data_of(self, other: Task) -> bool:
-        return type(other) is type(self) and other.given is self.given
+        return type(other) is type(self) and other.dataset is self.dataset
 
     def check_memory(self, device: torch.device) -> None:
         self.recipe.shape.check_fits(self.copies, 4 * self.activations() if device.type == "cpu" else 0)

@@ -13,7 +13,7 @@ from oversmooth.theory import asymmetry
 from oversmooth_papers.tables import cells
 from oversmooth_papers.tables.filling import Running
 from oversmooth_papers.tables.text import figures, glue, language_models
-from oversmooth_papers.tables.text.glue import NOTHING, Glue, told_apart
+from oversmooth_papers.tables.text.glue import NOTHING, Glue, separation
 from oversmooth_papers.tables.text.language_models import Causal, Masked, Wikitext
 from oversmooth_papers.tasks.glue.recipe import TASKS, TOLD
 from oversmooth_papers.tasks.language import recipe as language
@@ -56,10 +56,10 @@ def test_the_start_is_what_the_row_says():
 
 
 def test_only_ranges_that_do_not_meet_are_told_apart():
-    assert told_apart([50, 51, 52], [53, 54, 60]) == "−3.0"
-    assert told_apart([61, 62], [53, 54, 60]) == "+7.5"
-    assert told_apart([50, 55, 52], [53, 54, 60]) == NOTHING
-    assert told_apart([50], [53, 54]) == "–"
+    assert separation([50, 51, 52], [53, 54, 60]) == "−3.0"
+    assert separation([61, 62], [53, 54, 60]) == "+7.5"
+    assert separation([50, 55, 52], [53, 54, 60]) == NOTHING
+    assert separation([50], [53, 54]) == "–"
     kept = {
         replace(recipe, seed=seed): {
             "accuracy": 0.5 + 0.01 * seed + (recipe.variant == "plain") * 0.2,

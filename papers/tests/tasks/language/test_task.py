@@ -177,7 +177,7 @@ def test_batches_change_nothing(monkeypatch):
 @pytest.mark.parametrize("recipe", [RECIPE, masked_recipe()], ids=["causal", "masked"])
 def test_a_text_that_has_no_test_is_not_tested(recipe):
     task = task_of(recipe)
-    alone = task_of(recipe, replace(task.given, test=None))
+    alone = task_of(recipe, replace(task.dataset, test=None))
     model = task.model()
     whole, own = (one.evaluation(model, CPU).scores(final=True) for one in (task, alone))
     assert own == {name: score for name, score in whole.items() if name.startswith("valid")}
@@ -204,7 +204,7 @@ def test_a_masked_model_is_scored_on_what_is_hidden():
     task = task_of(recipe)
     model = task.model().eval()
     scores = task.evaluation(model, CPU).scores(final=True)
-    rows = task.given.valid[:96].view(-1, 12).long()
+    rows = task.dataset.valid[:96].view(-1, 12).long()
     kinds, fillers = torch.rand((2, *rows.shape), generator=torch.Generator().manual_seed(language_task._MASKS))
     losses = []
     with torch.no_grad():
