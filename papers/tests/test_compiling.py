@@ -215,7 +215,7 @@ def test_augmentation_is_checked_too(monkeypatch):
     monkeypatch.setattr(compiling, "compiled", lambda function: lambda *given: [0.9 * x for x in function(*given)])
     feed = ImagesTask(RECIPE, splits()).feed(CPU, Ranks(), compiled=True)
     assert "compiled augmentation is wrong" in feed.remark
-    assert feed._transform == feed._transformed
+    assert feed.transform == feed.transformed
     compile_to(monkeypatch, as_it_is)
     assert ImagesTask(RECIPE, splits()).feed(CPU, Ranks(), compiled=True).remark is None
     assert isinstance(feed, ImagesFeed)

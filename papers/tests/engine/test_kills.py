@@ -196,7 +196,7 @@ def test_a_signal_to_the_parent_stops_all_children_at_checkpoints(tmp_path, monk
             sent.append(os.kill(os.getpid(), signal.SIGUSR2))
 
     sent = []
-    monkeypatch.setattr(many, "_start", start)
+    monkeypatch.setattr(many, "start_process", start)
     monkeypatch.setattr(many.time, "sleep", slept)
     before = signal.signal(signal.SIGUSR2, signal.SIG_DFL)
     try:
@@ -211,9 +211,9 @@ def test_a_signal_to_the_parent_stops_all_children_at_checkpoints(tmp_path, monk
 
 def test_a_child_that_does_not_listen_is_ended(monkeypatch):
     code = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
-    monkeypatch.setattr(many, "_GRACE", 0.05)
+    monkeypatch.setattr(many, "GRACE", 0.05)
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, process_group=0)
     process.stdout.readline()
-    many._end([process])
+    many.end_processes([process])
     process.stdout.close()
     assert process.returncode == -signal.SIGKILL

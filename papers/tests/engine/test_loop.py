@@ -132,7 +132,7 @@ def test_a_checkpoint_of_another_kind_of_device_is_refused(tmp_path):
 
 @pytest.mark.parametrize("layer", ["blocks.1.mlp.fc1.weight", "blocks.0.norm1.bias"])
 def test_a_loss_that_is_not_finite_stops_with_step_and_layer(tmp_path, layer, monkeypatch, whole):
-    body = Step._body
+    body = Step.body
 
     def sabotaged(self):
         if self.done == 7:
@@ -140,7 +140,7 @@ def test_a_loss_that_is_not_finite_stops_with_step_and_layer(tmp_path, layer, mo
                 dict(self.model.named_parameters())[layer].view(-1)[0] = torch.nan
         body(self)
 
-    monkeypatch.setattr(Step, "_body", sabotaged)
+    monkeypatch.setattr(Step, "body", sabotaged)
     first = r"step 8 \(epoch 2\): the loss is nan; " + layer.replace(".", r"\.")
     with pytest.raises(failure.Diverged, match=first + ".*go on from .*checkpoint.safetensors with --resume"):
         train(RECIPE, splits(), folder=tmp_path, watch=QUIET)

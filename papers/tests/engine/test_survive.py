@@ -28,7 +28,7 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.now, self.saved = 0.0, []
-        body, save = Step._body, checkpoint.save
+        body, save = Step.body, checkpoint.save
 
         def step(this):
             self.now += 7
@@ -38,7 +38,7 @@ class Clock:
             self.saved.append(int(arrays["position"]))
             return save(folder, recipe, arrays, facts)
 
-        monkeypatch.setattr(Step, "_body", step)
+        monkeypatch.setattr(Step, "body", step)
         monkeypatch.setattr(checkpoint, "save", kept)
         monkeypatch.setattr(loop.time, "monotonic", lambda: self.now)
 
@@ -99,7 +99,7 @@ def test_one_writer_a_run(tmp_path):
 
 
 def test_a_run_that_was_taken_over_writes_no_more(tmp_path, monkeypatch):
-    body = Step._body
+    body = Step.body
 
     def taken(self):
         if self.done == 7:
@@ -109,7 +109,7 @@ def test_a_run_that_was_taken_over_writes_no_more(tmp_path, monkeypatch):
         body(self)
 
     stack = []
-    monkeypatch.setattr(Step, "_body", taken)
+    monkeypatch.setattr(Step, "body", taken)
     with pytest.raises(InputError, match=r"was taken over by process .* this one stops, and what it had saved is"):
         train(RECIPE, splits(), folder=tmp_path, watch=replace(QUIET, save=0))
     assert int(checkpoint.load(tmp_path, RECIPE).arrays["position"]) == 7

@@ -29,8 +29,10 @@ Quick = Annotated[
 ]
 
 
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="The table to write, .md.", callback=check_page)]
-Results = Annotated[Path, typer.Option(help="Directory that keeps the cells.")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write the table to this file, .md.", callback=check_page)
+]
+Results = Annotated[Path, typer.Option(help="The directory of cells.")]
 _FEW = 4
 """Inputs of a quick version."""
 

@@ -105,7 +105,7 @@ class CaseTable(Table):
         """--cells names the cases, unless a table says something else."""
         super().__init_subclass__(**more)
         if "case_by_name" in vars(cls) and "cells_help" not in vars(cls):
-            cls.cells_help = f"Which: {', '.join(cls.case_by_name)}; by default all."
+            cls.cells_help = f"The cells to run: {', '.join(cls.case_by_name)}; by default all."
 
     def cases(self) -> Mapping[str, Case]:
         return self.case_by_name

@@ -52,7 +52,7 @@ class Depth(Table):
     """
 
     name = "depth"
-    cells_help = "Which: a variant (plain), a depth (depth24), or both (plain:depth24)."
+    cells_help = "The cells to run: a variant (plain), a depth (depth24), or both (plain:depth24)."
 
     share: float = option(0.1, "Of the training images; the paper's was not published.")
 

@@ -106,7 +106,7 @@ class Mixtures(SharpeningTable):
 
     # Blocks 0 to 2, 0 to 5 and 0 to 8 of 12, as many counted from the back, and none and all of them.
     name = "mixtures"
-    cells_help = "Which: plain, front-3, front-6, front-9, back-3, back-6, back-9, sharpen; by default all."
+    cells_help = "The cells to run: plain, front-3, front-6, front-9, back-3, back-6, back-9, sharpen; by default all."
 
     def cases(self) -> Mapping[str, Case]:
         depth = self.base().shape.depth

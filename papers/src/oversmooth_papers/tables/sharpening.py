@@ -40,7 +40,7 @@ class Sharpening(SharpeningTable):
     """Bounded sharpening against the unmodified model, paired over seeds, as docs/sharpening.md lays down."""
 
     name = "sharpening"
-    cells_help = "Which: an arm (bounded), a seed (seed-3), or both (bounded:seed-3); by default all."
+    cells_help = "The cells to run: an arm (bounded), a seed (seed-3), or both (bounded:seed-3); by default all."
 
     cells_from: ClassVar = {}  # no other table has these subsets
     note = (
@@ -97,7 +97,7 @@ class SharpeningDose(SharpeningTable):
         "2": Case("2", {"variant": f"{_BOUNDED},bound=2"}),
         "4": Case("4", {"variant": f"{_BOUNDED},bound=4"}),
     }
-    cells_help = f"Which, by s: {', '.join(case_by_name)}; by default all."
+    cells_help = f"The cells to run, by s: {', '.join(case_by_name)}; by default all."
     cells_from: ClassVar = {"1": Forms}
     rows_are = "s"
 

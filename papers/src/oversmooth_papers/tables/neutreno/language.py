@@ -51,7 +51,7 @@ class Language(CaseTable):
     default_data = "wikitext-2"
     quick_data = "prose"
     data_help = "wikitext-2 where OVERSMOOTH_DATA has it, or its folder."
-    cells_help = "Which: plain, neutreno, post, pre, or both (plain:post); by default all."
+    cells_help = "The cells to run: plain, neutreno, post, pre, or both (plain:post); by default all."
     full = WIKITEXT2
     small = QUICK
     case_by_name: ClassVar = {
@@ -96,7 +96,7 @@ class LanguageAblation(Language):
     """NeuTRENO's strength on a language model, from 0 to 1.5: perplexity on WikiText-2."""
 
     name = "language-ablation"
-    cells_help = f"Which, by λ̃: {', '.join(methods.FIXED)}; by default all."
+    cells_help = f"The cells to run, by λ̃: {', '.join(methods.FIXED)}; by default all."
     rows_are = "λ̃"
     published: ClassVar = {}
     note = (

@@ -60,7 +60,7 @@ class Methods(CaseTable):
     name = "methods"
     group = "neutreno"
     case_by_name: ClassVar = {name: Case(title, {"variant": METHODS[name]}) for name, title in _TITLES.items()}
-    cells_help = f"Which, by name: {', '.join(case_by_name)}; by default all."
+    cells_help = f"The cells to run, by name: {', '.join(case_by_name)}; by default all."
     cells_from: ClassVar = dict.fromkeys(VARIANTS, Table2)
     quick_note = (
         "quick: a small ViT (patch 4, depth 4, width 64), 2,500 images, 5 epochs. These figures compare with each "
@@ -106,7 +106,7 @@ class Ablation(Methods):
         "per-layer": Case("learned per layer, from 0", {"variant": "neutreno:strength=0,learned"}),
         "per-head": Case("learned per head, from 0", {"variant": "neutreno:strength=0,learned,per=head"}),
     }
-    cells_help = f"Which, by λ̃: {', '.join(case_by_name)}; by default all."
+    cells_help = f"The cells to run, by λ̃: {', '.join(case_by_name)}; by default all."
     cells_from: ClassVar = {"0": Table2, "0.6": Methods}
     rows_are = "λ̃"
     note = (

@@ -55,7 +55,9 @@ class Glue(Table):
     asks_unknowns = False
     loads_data = False
     keeps_models = False
-    cells_help = "Which: a variant (plain), a task (CB), or both (plain:CB); by default all that a small model learns."
+    cells_help = (
+        "The cells to run: a variant (plain), a task (CB), or both (plain:CB); by default all a small model learns."
+    )
 
     pretrained_seed: int = option(0, "Of the pretrained models.")
     chance: bool = option(False, "COPA, WSC and MultiRC too, where a model of this size is at chance level.")

@@ -40,10 +40,10 @@ class DroppingBlock(Block):
 
     def forward(self, x: Tensor, *, keep: Keep | None = None) -> Tensor:
         keep = keep or (lambda _name, value: value)
-        x = keep("middle", x + keep("attn", self._thinned(self.attn(keep("norm1", self.norm1(x))))))
-        return x + keep("mlp", self._thinned(self.mlp(keep("norm2", self.norm2(x)))))
+        x = keep("middle", x + keep("attn", self.thinned(self.attn(keep("norm1", self.norm1(x))))))
+        return x + keep("mlp", self.thinned(self.mlp(keep("norm2", self.norm2(x)))))
 
-    def _thinned(self, added: Tensor) -> Tensor:
+    def thinned(self, added: Tensor) -> Tensor:
         """``(b, n, d)``: one draw for each image, in training."""
         if not self.training or not self.drop:
             return added

@@ -169,11 +169,11 @@ def load(what: str | Path, split: Split = "train", *, cache: bool = True) -> Ima
     if (found := readers.find(home, split)) is None:
         raise InputError(_why_none(home, split))
     files, read = found
-    content = _remembered(files, read) if cache and read is readers.read_parquet else read(files)
+    raw = _remembered(files, read) if cache and read is readers.read_parquet else read(files)
     called = home.resolve().name
-    name = content.name or named or _known(called) or called
-    usual = KNOWN[name].classes if name in KNOWN else map(str, range(int(content.labels.max(initial=0)) + 1))
-    images = Images(torch.from_numpy(content.images), torch.from_numpy(content.labels), content.classes or list(usual), name)
+    name = raw.name or named or _known(called) or called
+    usual = KNOWN[name].classes if name in KNOWN else map(str, range(int(raw.labels.max(initial=0)) + 1))
+    images = Images(torch.from_numpy(raw.images), torch.from_numpy(raw.labels), raw.classes or list(usual), name)
     shape, classes, expected = tuple(images.images.shape[1:]), len(images.classes), KNOWN.get(named or name)
     if expected and (shape, classes) != (expected.shape, len(expected.classes)):
         raise InputError(

@@ -225,10 +225,10 @@ def read_parquet(files: list[Path]) -> Read:
         names = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"][whole.extra]["names"]
     classes = [str(name) for name in names] if isinstance(names, list) else _listed(folder / f"{whole.extra}s.txt")
     name = "cifar100" if whole.extra == "fine_label" else ""
-    return Read(_decoded(encoded, folder), labels.astype(np.int64), classes, name)
+    return Read(decoded(encoded, folder), labels.astype(np.int64), classes, name)
 
 
-def _decoded(encoded: Sequence[Any], folder: Path) -> NDArray[np.uint8]:
+def decoded(encoded: Sequence[Any], folder: Path) -> NDArray[np.uint8]:
     """``(n, c, h, w)``; the first image decides on the size and on one channel or three."""
 
     def pixels(index: int, mode: str = "") -> NDArray[np.uint8]:

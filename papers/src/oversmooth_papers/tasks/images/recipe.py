@@ -226,7 +226,7 @@ class Recipe(BaseRecipe):
         return methods_of(self.variant, wiring=self.wiring, start=self.start, seed=self.seed)
 
     def changed(self, settings: dict[str, Any], augment: bool | None = None) -> Self:
-        """A copy with these settings, its own or the shape's, except those that are None. augment: all of it, or none."""
+        """A copy with these settings, its own or the shape's, but not those that are None. augment: all, or none."""
         changed, usual = super().changed(settings), Recipe()
         if augment is True:
             return dataclasses.replace(changed, mixup=usual.mixup, cutmix=usual.cutmix, rand_augment=usual.rand_augment)
