@@ -85,7 +85,7 @@ def test_tables_are_listed_by_number_and_then_by_name():
     assert [table.home() for table in all_tables()] == [
         "table2",
         "table3",
-        *("controls", "depth", "forms", "mixtures", "rules", "sharpening"),
+        *("controls", "depth", "forms", "mixtures", "rules", "sharpening", "sharpening-dose", "sharpening-half"),
         *(f"neutreno/{name}" for name in ("ablation", "classification", "language", "language-ablation")),
         *(f"neutreno/{name}" for name in ("methods", "segmentation")),
         *(f"text/{name}" for name in ("causal", "glue", "masked", "wikitext")),

@@ -37,7 +37,7 @@ def imagenet(workers):
     def task(folder):
         home = folder / "pictures"
         data = imagenet_example.splits(home if home.is_dir() else imagenet_example.write_folders(home))
-        return ImagenetTask(imagenet_example.RECIPE, data, workers)
+        return ImagenetTask(replace(imagenet_example.RECIPE, epochs=2), data, workers)
 
     return task
 

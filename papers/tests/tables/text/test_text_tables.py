@@ -31,8 +31,12 @@ TINY = replace(
 def test_recipes_are_those_of_the_paper_s_experiment():
     for table in (Causal(seeds=1), Masked(seeds=1), Wikitext(seeds=1)):
         recipes = table.recipes()
-        assert [language_models.name_of(recipe) for recipe in recipes] == list(language_models.CASES)
-        assert len({recipe.key for recipe in recipes}) == 9
+        assert [table.case_of(recipe) for recipe in recipes] == list(table.cases())
+        assert (
+            len({recipe.key for recipe in recipes})
+            == len(recipes)
+            == len(language_models.CASES) + (table.name == "causal")
+        )
         shape = recipes[0].shape
         assert (shape.depth, shape.width, shape.vocabulary, recipes[0].tokenizer) == (12, 256, 8192, "bpe")
     assert Masked().recipes()[0].shape.length == 128
@@ -43,12 +47,11 @@ def test_recipes_are_those_of_the_paper_s_experiment():
 
 
 def test_the_start_is_what_the_row_says():
-    steered = {language_models.name_of(recipe): recipe.methods() for recipe in Causal(seeds=1).recipes()}
+    table = Causal(seeds=1)
+    steered = {table.case_of(recipe): recipe.methods() for recipe in table.recipes()}
     starts = {name: methods[0].start for name, methods in steered.items() if methods}
-    assert starts == {
-        name: "cold" if name.endswith("cold") else "warm" for name in language_models.CASES if name != "plain"
-    }
-    assert len({recipe.label for recipe in Causal(seeds=1).recipes()}) == len(language_models.CASES)
+    assert starts == {name: "cold" if name.endswith("cold") else "warm" for name in table.cases() if name != "plain"}
+    assert len({recipe.label for recipe in table.recipes()}) == len(table.cases())
     signs = {name: steered[name][0].signs for name in ("smooth-cold", "fixed-cold", "free-cold")}
     assert signs == {"smooth-cold": "one", "fixed-cold": "fixed", "free-cold": "free"}
     tuned = Glue(seeds=1).recipes()
