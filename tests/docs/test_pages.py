@@ -36,8 +36,6 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_readme_is_short_and_names_the_authors() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.split()) <= 1500
-    for words in ("first paper", "second paper", "alike but for", "carries the mathematics"):
-        assert words not in text
     assert "Dovonon" in text
     assert "Nguyen" in text
 
