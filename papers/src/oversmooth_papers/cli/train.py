@@ -109,10 +109,7 @@ def train(
     device: Annotated[str | None, _of_run(help="cpu or cuda.", show_default="the GPU if there is one")] = None,
     on_nan: Annotated[
         OnNan,
-        _of_run(
-            help="When a step is not finite: stop, or retry from the last checkpoint with other random numbers, up to "
-            "3 times."
-        ),
+        _of_run(help="When a step is not finite: stop, or retry from the checkpoint with other draws, up to 3 times."),
     ] = OnNan.stop,
     force: Annotated[
         bool, _of_run("--force", help="Take over the directory from a process that is still writing to it.")
@@ -144,11 +141,7 @@ def train(
         if asked_for()[0]:  # under torchrun only the first process prints
             out.quiet = err.quiet = True
         check_folder(output)  # before the data is read, which takes a while
-        began = time.monotonic()
-        loaded = load(data or changed.data, changed)
-        if minutes is not None:
-            minutes = max(0.0, minutes - (time.monotonic() - began) / 60)  # reading the data counts
-        chosen = changed.fitted(loaded)
+        chosen, loaded, minutes = _fitted(changed, data, minutes)
         print_message(f"{chosen.title}, recipe {chosen.key}", out)
         with progress() as on_progress:
             how = loop.RunSettings(
@@ -164,6 +157,14 @@ def train(
             )
             result = loop.train(task_of(chosen, loaded), how)
     _print_result(result, output / loop.MODEL, resumed=resume)
+
+
+def _fitted(recipe: BaseRecipe, data: str | None, minutes: float | None) -> tuple[BaseRecipe, Any, float | None]:
+    """The recipe fitted to its data, the data, and the minutes that are left after reading them."""
+    began = time.monotonic()
+    loaded = load(data or recipe.data, recipe)
+    left = None if minutes is None else max(0.0, minutes - (time.monotonic() - began) / 60)
+    return recipe.fitted(loaded), loaded, left
 
 
 def _print_result(result: Result, model: Path, *, resumed: bool) -> None:
