@@ -1,4 +1,4 @@
-"""How much of the package one diagnosis runs through: files, functions, and calls from one room into another.
+"""How much of the package one diagnosis runs through: files, functions, and calls from one of its folders into another.
 
     python benchmarks/structure.py [--json FILE]
 
@@ -24,7 +24,7 @@ import oversmooth
 ROOT = Path(oversmooth.__file__).parent
 
 
-def room(file: str) -> str:
+def folder(file: str) -> str:
     """The folder below the package, or the file where it lies in none."""
     return Path(file).relative_to(ROOT).parts[0]
 
@@ -48,9 +48,9 @@ def main() -> None:
             functions.add(frame.f_code)
         caller = frame.f_back
         if caller is not None and caller.f_code.co_filename.startswith(here):
-            rooms = room(caller.f_code.co_filename), room(frame.f_code.co_filename)
-            if rooms[0] != rooms[1]:
-                crossings[rooms] += 1
+            pair = folder(caller.f_code.co_filename), folder(frame.f_code.co_filename)
+            if pair[0] != pair[1]:
+                crossings[pair] += 1
 
     sys.setprofile(profile)
     try:
@@ -60,7 +60,7 @@ def main() -> None:
     found = {
         "files": len({code.co_filename for code in functions}),
         "functions": len(functions),
-        "calls between rooms": sum(crossings.values()),
+        "calls between folders": sum(crossings.values()),
     }
     print(", ".join(f"{name}: {count:,}" for name, count in found.items()))
     for (caller, callee), count in crossings.most_common(12):

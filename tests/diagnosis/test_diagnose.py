@@ -84,7 +84,7 @@ def test_ranks_and_joined_of_the_first_inputs_only():
         ({"input_ids": torch.zeros(0, 4, dtype=torch.long)}, "."),
         (torch.zeros(0, 4).long(), "."),
         ({**text(), "attention_mask": torch.tensor([[1] * 8, [0] * 8])}, "hides every token"),
-        (text()["input_ids"][:, :1], "no input has two tokens that count; give longer ones"),
+        (text()["input_ids"][:, :1], "every input has fewer than two valid tokens; give longer ones"),
     ],
 )
 def test_inputs_of_the_wrong_kind(inputs, match):

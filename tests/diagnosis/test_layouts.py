@@ -222,7 +222,7 @@ def looked_at(model, x, **how):
 @pytest.mark.parametrize("kind", ["words", "features", "pictures"])
 def test_tokens_before_the_batch_that_nobody_tells_of(kind):
     model, x = silent(kind)
-    refused = r"layers\.0 gets an array of shape \(\d+, \d, 16\), in which tokens seem to come before the batch"
+    refused = r"layers\.0 receives an array of shape \(\d+, \d, 16\), in which tokens seem to come before the batch"
     for how in ({}, {"spectra": False}, {"spectra": False, "blocks": "layers.*"}):
         with pytest.raises(oversmooth.InputError, match=refused):
             oversmooth.diagnose(model, x, **how)

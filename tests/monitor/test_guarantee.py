@@ -11,7 +11,7 @@ from torch import nn
 
 import oversmooth
 from oversmooth.monitor import MonitorWarning
-from oversmooth.trace.depths import every_stream
+from oversmooth.trace import Plan, Trace
 
 WAYS = {
     "probe": lambda model: oversmooth.Monitor(
@@ -336,12 +336,13 @@ def test_a_weight_that_is_normed_by_its_spectrum_stays_as_it_is():
 def test_a_hook_half_put_on_breaks_no_pass_of_another_thread():
     """Torch notes that a hook takes keywords after it has put it on, and a pass may come between."""
     model = watched.Known().eval()
-    blocks = [(f"encoder.layers.{number}", block) for number, block in enumerate(model.encoder.layers)]
+    plan = Plan.of_names({"encoder.layers.0": None, "encoder.layers.1": None})
     passes = []
-    with every_stream(blocks, lambda *_: None):
-        for _, block in blocks:
-            block._forward_hooks_with_kwargs.clear()
-            block._forward_pre_hooks_with_kwargs.clear()
+    with Trace(model, plan, [], replay=False):
+        model(watched.probe(2))
+        for module in model.modules():
+            module._forward_hooks_with_kwargs.clear()
+            module._forward_pre_hooks_with_kwargs.clear()
         thread = threading.Thread(target=lambda: passes.append(model(watched.probe(2)).shape))
         thread.start()
         thread.join()

@@ -116,7 +116,7 @@ ALARMS = [
 def test_alarms_go_off_where_the_bound_is_crossed_and_not_again_until_it_came_back(bound, values, steps):
     alarms = Alarms([oversmooth.Alarm("cos", **bound, then=lambda _: None)], lambda act, _: act(), pytest.fail)
     for step, v in enumerate(values, 1):
-        alarms.look({"step": step, "cos": [v]})
+        alarms.check({"step": step, "cos": [v]})
     assert [crossing.step for crossing in alarms.crossings] == steps
 
 

@@ -139,10 +139,10 @@ def test_inputs_that_have_one_token_alone_have_no_figure():
     torch.manual_seed(0)
     model, x = watched.Known(), watched.probe(3, 1)
     for settings in ({}, {"blocks": "encoder.layers.*", "spectra": False}):
-        with pytest.raises(InputError, match="no input has two tokens that count; give longer ones"):
+        with pytest.raises(InputError, match="every input has fewer than two valid tokens; give longer ones"):
             oversmooth.diagnose(model, x, **settings)
     monitor = oversmooth.Monitor(model, probe=x)
-    with pytest.warns(MonitorWarning, match="every input of the probe has fewer than two valid tokens"):
+    with pytest.warns(MonitorWarning, match="every input has fewer than two valid tokens"):
         assert monitor.look(1) is None
 
 
@@ -353,6 +353,7 @@ def test_hfc_lfc_is_the_geometric_mean_where_a_diagnosis_has_the_arithmetic_one(
     """Of left-padded inputs of different lengths, so that the two differ."""
     from transformers import LlamaConfig, LlamaModel
 
+    torch.manual_seed(0)
     sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
     model = LlamaModel(LlamaConfig(vocab_size=50, intermediate_size=48, **sizes)).eval()
     mask = torch.ones(3, 9, dtype=torch.long)

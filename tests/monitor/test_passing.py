@@ -391,11 +391,11 @@ def test_rooms_that_a_captured_graph_writes_to_outlive_batches_of_other_lengths(
     monkeypatch.setattr("oversmooth.monitor.training_batch.is_captured", lambda _x: True)
     model(torch.randn(5, 6, 16))
     monkeypatch.undo()
-    written_by_the_graph = {depth: rooms[-1] for depth, rooms in monitor.recorder.samples.kept.items()}
+    written_by_the_graph = {depth: rooms[-1] for depth, rooms in monitor.recorder.buffers.kept.items()}
     for tokens in (7, 8):
         model(torch.randn(5, tokens, 16))
     for depth, room in written_by_the_graph.items():
-        kept = monitor.recorder.samples.kept[depth]
+        kept = monitor.recorder.buffers.kept[depth]
         assert any(one is room for one in kept)
         assert [one.tokens.shape[1] for one in kept] == [6, 8]
 

@@ -153,13 +153,13 @@ def check_disk(name: str) -> None:
         assert any(layer.norm_position == "unknown" for layer in disk) == (name in NORM_NOT_SAID), "where norms stand"
 
 
-def observed(model: nn.Module, given: Any, mask: Tensor | None, seed: int | None = None) -> Any:
+def observed(model: nn.Module, given: Any, seed: int | None = None) -> Any:
     """The model's output while it is watched, after a look at it as `diagnose` takes."""
     found = locate(model)
     with torch.no_grad():
-        plan = study(model, found, lambda: run(model, given), mask).plan
+        plan = study(model, found, lambda: run(model, given)).plan
     with Trace(model, plan, [TokenMetrics(plan), HeadSpectra(plan)]) as trace:
-        trace.begin(mask=mask)
+        trace.begin()
         if seed is not None:
             torch.manual_seed(seed)
         return run(model, given)
@@ -175,16 +175,16 @@ def check_untouched(model: nn.Module) -> None:
 def check_identical(name: str, dtype: torch.dtype = torch.float32) -> None:
     """The same bits come out, watched or not; in train mode too, with the same chance afterwards."""
     family = FAMILIES[name]
-    model, given, mask = family.make(dtype), family.inputs(dtype), family.mask()
+    model, given = family.make(dtype), family.inputs(dtype)
     with torch.no_grad():
         expected = tensors(run(model, given))
-        same_bits(tensors(observed(model, given, mask)), expected)
+        same_bits(tensors(observed(model, given)), expected)
     check_untouched(model)
     with_dropout(model)
     torch.manual_seed(3)
     expected = tensors(run(model, given))
     after = torch.get_rng_state()
-    same_bits(tensors(observed(model, given, mask, seed=3)), expected)
+    same_bits(tensors(observed(model, given, seed=3)), expected)
     assert torch.equal(torch.get_rng_state(), after), "other random numbers come next"
     assert model.training
     check_untouched(model)
@@ -213,8 +213,8 @@ class _Caught:
     def __init__(self) -> None:
         self.attentions: list[tuple[Any, Any]] = []
 
-    def attention(self, _call, layer, caught, _x, _y) -> None:
-        self.attentions.append((layer, caught.A))
+    def attention(self, _call, block, captured, _x, _y) -> None:
+        self.attentions.append((block, captured.A))
 
     def enter(self, *_) -> None: ...
 
@@ -226,10 +226,10 @@ class _Caught:
 def check_attention(name: str) -> None:
     """What was caught, as a matrix, is attention computed step by step."""
     family = FAMILIES[name]
-    model, mask = family.make(), family.mask()
+    model = family.make()
     seen = _Caught()
     layers = {layer.block: layer for layer in locate(model)}
-    with torch.no_grad(), Watch(dict(model.named_modules()), list(layers.values()), seen, lambda _: [], mask=mask):
+    with torch.no_grad(), Watch(dict(model.named_modules()), layers, seen, lambda _: []):
         run(model, family.inputs())
     for (layer, A), passage in zip(seen.attentions, passages(name), strict=True):
         caught = A.dense().A

@@ -161,7 +161,7 @@ def test_no_array_of_all_pairs(dtype, n):
         _, found = captured(lambda: scaled_dot_product_attention(q, k, v, **how))
         tokens = ValidTokens.of(found.pairs)
         diagonals = found.diagonal(), tokens.operators(found.A).diagonal()
-    assert tokens.counted is None
+    assert tokens.valid is None
     assert largest.entries < n**2 // 4
     torch.testing.assert_close(*diagonals, rtol=0, atol=1e-6)
 

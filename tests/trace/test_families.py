@@ -63,9 +63,9 @@ def test_the_stack_repeated(name):
 @SOME
 def test_nothing_is_left_behind_by_a_model_that_fails(name):
     family = FAMILIES[name]
-    model, mask = family.make(), family.mask()
+    model = family.make()
     with torch.no_grad():
-        plan = study(model, locate(model), lambda: run(model, family.inputs()), mask).plan
+        plan = study(model, locate(model), lambda: run(model, family.inputs())).plan
     checks.check_untouched(model)
     last = dict(model.named_modules())[family.block.format(family.runs[-1])]
 
@@ -74,11 +74,11 @@ def test_nothing_is_left_behind_by_a_model_that_fails(name):
 
     handle = last.register_forward_pre_hook(fail)
     trace = Trace(model, plan, [TokenMetrics(plan), HeadSpectra(plan)])
-    trace.begin(mask=mask)
+    trace.begin()
     with pytest.raises(ArithmeticError, match="on purpose"), trace, torch.no_grad():
         run(model, family.inputs())
     with pytest.raises(ArithmeticError, match="on purpose"), torch.no_grad():
-        study(model, locate(model), lambda: run(model, family.inputs()), mask)
+        study(model, locate(model), lambda: run(model, family.inputs()))
     handle.remove()
     checks.check_untouched(model)
     assert not model.training
@@ -91,7 +91,6 @@ def test_nothing_is_left_behind_by_a_model_that_fails(name):
 @pytest.mark.parametrize("name", sampled([n for n in usable() if FAMILIES[n].library != "toy"], 6))
 def test_gradients_stay_as_they_are(name):
     family = FAMILIES[name]
-    mask = family.mask()
 
     def gradients(model: nn.Module, out):
         sum(x.square().sum() for x in checks.tensors(out)).backward()
@@ -99,4 +98,4 @@ def test_gradients_stay_as_they_are(name):
 
     plain, watched = family.make(), family.make()
     expected = gradients(plain, run(plain, family.inputs()))
-    checks.same_bits(gradients(watched, checks.observed(watched, family.inputs(), mask)), expected)
+    checks.same_bits(gradients(watched, checks.observed(watched, family.inputs())), expected)

@@ -110,7 +110,7 @@ def test_a_mask_of_other_tokens_than_the_blocks_get(inside):
             expected, abs=1e-4
         )
     else:
-        with pytest.raises(oversmooth.InputError, match=r"is of \(3, 6\) tokens and blocks get \(3, 7\)"):
+        with pytest.raises(oversmooth.InputError, match=r"shape \(3, 6\) but the blocks receive \(3, 7\)"):
             oversmooth.diagnose(model, GIVEN, blocks=pattern, spectra=False)
 
 
@@ -144,7 +144,7 @@ def test_the_passing_batch_of_a_mask_of_other_tokens(inside):
         assert monitor.history.rows[0]["cos"] == pytest.approx(expected, abs=1e-4)
     else:
         assert not monitor.history.rows
-        assert "blocks get (3, 7)" in monitor.failures[0]
+        assert "blocks receive (3, 7)" in monitor.failures[0]
     whole = {**GIVEN, "attention_mask": torch.ones(3, 6, dtype=torch.long)}  # hides nothing: no matter
     model(**whole)
     monitor.step()
@@ -222,7 +222,7 @@ def test_a_mask_that_does_not_fit():
     x, mask = torch.zeros(3, 7, 4), MASK
     assert mask_of(x, torch.ones(3, 6)) is None
     assert mask_of(x[:, :6], mask) is mask
-    with pytest.raises(UnknownPaddingError, match="not known which of them are padding"):
+    with pytest.raises(UnknownPaddingError, match="pass inputs of equal length"):
         mask_of(x, mask)
 
 
@@ -326,12 +326,12 @@ def test_a_mask_of_all_tokens_under_another_name():
     expected = cosines(model, model.blocks, GIVEN, [1 + n for n in LENGTHS])
     assert oversmooth.diagnose(model, GIVEN).curve("cos") == pytest.approx(expected, abs=1e-4)
     assert oversmooth.Monitor(model, probe=GIVEN).look(1)["cos"] == pytest.approx(expected, abs=1e-4)
-    with pytest.raises(oversmooth.InputError, match="not known which of them are padding"):
+    with pytest.raises(oversmooth.InputError, match="pass inputs of equal length"):
         oversmooth.diagnose(model, GIVEN, blocks="stack.layers.*", spectra=False)
     monitor = oversmooth.Monitor(model, passing=True, every=1)
     model.train()(**GIVEN)
     monitor.step()
-    assert "blocks get (3, 7)" in monitor.failures[0]
+    assert "blocks receive (3, 7)" in monitor.failures[0]
 
 
 class Masked(Stack):

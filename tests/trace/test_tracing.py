@@ -68,6 +68,30 @@ def test_sites_are_what_hooks_see():
         torch.testing.assert_close(arrays[name], torch.cat(parts), rtol=1e-5, atol=1e-6, msg=name)
 
 
+def test_blocks_by_name_are_read_at_their_ends():
+    model, x = encoder(), torch.randn(2, 5, 4)
+    plan = trace.plan(model, x, blocks="1.layers.*")
+    assert [(str(site), site.depth) for site in plan.sites if site.depth is not None] == [
+        ("0.enter", 0),
+        ("0.block", 1),
+        ("1.block", 2),
+        ("2.block", 3),
+    ]
+    kept = Kept()
+    trace.run(model, [x, x[:1]], plan, [kept, depths := trace.DepthMetrics(ranks=0)])
+    with torch.no_grad():
+        stream = model[0](x)
+        for call, block in enumerate(model[1].layers):
+            stream = block(stream)
+            found = kept.result[0][f"{call}.block"]
+            torch.testing.assert_close(found, torch.cat([stream, stream[:1]]), rtol=1e-5, atol=1e-6)
+    assert depths.means(["cos"])["cos"][3] == pytest.approx(
+        float(oversmooth.metrics.cosine(torch.cat([stream, stream[:1]])).mean()), abs=1e-5
+    )
+    with pytest.raises(InputError, match="made without attention"):
+        trace.run(model, x, plan, [trace.HeadSpectra(plan)])
+
+
 def test_several_reducers_share_a_pass_and_one_that_fails_leaves_nothing_behind():
     class Fails(trace.Reducer):
         def site(self, *_):

@@ -92,7 +92,7 @@ def test_a_row_is_that_of_a_monitor_of_ones_own():
     result = train_task(task, watch=ALWAYS)
     probe = task.probe(result.model, CPU)
     monitor = oversmooth.Monitor(result.model, probe.inputs, tokens=TOKENS, parts=1, spectra=1, dominance=1)
-    row = monitor.look(result.steps)
+    row = monitor.snapshot(result.steps)
     last = result.smoothing[-1]
     assert result.smoothing[0]["verified"] == 1.0
     assert last == {name: row[name] for name in last}

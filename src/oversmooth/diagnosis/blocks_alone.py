@@ -1,55 +1,30 @@
-"""A diagnosis of tokens alone, for models whose attention nobody knows: what blocks get and give, and no spectra."""
+"""A diagnosis of tokens alone: what enters the first block and what each block returns, whatever is inside."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from oversmooth.diagnosis.layers import means, spreads
 from oversmooth.results.parts import Layer
-from oversmooth.safety.errors import InputError
+from oversmooth.trace import DepthMetrics, Plan, run
 from oversmooth.trace.blocks import named_blocks
-from oversmooth.trace.depths import Depths, every_depth
-from oversmooth.trace.feed import Given, batches_for, called
-from oversmooth.trace.layout import axes_checked
-from oversmooth.trace.valid import HeardPadding, mask_of
+from oversmooth.trace.feed import ModelInput
 
 
 def layers_of_blocks(
-    model: nn.Module, inputs: Given | Iterable[Given], pattern: str, ranks: int
+    model: nn.Module, inputs: ModelInput | Iterable[ModelInput], pattern: str, ranks: int
 ) -> tuple[list[Layer], list[int], int]:
     """What enters the first block, then one entry per run of a block; the tokens of each input; features of a token.
 
     pattern: the names of its blocks, such as "layers.*". ranks: inputs whose ranks are computed, the first ones.
     """
-    modules = dict(model.named_modules(remove_duplicate=False))
-    blocks = [(name, modules[name]) for name in named_blocks(model, pattern)]
-    depths, width, way = Depths(ranks=ranks), 0, None
-    for batch in batches_for(model, inputs):
-        heard, mask = HeardPadding(model, [name for name, _ in blocks]), None
-
-        def seen(depth: int, x: Tensor, heard: HeardPadding = heard) -> None:
-            nonlocal width, mask
-            width = x.shape[-1]
-            mask = heard.of(x) if depth == 0 else mask
-            depths.add(depth, x, mask_of(x, mask))
-
-        with torch.no_grad(), heard, axes_checked(model, blocks), every_depth(blocks, seen) as ran:
-            called(model, batch, {})
-        if not ran:
-            raise InputError(f"the model ran without running {blocks[0][0]}; give inputs that pass through its blocks")
-        if way is not None and ran != way:
-            raise InputError(f"{len(ran)} blocks ran where {len(way)} did for the first input; give inputs of one way")
-        way = list(ran)
-    if way is None:
-        raise InputError("there are no inputs; give at least one")
-    if max(depths.tokens) < 2:
-        raise InputError("no input has two tokens that count; give longer ones")
+    plan = Plan.of_names(dict.fromkeys(named_blocks(model, pattern)))
+    facts = run(model, inputs, plan, [depths := DepthMetrics(ranks=ranks)]).facts
     layers = []
-    for depth, name in enumerate(["embedding", *way]):
+    for depth, name in enumerate(["embedding", *(block.block for block in plan.blocks)]):
         columns = depths.by_input(depth)
         columns["hfc_lfc"] = columns["log_hfc_lfc"].exp()
         layers.append(Layer(name, means(columns), spreads(columns)))
-    return layers, depths.tokens, width
+    return layers, facts.lengths.tolist(), facts.width

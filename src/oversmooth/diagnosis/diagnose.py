@@ -35,7 +35,7 @@ from oversmooth.safety.errors import InputError
 from oversmooth.safety.precision import float32_products
 from oversmooth.safety.untouched import in_its_own_mode
 from oversmooth.trace import ONE_AT_A_TIME, HeadSpectra, Reducer, Settings, TokenMetrics, Trace, study
-from oversmooth.trace.feed import Given, Runner
+from oversmooth.trace.feed import ModelInput, Runner
 from oversmooth.trace.feed import OnProgress as OnProgress
 from oversmooth.trace.plans import BY_INPUT, Plan
 from oversmooth.trace.study import Sample
@@ -50,7 +50,7 @@ MOST_BLOCKS = 10_000
 @float32_products("highest")  # what is computed of weights has float32's rounding, as errors and verdicts assume
 def diagnose(
     model: nn.Module | Loaded | str | Path,
-    inputs: Given | Iterable[Given] | None = None,
+    inputs: ModelInput | Iterable[ModelInput] | None = None,
     *,
     name: str | None = None,
     tokenizer: Any = None,
@@ -152,7 +152,7 @@ def diagnose(
     with ONE_AT_A_TIME, torch.no_grad(), in_its_own_mode(inside):
         # Of a text the beginning shows where the stream is; more is wanted where the input itself is looked at.
         one = run.first_input(first) if spectra or look else run.short_input(first)
-        sample = study(inside, anatomy, lambda: run(one), run.mask(one), attention=spectra)
+        sample = study(inside, anatomy, lambda: run(one), attention=spectra)
         plan, device = sample.plan, sample.blocks[0].x.device
         if variant != "raw" and not any(b.norm_position == "pre" and b.norm_agrees for b in plan.blocks):
             remarks.append(f"no known norm stands before attention here: H is raw, not {variant}")
@@ -307,7 +307,7 @@ def _shortcuts(errors: dict[str, float]) -> list[str]:
 def _doubts(plan: Plan) -> list[str]:
     blocks = plan.blocks
     doubts, ran = [], {block.layer.name for block in blocks}
-    if idle := [layer.name for layer in plan.anatomy if layer.name not in ran]:
+    if idle := [layer.name for layer in plan.anatomy or () if layer.name not in ran]:
         doubts.append(f"{len(idle)} attention layers did not run: {', '.join(idle[:4])}")
     if differs := [b for b in blocks if b.layer.norm is not None and b.norm_position != b.layer.norm_position]:
         doubts.append(

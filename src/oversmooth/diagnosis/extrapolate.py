@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from oversmooth import metrics
-from oversmooth.anatomy.calls import CACHES, USE_CACHE
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.results.facts import Number, plain
 from oversmooth.results.parts import Course, Extrapolation
@@ -31,7 +29,7 @@ from oversmooth.trace.layout import attention_batch_first, first_tensor
 from oversmooth.trace.plans import Plan, SampleBlock
 from oversmooth.trace.reducers.heads import inverse_sigma
 from oversmooth.trace.study import Sample
-from oversmooth.trace.watch import as_tokens, results_like
+from oversmooth.trace.watch import as_tokens, run_again
 
 # Simulated layers: enough for what is slow to show, cheap since only the two bands are measured.
 _SIMULATED = 96
@@ -245,18 +243,9 @@ def _real(blocks: list[SampleBlock], plan: Plan, modules: dict[str, nn.Module], 
         with torch.no_grad(), in_eval_mode(modules[""]), again:
             for step in range(depth):
                 block = blocks[step % len(blocks)]
-                args, kwargs = _with_stream(block.args, block.kwargs, x)
-                x = results_like(x, modules[block.plan.layer.block](*args, **kwargs), block.plan.layer.block)[0]
+                x = run_again(modules, block, x)
                 depths.append(step + 1.0)
                 values.append(ratio(x))
     except (TypeError, RuntimeError, ValueError, AttributeError, IndexError):
         return None  # a block that cannot be run by itself
     return Course(depths, values)
-
-
-def _with_stream(args: tuple[Any, ...], kwargs: dict[str, Any], x: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The same call with other tokens, and without a cache that would remember them."""
-    old = first_tensor(args, kwargs)
-    args = tuple(x if value is old else None if hasattr(value, "get_seq_length") else value for value in args)
-    kwargs = {name: x if value is old else None if name in CACHES else value for name, value in kwargs.items()}
-    return args, {name: False if name == USE_CACHE else value for name, value in kwargs.items()}

@@ -14,7 +14,7 @@ from oversmooth.monitor import History, Monitor
 from oversmooth.monitor.config import configured
 from oversmooth.monitor.history import FILE
 from oversmooth.monitor.names import keys
-from oversmooth.monitor.warning import say
+from oversmooth.monitor.warning import warn
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 
@@ -55,7 +55,7 @@ class Monitoring:
             self.monitor = Monitor(module, probe, config=replace(self.config, **unset), start=start)
         except (InputError, OSError, AttributeError) as error:
             self.monitor = None
-            say(f"smoothing is not monitored: {error}")
+            warn(f"smoothing is not monitored: {error}")
 
     def _restart(self, folder: str, step: int) -> None:
         """The history goes on in its file, which the first process writes, or in memory alone."""
@@ -67,7 +67,7 @@ class Monitoring:
                 path.parent.mkdir(parents=True, exist_ok=True)
             self.monitor.restart(None if self._history is False else path, step)
         except (InputError, OSError) as error:
-            say(f"snapshots are kept in memory alone: {error}")
+            warn(f"snapshots are kept in memory alone: {error}")
 
     def _step(self) -> dict[str, float]:
         """Count a step; what is to be logged of it."""

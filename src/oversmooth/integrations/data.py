@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from oversmooth.monitor.warning import say
+from oversmooth.monitor.warning import warn
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.untouched import random_states
 from oversmooth.trace.valid import MASKS, positions
@@ -66,5 +66,5 @@ def _inputs(batch: Sequence[Any], names: list[str]) -> Any:
         return tuple(batch[: mask + 1])
     for index, one in enumerate(batch[1:], 1):
         if isinstance(one, Tensor) and one.shape == batch[0].shape[:2] and bool(((one == 0) | (one == 1)).all()):
-            say(f"entry {index} of a batch looks like a mask, which the probe is made without; give probe=batch")
+            warn(f"entry {index} of a batch looks like a mask, which the probe is made without; give probe=batch")
     return batch[0]

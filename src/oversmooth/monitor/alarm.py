@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from oversmooth.monitor import warning
 from oversmooth.monitor.names import LABELS, TOKENS, Row, depth_of
-from oversmooth.monitor.warning import say
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 
@@ -56,13 +56,13 @@ class Alarm:
     ) -> None:
         if not isinstance(metric, str) or metric not in LABELS:
             raise InputError(f"an alarm's metric is {arguments.shown(metric)}; choose one of {', '.join(LABELS)}")
-        bounds = {"above": above, "below": below, "falls_by": falls_by, "rises_by": rises_by}
-        given = {name: value for name, value in bounds.items() if value is not None}
-        if len(given) != 1:
+        every = {"above": above, "below": below, "falls_by": falls_by, "rises_by": rises_by}
+        bounds = {name: value for name, value in every.items() if value is not None}
+        if len(bounds) != 1:
             raise InputError(
-                f"an alarm for {metric} has {len(given)} bounds; give one of above, below, falls_by and rises_by"
+                f"an alarm for {metric} has {len(bounds)} bounds; give one of above, below, falls_by and rises_by"
             )
-        ((self.kind, bound),) = given.items()
+        ((self.kind, bound),) = bounds.items()
         ratio = self.kind in ("falls_by", "rises_by")
         remedy = "give a factor over 1, such as 10" if ratio else "give a finite number"
         self.bound = float(arguments.number(bound, f"{self.kind} of an alarm", remedy))
@@ -152,7 +152,7 @@ class Alarms:
         for row in rows:
             self.memory = [alarm.crossing(row, one)[1] for alarm, one in zip(self.alarms, self.memory, strict=True)]
 
-    def look(self, row: Row) -> None:
+    def check(self, row: Row) -> None:
         """Warn, ask the training to stop, or call a function where a snapshot crosses a bound."""
         for place, alarm in enumerate(self.alarms):
             values = row.get(alarm.metric)
@@ -171,15 +171,15 @@ class Alarms:
             self.attempt(lambda: crossing.then(crossing), "the function of an alarm failed")
             return
         self.should_stop |= crossing.then == "stop"
-        say(f"alarm at {crossing.text}" + ("; training is asked to stop" if crossing.then == "stop" else ""))
+        warning.warn(f"alarm at {crossing.text}" + ("; training is asked to stop" if crossing.then == "stop" else ""))
 
 
 def checked(alarms: Any) -> list[Alarm]:
     """The alarms as a list; anything else is refused."""
     if alarms is None or isinstance(alarms, str) or not isinstance(alarms, (Alarm, Iterable)):
         raise InputError(f"alarms is {arguments.shown(alarms)}; give oversmooth.Alarm('cos', above=0.95), or a list")
-    given = [alarms] if isinstance(alarms, Alarm) else list(alarms)
-    for alarm in given:
+    several = [alarms] if isinstance(alarms, Alarm) else list(alarms)
+    for alarm in several:
         if not isinstance(alarm, Alarm):
             raise InputError(f"an alarm is {arguments.shown(alarm)}; give oversmooth.Alarm('cos', above=0.95)")
-    return given
+    return several

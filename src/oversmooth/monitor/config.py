@@ -99,8 +99,8 @@ class MonitorConfig:
             object.__setattr__(self, name, value)
         for name in ("blocks", "stack"):
             if not isinstance(getattr(self, name), (str, type(None))):
-                given = arguments.shown(getattr(self, name))
-                raise InputError(f"{name} is {given}; give part of the names of modules as text")
+                shown = arguments.shown(getattr(self, name))
+                raise InputError(f"{name} is {shown}; give part of the names of modules as text")
         if self.loss is not None and not callable(self.loss):
             raise InputError(
                 f"loss is {arguments.shown(self.loss)}; give a function of what the model returns and the probe"
@@ -146,16 +146,16 @@ def configured(who: str, config: MonitorConfig | None, settings: Mapping[str, An
         config: None: the default one.
         settings: by name of the field.
     """
-    given = {"use_training_batch" if name == "passing" else name: value for name, value in settings.items()}
-    fields = [field.name for field in dataclasses.fields(MonitorConfig)]
-    for name in given:
-        if name not in fields:
-            near = difflib.get_close_matches(name, (*fields, "passing", "probe", "history"), 1)
-            remedy = f"did you mean {near[0]!r}?" if near else f"choose among {', '.join(fields)}"
+    fields = {"use_training_batch" if name == "passing" else name: value for name, value in settings.items()}
+    known = [field.name for field in dataclasses.fields(MonitorConfig)]
+    for name in fields:
+        if name not in known:
+            near = difflib.get_close_matches(name, (*known, "passing", "probe", "history"), 1)
+            remedy = f"did you mean {near[0]!r}?" if near else f"choose among {', '.join(known)}"
             raise InputError(f"{who} has no setting {name!r}; {remedy}")
     if not isinstance(config, (MonitorConfig, type(None))):
         raise InputError(f"config is {arguments.shown(config)}; give oversmooth.monitor.MonitorConfig(...)")
-    return dataclasses.replace(config or MonitorConfig(), **given)
+    return dataclasses.replace(config or MonitorConfig(), **fields)
 
 
 def _whole(value: Any, name: str, least: int) -> int:
@@ -165,5 +165,5 @@ def _whole(value: Any, name: str, least: int) -> int:
 def _metrics(names: Any) -> tuple[str, ...]:
     if not isinstance(names, (str, Sequence, set, frozenset)):
         raise InputError(f"tokens is {arguments.shown(names)}; give names of metrics, such as ('cos', 'hfc_lfc')")
-    given = (names,) if isinstance(names, str) else tuple(names)
-    return tuple(arguments.choice(name, "one of tokens", TOKENS) for name in given)
+    several = (names,) if isinstance(names, str) else tuple(names)
+    return tuple(arguments.choice(name, "one of tokens", TOKENS) for name in several)

@@ -57,10 +57,10 @@ class History:
         Raises:
             InputError: there is none.
         """
-        given = arguments.path(path, "the run", "give its directory, or the file of JSON lines")
-        file = given / FILE if given.is_dir() else given
+        place = arguments.path(path, "the run", "give its directory, or the file of JSON lines")
+        file = place / FILE if place.is_dir() else place
         if not file.is_file():
-            raise InputError(f"{given} has no {FILE}; give the directory of a run that is or was monitored")
+            raise InputError(f"{place} has no {FILE}; give the directory of a run that is or was monitored")
         history = cls()
         history.rows, history.about = _read(file)
         if not history.rows and not history.about and b"\n" in read_bytes(file, "give the file of a run", _MOST):
@@ -70,10 +70,10 @@ class History:
 
     @property
     def name(self) -> str:
-        """Of the run: as it was given, or after its directory, with its file where that has a name of its own."""
-        given = str(self.about.get("name") or "")
-        if given or self.path is None:
-            return given or "this run"
+        """Of the run: as it was set, or after its directory, with its file where that has a name of its own."""
+        name = str(self.about.get("name") or "")
+        if name or self.path is None:
+            return name or "this run"
         folder = self.path.resolve().parent.name
         return folder if self.path.name == FILE else f"{folder}/{self.path.stem}"
 

@@ -17,7 +17,7 @@ from oversmooth.anatomy.steered import steered_as
 from oversmooth.monitor.probe import Probe
 from oversmooth.results.facts import plain
 from oversmooth.safety.errors import InputError, reason
-from oversmooth.theory.dominance import dominance
+from oversmooth.theory.dominance import JOINT_STEPS, dominance
 from oversmooth.theory.operators import AttentionOperator, DenseAttention
 from oversmooth.theory.radii import AttentionChange
 from oversmooth.trace.plans import BlockPlan
@@ -79,7 +79,15 @@ def _radii(layer: _Layer | None) -> tuple[float | None, float | None]:
     if layer is None:
         return None, None
     with torch.no_grad():
-        both = dominance(layer.A, layer.W_V, layer.W_O, residual=layer.keep, change=layer.change, limit=False)
+        both = dominance(
+            layer.A,
+            layer.W_V,
+            layer.W_O,
+            residual=layer.keep,
+            change=layer.change,
+            limit=False,
+            steps=JOINT_STEPS,  # as a diagnosis has them
+        )
     return plain(both.rho_smooth[0]), plain(both.rho_rough[0])
 
 
@@ -88,7 +96,7 @@ def _copies(probe: Probe) -> list[_Layer | None]:
     steering = steered_as(probe.model.module)
     layers: dict[int, _Layer | None] = {}
 
-    def look(call: int, block: BlockPlan, A: AttentionOperator, W_V: Tensor, W_O: Tensor) -> None:
+    def copy(call: int, block: BlockPlan, A: AttentionOperator, W_V: Tensor, W_O: Tensor) -> None:
         if call in layers or block.undecided:
             layers.setdefault(call, None)
             return
@@ -99,15 +107,15 @@ def _copies(probe: Probe) -> list[_Layer | None]:
         change = None if site is None else _on_cpu(site.change(call))
         layers[call] = _Layer(copied, _cpu(W_V), _cpu(W_O), float(block.layer.keep), change)
 
-    plan, _ = probe.traced(lambda _: [EachAttention(look)], attention=True)
+    plan, _ = probe.traced(lambda _: [EachAttention(copy)], attention=True)
     return [layers.get(call) for call in range(len(plan.blocks))]
 
 
 def _on_cpu(change: AttentionChange | None) -> AttentionChange | None:
     if change is None:
         return None
-    given = {one.name: getattr(change, one.name) for one in dataclasses.fields(change)}
-    moved: dict[str, Any] = {name: _cpu(value) for name, value in given.items() if isinstance(value, Tensor)}
+    values = {one.name: getattr(change, one.name) for one in dataclasses.fields(change)}
+    moved: dict[str, Any] = {name: _cpu(value) for name, value in values.items() if isinstance(value, Tensor)}
     return dataclasses.replace(change, **moved)
 
 

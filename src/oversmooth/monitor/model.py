@@ -44,7 +44,7 @@ class MonitoredModel:
                 raise InputError(f"{why}; name the blocks of the model, such as blocks='layers.*'") from error
         return cls(module, [(name, modules[name]) for name in names], anatomy, why)
 
-    def known(self, what: str) -> Anatomy:
+    def require_anatomy(self, what: str) -> Anatomy:
         """The anatomy, for what needs it."""
         if self.anatomy is None:
             raise InputError(f"{what} need attention that is known: {self.why_unknown}; leave them out")

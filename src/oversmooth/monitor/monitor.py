@@ -23,7 +23,7 @@ from oversmooth.monitor.probe import Probe
 from oversmooth.monitor.processes import fingerprint, mean_over, processes, rank
 from oversmooth.monitor.sinks import Loggers
 from oversmooth.monitor.training_batch import TrainingBatchRecorder, check_not_compiled
-from oversmooth.monitor.warning import say
+from oversmooth.monitor.warning import warn
 from oversmooth.results.facts import plain
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
@@ -72,8 +72,8 @@ class Monitor:
         start: int | None = None,
         **settings: Any,
     ) -> None:
-        given = settings if every is None else {"every": every, **settings}
-        self.config = config = configured("Monitor", config, given)
+        settings |= {} if every is None else {"every": every}
+        self.config = config = configured("Monitor", config, settings)
         self.steps = 0 if start is None else arguments.whole(start, "start")
         """Steps done so far."""
         if (probe is None) != config.use_training_batch:
@@ -89,7 +89,7 @@ class Monitor:
         self.loggers = Loggers(config.sinks, self._warn)
         for what, words in ATTENTION.items():
             if getattr(config, what):
-                self.model.known(words)
+                self.model.require_anatomy(words)
         self.probe = None if probe is None else Probe(self.model, probe, config.loss)
         self.recorder: TrainingBatchRecorder | None = None
         if config.use_training_batch:
@@ -173,7 +173,7 @@ class Monitor:
         self.steps += 1
         due = self._is_due(self.steps)
         if due:
-            self.look()
+            self.snapshot()
         self._arm()
         return due
 
@@ -182,7 +182,7 @@ class Monitor:
             recorder, due = self.recorder, self._is_due(self.steps + 1)
             self._guarded(lambda: recorder.arm(due))
 
-    def look(self, step: int | None = None) -> Row | None:
+    def snapshot(self, step: int | None = None) -> Row | None:
         """Take a snapshot now, whether or not it is time.
 
         Args:
@@ -201,6 +201,9 @@ class Monitor:
         if row is not None:
             self._guarded(lambda: self._keep(row))
         return row
+
+    look = snapshot
+    """The earlier name."""
 
     @float32_products("highest")
     @caches_of_their_own()
@@ -245,7 +248,7 @@ class Monitor:
             self.history.path = None
         if rank() == 0:
             self.loggers.send(row["step"], keys(row))
-        self.alarms.look(row)
+        self.alarms.check(row)
 
     def _check_trained(self) -> None:
         """Warn where the weights do not change: then another copy of the model is trained."""
@@ -279,7 +282,7 @@ class Monitor:
     def _warn(self, text: str) -> None:
         if text not in self.failures:
             self.failures.append(text)
-            say(text)
+            warn(text)
 
     def to_html(self, path: str | os.PathLike[str], *others: History) -> None:
         """Write the training report: one page, which needs no network, of what was recorded over training and depth.

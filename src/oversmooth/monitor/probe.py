@@ -1,20 +1,19 @@
 """A probe: a fixed batch, and what forward passes of it show. The training is as it would be without them.
 
-Tokens come from hooks on the blocks alone, one pass without gradients; all that needs attention comes from one study
-and one observed pass.
+Tokens come from one pass that is read at the ends of blocks alone; all that needs attention comes from a study and
+another pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.diagnosis.layers import changes
 from oversmooth.monitor.model import MonitoredModel
@@ -22,21 +21,11 @@ from oversmooth.monitor.reduced import band_norms
 from oversmooth.results.facts import plain
 from oversmooth.results.parts import share_of_smoothing
 from oversmooth.safety import arguments
-from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import untouched
-from oversmooth.trace import HeadSpectra, Plan, Reducer, TokenMetrics, Trace, study
-from oversmooth.trace.attention import CapturedAttention
-from oversmooth.trace.depths import Depths, every_stream
-from oversmooth.trace.layout import axes_checked
-from oversmooth.trace.reducers.heads import Settings
-from oversmooth.trace.valid import HeardPadding, Padding, UnknownPaddingError, decodes, mask_of
-from oversmooth.trace.watch import Watch
+from oversmooth.trace import DepthMetrics, HeadSpectra, Plan, Reducer, Settings, TokenMetrics, Trace, study
+from oversmooth.trace.feed import runs_on
 
-T = TypeVar("T")
-Valid = Callable[[Tensor], Tensor | None]
-"""Receives what enters the first block and returns which of its tokens are valid, ``(batch, n)``; None: all."""
-Seen = Callable[[int, Tensor, Tensor, Tensor | None], None]
-"""Receives the depth, the array as blocks pass it on, its tokens ``(batch, n, d)``, and which of them are valid."""
 Row = dict[str, list[float | None]]
 _PARTS = ("attention", "mlp", "norm")
 
@@ -46,21 +35,23 @@ class Probe:
     """A fixed batch, in the form in which the model takes it."""
 
     model: MonitoredModel
-    given: Any
+    batch: Any
     loss: Callable[[Any, Any], Tensor] | None = None
+    layouts: dict[str, bool] = field(default_factory=dict, init=False)
+    """By name of a block: whether it takes (batch, n, d), where a pass showed it."""
 
     def __post_init__(self) -> None:
-        values = self.given.values() if isinstance(self.given, Mapping) else self.given
-        values = list(values) if isinstance(self.given, (Mapping, tuple, list)) else [values]
+        values = self.batch.values() if isinstance(self.batch, Mapping) else self.batch
+        values = list(values) if isinstance(self.batch, (Mapping, tuple, list)) else [values]
         tensors = [value for value in values if isinstance(value, Tensor)]
-        if not tensors or not (isinstance(self.given, Mapping) or isinstance(values[0], Tensor)):
+        if not tensors or not (isinstance(self.batch, Mapping) or isinstance(values[0], Tensor)):
             raise InputError(
-                f"the probe is {arguments.shown(self.given)}; give a batch: a tensor, a dict of the model's arguments, "
+                f"the probe is {arguments.shown(self.batch)}; give a batch: a tensor, a dict of the model's arguments, "
                 "or a tuple of them"
             )
         if any(one.ndim and not len(one) for one in tensors):
             raise InputError("the probe has no inputs: one of its tensors has none; give a batch of at least one input")
-        self.given = _copied(self.given)  # the batch is its owner's, who may write to it
+        self.batch = _copied(self.batch)  # the batch is its owner's, who may write to it
 
     def run(self) -> Any:
         """What the model returns for it, on the model's device and in its precision."""
@@ -73,21 +64,15 @@ class Probe:
             half = value.is_floating_point() and parameter.dtype in (torch.float16, torch.bfloat16, torch.float64)
             return value.to(parameter.device, parameter.dtype if half else value.dtype)
 
-        args, kwargs = self._arguments(_copied(self.given))  # a model may write to what it gets
-        try:
+        args, kwargs = self._arguments(_copied(self.batch))  # a model may write to its arguments
+        with runs_on("the probe"):
             return model(*map(moved, args), **{name: moved(value) for name, value in kwargs.items()})
-        except InputError:
-            raise
-        except (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-            raise InputError(
-                f"the model does not run on the probe ({reason(error)}); give one that it takes"
-            ) from error
 
     @staticmethod
-    def _arguments(given: Any) -> tuple[Sequence[Any], dict[str, Any]]:
-        if isinstance(given, Mapping):
-            return (), {str(name): value for name, value in given.items()}
-        return (given,) if isinstance(given, Tensor) else given, {}
+    def _arguments(batch: Any) -> tuple[Sequence[Any], dict[str, Any]]:
+        if isinstance(batch, Mapping):
+            return (), {str(name): value for name, value in batch.items()}
+        return (batch,) if isinstance(batch, Tensor) else batch, {}
 
     @contextmanager
     def _apart(self, *, gradients: bool = False) -> Iterator[None]:
@@ -97,102 +82,50 @@ class Probe:
 
     def tokens(self, names: Sequence[str], ranks: int) -> tuple[dict[str, list[float]], list[str]]:
         """Metrics of the tokens at every depth, mean over inputs; and the names of the blocks as they ran."""
-
-        def measured(valid: Valid) -> tuple[dict[str, list[float]], list[str]]:
-            depths = Depths(ranks=ranks, cosines=bool({"cos", "abs_cos"} & set(names)))
-
-            def seen(depth: int, _: Tensor, tokens: Tensor, mask: Tensor | None) -> None:
-                none = tokens.shape[1] < 2 or (mask is not None and not bool((mask.sum(-1) > 1).any()))
-                if depth == 0 and none:
-                    raise InputError("every input of the probe has fewer than two valid tokens; give longer ones")
-                depths.add(depth, tokens, mask)
-
-            with self._apart():
-                _, ran = self._streamed(valid, seen)
-            silent = [name for name, _ in self.model.blocks if name not in ran]
-            if silent:
-                raise InputError(
-                    f"{len(silent)} of {len(self.model.blocks)} blocks did not run on the probe, {silent[0]} first; "
-                    "give inputs that pass through all of them, or name the blocks"
-                )
-            return depths.means(names), ran
-
-        return self._knowing_padding(measured)
+        depths = DepthMetrics(ranks=ranks, absolute="abs_cos" in names)
+        with self._through_blocks([depths]) as (_, trace):
+            pass
+        ran = [block.block for block in trace.plan.blocks]
+        silent = [name for name, _ in self.model.blocks if name not in ran]
+        if silent:
+            raise InputError(
+                f"{len(silent)} of {len(self.model.blocks)} blocks did not run on the probe, {silent[0]} first; "
+                "give inputs that pass through all of them, or name the blocks"
+            )
+        return depths.means(names), ran
 
     def gradients(self) -> Row:
         """Of the probe's loss: the norm of the gradient after every block, and the share of it that is HFC."""
         if self.model.is_sharded:
             raise InputError("gradients by band of a sharded model come from the training batch alone; leave them out")
+        row: Row = {"gradient_norm": [], "gradient_hfc": []}
+        with self._through_blocks([], gradients=True) as (out, trace):
+            found = trace.gradients(self._loss_of(out))
+        for one in found:
+            numbers = (None, None) if one is None else map(plain, band_norms(*one))
+            for values, value in zip(row.values(), numbers, strict=True):
+                values.append(value)
+        return row
 
-        def measured(valid: Valid) -> Row:
-            streams: list[tuple[Tensor, bool, Tensor | None]] = []
-
-            def seen(depth: int, x: Tensor, tokens: Tensor, mask: Tensor | None) -> None:
-                if depth:
-                    streams.append((x, tokens is x, mask))
-
-            with self._apart(gradients=True):
-                out, _ = self._streamed(valid, seen)
-                loss = self._loss_of(out)
-                wanted = [x for x, _, _ in streams if x.requires_grad]
-                if not wanted:
-                    raise InputError("no block has a gradient: all before the loss is frozen; leave them out")
-                # Of these arrays alone: no parameter gets a .grad.
-                known = dict(zip(map(id, wanted), torch.autograd.grad(loss, wanted, allow_unused=True), strict=True))
-            row: Row = {"gradient_norm": [], "gradient_hfc": []}
-            for x, batch_first, mask in streams:
-                gradient = known.get(id(x))
-                if gradient is not None and not batch_first:
-                    gradient = gradient.transpose(0, 1)
-                found = (None, None) if gradient is None else map(plain, band_norms(gradient, mask))
-                for values, value in zip(row.values(), found, strict=True):
-                    values.append(value)
-            return row
-
-        return self._knowing_padding(measured)
-
-    def _streamed(self, valid: Valid, seen: Seen) -> tuple[Any, list[str]]:
-        """One pass: what the model returns, and the names of the blocks that ran."""
-        mask: Tensor | None = None
-
-        def at(depth: int, x: Tensor, batch_first: bool) -> None:
-            nonlocal mask
-            tokens = x if batch_first else x.transpose(0, 1)
-            mask = valid(tokens) if depth == 0 else mask
-            seen(depth, x, tokens, mask_of(tokens, mask))
-
-        with axes_checked(self.model.module, self.model.blocks), every_stream(self.model.blocks, at) as ran:
-            return self.run(), ran
-
-    def _knowing_padding(self, measured: Callable[[Valid], T]) -> T:
-        """What a function returns that runs the probe, and asks which of its tokens are valid."""
-        module, anatomy = self.model.module, self.model.anatomy
-        names = [name for name, _ in self.model.blocks]
-        try:
-            with HeardPadding(module, names, strict=anatomy is not None) as heard:
-                return measured(heard.of)
-        except (
-            UnknownPaddingError
-        ):  # of samples, say, of which frames were made, or without a token that the model adds
-            if anatomy is None:
-                raise
-        first = _FirstAttention()
-        layers = list({layer.block: layer for layer in anatomy}.values())
-        modules = dict(module.named_modules(remove_duplicate=False))
-        with self._apart(), Watch(modules, layers, first, lambda _: [], attention=False):
-            self.run()
-        return measured(lambda x: mask_of(x, first.tokens))
+    @contextmanager
+    def _through_blocks(self, reducers: Sequence[Reducer], *, gradients: bool = False) -> Iterator[tuple[Any, Trace]]:
+        """One pass that is read at the ends of blocks: what the model returns, and the pass."""
+        layers = {layer.block: layer for layer in self.model.anatomy or ()}
+        plan = Plan.of_names({name: layers.get(name) for name, _ in self.model.blocks}, self.layouts)
+        with self._apart(gradients=gradients):
+            with Trace(self.model.module, plan, reducers, replay=False) as trace:
+                trace.begin()
+                out = self.run()
+            yield out, trace
 
     def _loss_of(self, out: Any) -> Tensor:
         """A number to differentiate."""
         if self.loss is not None:
             try:
-                loss: Any = self.loss(out, _copied(self.given))
+                loss: Any = self.loss(out, _copied(self.batch))
             except Exception as error:
-                said = f"{type(error).__name__}: {str(error)[:120]}"
-                raise InputError(
-                    f"loss failed ({said}); it is called as loss(what the model returns, probe)"
-                ) from error
+                why = f"{type(error).__name__}: {str(error)[:120]}"
+                raise InputError(f"loss failed ({why}); it is called as loss(what the model returns, probe)") from error
         else:
             loss = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
@@ -231,34 +164,14 @@ class Probe:
             reducers: made for a plan.
             attention: whether any of them wants attention.
         """
-        anatomy = self.model.known("sublayers")
-        reader = Padding(self.model.module, decodes([name for name, _ in self.model.blocks]))
-        valid = reader.of(*self._arguments(self.given))
-        mask = None if valid is None else valid.bool()
+        anatomy = self.model.require_anatomy("sublayers")
         with self._apart():
-            plan = study(self.model.module, anatomy, self.run, mask, attention=attention).plan
+            plan = study(self.model.module, anatomy, self.run, attention=attention).plan
             made = reducers(plan)
             with Trace(self.model.module, plan, made) as trace:
-                trace.begin(mask=mask)
+                trace.begin()
                 self.run()
         return plan, [one.result for one in made]
-
-
-class _FirstAttention:
-    """A listener: which tokens are valid, by the mask that the first layer's attention uses."""
-
-    tokens: Tensor | None = None
-
-    def attention(
-        self, _call: int, _layer: AttentionLayer, caught: CapturedAttention, _x: Tensor | None, _y: Tensor
-    ) -> None:
-        self.tokens = caught.pairs.valid if self.tokens is None else self.tokens
-
-    def enter(self, *_: Any) -> None: ...
-
-    def part(self, *_: Any) -> None: ...
-
-    def leave(self, *_: Any) -> None: ...
 
 
 def _copied(value: Any) -> Any:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from oversmooth.monitor.warning import say
+from oversmooth.monitor.warning import warn
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import append_line, check_folder
@@ -74,7 +74,7 @@ class WandB:
         if run is None:
             raise InputError("no W&B run has begun; call wandb.init first, or give WandB(run)")
         self.run = run
-        self._said = False
+        self._warned = False
         self._waits: int | None = None
         """The number of the run's line that holds a snapshot and is not finished."""
         # Not the run's own count of lines, which the user's lines move on.
@@ -85,9 +85,9 @@ class WandB:
         """Add the values of a snapshot to the line that is being made."""
         if self.own_lines:
             self.close()
-        elif self._waits == self.run.step and not self._said:
-            self._said = True
-            say(
+        elif self._waits == self.run.step and not self._warned:
+            self._warned = True
+            warn(
                 "W&B receives fewer lines than there are snapshots, and those without a line are not in it (the "
                 "history has all); log as often, or give WandB(own_lines=True)"
             )

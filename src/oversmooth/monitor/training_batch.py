@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -18,18 +18,26 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.monitor.config import RANKS
+from oversmooth.monitor.rank_buffers import RankBuffers
 from oversmooth.monitor.reduced import band_norms, token_numbers
-from oversmooth.monitor.samples import Samples
 from oversmooth.safety.errors import InputError, reason
-from oversmooth.trace.layout import around, check_axes, first_tensor, says_batch_first, says_nothing, shapes_of
+from oversmooth.trace.layout import (
+    around,
+    check_axes,
+    first_tensor,
+    says_batch_first,
+    says_nothing,
+    shapes_of,
+    tensors_like,
+)
 from oversmooth.trace.valid import Padding, decodes, mask_of, sizes_of_masks
 from oversmooth.trace.watch import results_like
 
 _RECORDERS: weakref.WeakValueDictionary[int, TrainingBatchRecorder] = weakref.WeakValueDictionary()
 _PASS, _ENTER, _LEAVE = "pass", "enter", "leave"
-_PLACE, _LOG_RATIO, _COS, _SAMPLE, _GRADED, _NORM, _SHARE = range(7)
+_PLACE, _LOG_RATIO, _COS, _BUFFER, _GRADED, _NORM, _SHARE = range(7)
 """Columns of the numbers on the device, one row per depth. The place of the depth in the pass, from 1, or 0 where it
-was not reached; the number of its sample; 1 where its gradient was seen."""
+was not reached; the number of its buffer; 1 where its gradient was seen."""
 
 
 class Hook:
@@ -72,7 +80,7 @@ class TrainingBatchRecorder:
         self, model: nn.Module, blocks: Sequence[tuple[str, nn.Module]], *, ranks: int, gradients: bool, scaler: Any
     ) -> None:
         self.model, self.names, self.key, self.due = model, [name for name, _ in blocks], id(self), False
-        self.inputs, self.current, self.samples = _Inputs(model, blocks), _Pass(), Samples(ranks)
+        self.inputs, self.current, self.buffers = _Inputs(model, blocks), _Pass(), RankBuffers(ranks)
         self.gradients = _Gradients(gradients, scaler)
         self.state, self.flag = self._on(next(model.parameters()).device)
         self.troubles: list[str] = []
@@ -124,7 +132,8 @@ class TrainingBatchRecorder:
         if kind == _ENTER:
             if index == 0 or not compiling:  # compiled code shows the first block alone
                 self._see(0, x)
-        elif x is not None and (y := result_like(x, out)) is not None:
+        elif x is not None and (alike := tensors_like(x, out)):
+            y = alike[0]
             mask = self._see(index + 1, y)
             if self.gradients.wanted and not compiling and self.due and y.requires_grad:
                 self.gradients.autocast |= torch.is_autocast_enabled(y.device.type)
@@ -139,7 +148,7 @@ class TrainingBatchRecorder:
             if torch.compiler.is_compiling():
                 return None
             shape = "no tensor" if x is None else f"an array of shape {tuple(x.shape)}"
-            raise InputError(f"{name} gets {shape}; tokens must be (batch, n, d)")
+            raise InputError(f"{name} receives {shape}; tokens must be (batch, n, d)")
         x, mask = self.inputs.tokens(name, x.detach(), first=depth == 0)
         if torch.compiler.is_compiling():
             torch.ops.oversmooth.observe(x, mask, self.state, self.flag, self.key, depth)
@@ -161,7 +170,7 @@ class TrainingBatchRecorder:
         if in_backward():  # checkpointing runs blocks a second time
             return
         if depth == 0 and now.outer is None and not now.goes_on(x, mask, state):
-            now.depths = []  # nobody has said that a pass begins
+            now.depths = []  # no call around the blocks began this pass
         if depth == 0:
             if now.depths:  # not the first block of this pass
                 return
@@ -169,8 +178,8 @@ class TrainingBatchRecorder:
         now.depths.append(depth)
         now.address = x.data_ptr()
         log_ratio, cos = _numbers(x, mask)
-        sample = self.samples.keep(depth, x, mask, self.flag if captured else None)
-        new = torch.stack([torch.full_like(cos, len(now.depths)), log_ratio, cos, torch.full_like(cos, sample)])
+        buffer = self.buffers.keep(depth, x, mask, self.flag if captured else None)
+        new = torch.stack([torch.full_like(cos, len(now.depths)), log_ratio, cos, torch.full_like(cos, buffer)])
         row = state[depth, :_GRADED]
         row.copy_(torch.where(self.flag, new, row) if captured else new)
 
@@ -195,7 +204,7 @@ class TrainingBatchRecorder:
         device = next(self.model.parameters()).device
         if self.state.device != device:
             self.state, self.flag = self._on(device)
-            self.samples.kept.clear()
+            self.buffers.kept.clear()
         self.due = due
         self.flag.fill_(due)
         self.current.outer, self.inputs.mask, self.troubles = None, None, []
@@ -225,11 +234,11 @@ class TrainingBatchRecorder:
         table = [table[depth] for depth in order]
         log_ratios = torch.tensor([row[_LOG_RATIO] for row in table], dtype=torch.float64)
         found: dict[str, Any] = {"hfc_lfc": log_ratios.exp().tolist(), "cos": [row[_COS] for row in table]}
-        samples = [(depth, row[_SAMPLE]) for depth, row in zip(order, table, strict=True)]
+        buffers = [(depth, row[_BUFFER]) for depth, row in zip(order, table, strict=True)]
         found = {name: found[name] for name in tokens if name in found}
         notes = []
         if ranks := [name for name in tokens if name in RANKS]:
-            found |= (known := self.samples.ranks(samples, ranks))
+            found |= (known := self.buffers.ranks(buffers, ranks))
             if not known:
                 notes.append(
                     "ranks of the training batch are not seen in a CUDA graph that was captured before any snapshot, "
@@ -294,7 +303,7 @@ class _Pass:
         if not self.depths or self.address != x.data_ptr():
             return False
         # Memory is used again: the address alone may be that of another array.
-        return is_captured(x) or torch.equal(torch.stack(_numbers(x, mask)), state[self.depths[-1], _LOG_RATIO:_SAMPLE])
+        return is_captured(x) or torch.equal(torch.stack(_numbers(x, mask)), state[self.depths[-1], _LOG_RATIO:_BUFFER])
 
 
 @dataclass
@@ -321,7 +330,7 @@ class _Gradients:
 
 
 class _Inputs:
-    """What the modules around the blocks are given in this pass: which tokens are valid, and how arrays lie."""
+    """What the modules around the blocks are called with in this pass: which tokens are valid, and how arrays lie."""
 
     def __init__(self, model: nn.Module, blocks: Sequence[tuple[str, nn.Module]]) -> None:
         names, (name, first) = [name for name, _ in blocks], blocks[0]
@@ -334,19 +343,19 @@ class _Inputs:
         self.batch_first, self.outside = says, around(model, names)
         self.readers = [Padding(module, decodes(names)) for module in self.outside]
         self.shapes: list[torch.Size] | None = [] if says_nothing(first) else None
-        """Of what the model was given, where they alone show which axis is the batch."""
+        """Of the arrays among the arguments of the model, where they alone show which axis is the batch."""
         self.mask: Tensor | None = None
-        self.told, self.sizes = False, set[int]()
-        """Whether the innermost of them was given a mask, and of what size are those under other names."""
+        self.has_mask, self.sizes = False, set[int]()
+        """Whether the innermost of them was called with a mask, and of what size are those under other names."""
 
     def receive(self, index: int, args: Any, kwargs: Any, begins: bool) -> None:
         """The arguments of a module around the blocks. begins: whether a pass begins with it."""
         mask = self.readers[index].of(args, kwargs)
         if begins and self.shapes is not None and not torch.compiler.is_compiling():
             self.shapes = shapes_of(args, kwargs)
-        if begins or mask is not None:  # the innermost that is given one knows best
+        if begins or mask is not None:  # the innermost that has one knows best
             self.mask = mask
-        self.told, self.sizes = mask is not None, sizes_of_masks(args, kwargs)
+        self.has_mask, self.sizes = mask is not None, sizes_of_masks(args, kwargs)
 
     def batch_major(self, x: Tensor) -> Tensor:
         return x if self.batch_first else x.transpose(0, 1)
@@ -358,9 +367,9 @@ class _Inputs:
             check_axes(name, self.shapes, x.shape)
         x, mask = self.batch_major(x), self.mask
         if mask is not None and mask.shape != x.shape[:2]:
-            if not self.told and x.shape[1] not in self.sizes:
+            if not self.has_mask and x.shape[1] not in self.sizes:
                 return x, None  # of other tokens, such as a text's where these are a picture's
-            if not readable:  # where it hides something no token counts, which gives NaN
+            if not readable:  # where it hides something no token counts, so that the numbers are NaN
                 return x, (mask != 0).all().expand(x.shape[:2]).to(x.device)
         return x, mask_of(x, mask)
 
@@ -379,15 +388,6 @@ def check_not_compiled(model: nn.Module) -> None:
                 "the training batch cannot be recorded in a model that is compiled already; make the monitor before "
                 "torch.compile, or give a probe"
             )
-
-
-def result_like(x: Tensor, out: Any) -> Tensor | None:
-    """The stream among what a block returned, as `results_like` finds it; None where there is none."""
-    parts = out if isinstance(out, (tuple, list)) else out.values() if isinstance(out, Mapping) else [out]
-    for part in parts:
-        if isinstance(part, Tensor) and part.is_floating_point() and part.shape == x.shape:
-            return part
-    return None
 
 
 def in_backward() -> bool:

@@ -1,4 +1,4 @@
-"""How a monitor says that something could not be recorded: it warns, and never raises."""
+"""Warnings of a monitor: it warns where something could not be recorded, and never raises."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class MonitorWarning(UserWarning):
     """Something could not be recorded, or an alarm went off; training continues."""
 
 
-def say(text: str) -> None:
+def warn(text: str) -> None:
     """Warn; without raising, whatever warnings have become: a training does not end because of a snapshot."""
     try:
         warnings.warn(text, MonitorWarning, stacklevel=5)

@@ -23,7 +23,7 @@ def spectra(model: MonitoredModel) -> dict[str, list[float | None]]:
     and how far the H of all heads jointly is from symmetric. Layers whose H does not act on the residual stream alone
     have no radius.
     """
-    rows = [_spectrum(model, layer) for layer in model.known("spectra")]
+    rows = [_spectrum(model, layer) for layer in model.require_anatomy("spectra")]
     columns = zip(*rows, strict=True)
     return dict(zip(("negative_share", "rho_smooth", "asymmetry"), map(list, columns), strict=True))
 

@@ -26,7 +26,7 @@ from oversmooth.steering.methods.neutreno import NeuTRENO
 from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.shifted import ShiftedDominance, shifted_dominance
 from oversmooth.trace import ONE_AT_A_TIME, Trace, study
-from oversmooth.trace.feed import Given, OnProgress, Runner
+from oversmooth.trace.feed import ModelInput, OnProgress, Runner
 from oversmooth.trace.plans import BY_INPUT, BlockPlan
 from oversmooth.trace.reducers import EachAttention
 
@@ -109,7 +109,7 @@ class Suggestion:
 @float32_products("highest")
 def suggest(
     model: nn.Module,
-    inputs: Given | Iterable[Given],
+    inputs: ModelInput | Iterable[ModelInput],
     *,
     strengths: Sequence[float] = STRENGTHS,
     stack: str | None = None,
@@ -154,7 +154,7 @@ def suggest(
         raise InputError("there are no inputs; give at least one")
     with ONE_AT_A_TIME, torch.no_grad():
         one = run.first_input(first)
-        plan = study(inside, anatomy, lambda: run(one), run.mask(one)).plan
+        plan = study(inside, anatomy, lambda: run(one)).plan
         along = _Along(anatomy.layers[0].name, tried, seed)
         with Trace(inside, plan, [EachAttention(along.look)]) as trace:
             for _ in trace.over(run, itertools.chain([first], batches), inputs, progress):

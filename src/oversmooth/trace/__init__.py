@@ -7,6 +7,7 @@ later inputs to reducers. The model's outputs are what they would be without it,
 from oversmooth.trace.feed import ONE_AT_A_TIME as ONE_AT_A_TIME
 from oversmooth.trace.plans import Plan as Plan
 from oversmooth.trace.plans import Site as Site
+from oversmooth.trace.reducers import DepthMetrics as DepthMetrics
 from oversmooth.trace.reducers import HeadSpectra as HeadSpectra
 from oversmooth.trace.reducers import Reducer as Reducer
 from oversmooth.trace.reducers import Settings as Settings

@@ -25,7 +25,7 @@ from oversmooth.theory.operators import (
     attend_with_lse,
     diagonal_by_lse,
 )
-from oversmooth.trace.valid import KnownMasks, Pairs, may_see, read_once, read_pairs
+from oversmooth.trace.valid import MasksRead, Pairs, may_see, read_once, read_pairs
 
 _SOFTMAX: tuple[Callable[..., Any], ...] = (F.softmax, torch.softmax, Tensor.softmax)
 _FUSED = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
@@ -86,11 +86,11 @@ class CaptureAttention(TorchFunctionMode):
         named: ``(batch, n)``: tokens that are not padding, from an argument of the model; decides what rows leave
             undecided.
         operators: False to read masks only.
-        known: masks that other layers were given.
+        known: masks of other layers.
     """
 
     def __init__(
-        self, heads: int, named: Tensor | None, *, operators: bool = True, known: KnownMasks | None = None
+        self, heads: int, named: Tensor | None, *, operators: bool = True, known: MasksRead | None = None
     ) -> None:
         super().__init__()
         self.heads, self.named, self.operators = heads, named, operators
@@ -111,15 +111,15 @@ class CaptureAttention(TorchFunctionMode):
         return out
 
     def _fused(self, args: Any, kwargs: Any) -> Any:
-        given = {**dict(zip(_FUSED, args, strict=False)), **kwargs}
-        q, k, v = (given[name] for name in _FUSED[:3])
+        call = {**dict(zip(_FUSED, args, strict=False)), **kwargs}
+        q, k, v = (call[name] for name in _FUSED[:3])
         if q.shape[-2] != k.shape[-2]:  # reads another sequence: cross-attention, or a cache
             return F.scaled_dot_product_attention(*args, **kwargs)
-        mask, causal, scale = given.get("attn_mask"), given.get("is_causal", False), given.get("scale")
+        mask, causal, scale = call.get("attn_mask"), call.get("is_causal", False), call.get("scale")
         q4, k4 = (x.detach() if x.ndim == 4 else x.detach().unflatten(0, (-1, self.heads)) for x in (q, k))
         captured = self._capture(q4, k4, mask, causal, scale)
-        if self.operators and captured.pairs.causal and not given.get("dropout_p"):  # otherwise nobody asks for a_ii
-            grouped = given.get("enable_gqa", False)
+        if self.operators and captured.pairs.causal and not call.get("dropout_p"):  # otherwise nobody asks for a_ii
+            grouped = call.get("enable_gqa", False)
             attended = attend_with_lse(q, k, v, mask, causal=causal, scale=scale, grouped=grouped)
             if attended is not None:
                 half = q.dtype in (torch.float16, torch.bfloat16) and q.device.type == "cpu"  # a_ii is 5e-5 off there
@@ -138,27 +138,27 @@ class CaptureAttention(TorchFunctionMode):
         self.captured.append(captured)
         return captured
 
-    def _multi_head(self, given: dict[str, Any]) -> None:
+    def _multi_head(self, call: dict[str, Any]) -> None:
         """torch's own attention is a single function: q and k are projected once more, with its own weights."""
-        if given["bias_k"] is not None or given["add_zero_attn"]:
+        if call["bias_k"] is not None or call["add_zero_attn"]:
             raise InputError(
                 "this attention adds a token of its own (bias_k or add_zero_attn), which has no place in A"
             )
-        query, key, value, number = (given[name] for name in ("query", "key", "value", "num_heads"))
+        query, key, value, number = (call[name] for name in ("query", "key", "value", "num_heads"))
         if key is not query and not torch.equal(query, key):
             return
-        W_q, W_k = given.get("q_proj_weight"), given.get("k_proj_weight")
+        W_q, W_k = call.get("q_proj_weight"), call.get("k_proj_weight")
         if W_q is None or W_k is None:
-            W_q, W_k, _ = given["in_proj_weight"].chunk(3)
-        b_q, b_k = (None, None) if given["in_proj_bias"] is None else given["in_proj_bias"].chunk(3)[:2]
+            W_q, W_k, _ = call["in_proj_weight"].chunk(3)
+        b_q, b_k = (None, None) if call["in_proj_bias"] is None else call["in_proj_bias"].chunk(3)[:2]
 
         def heads(x: Tensor) -> Tensor:  # (n, batch, d) -> (batch, heads, n, k)
             x = x if x.ndim == 3 else x[:, None]
             return x.unflatten(-1, (number, -1)).permute(1, 2, 0, 3)
 
         q, k = heads(F.linear(query, W_q, b_q)), heads(F.linear(key, W_k, b_k))
-        pairs, padding = given.get("attn_mask"), given.get("key_padding_mask")
-        causal, n = given.get("is_causal", False) and pairs is None, q.shape[-2]
+        pairs, padding = call.get("attn_mask"), call.get("key_padding_mask")
+        causal, n = call.get("is_causal", False) and pairs is None, q.shape[-2]
         if causal and padding is not None:
             pairs, causal = torch.ones(n, n, dtype=torch.bool, device=q.device).triu(1), False
         mask = None if pairs is None else _added(pairs.unflatten(0, (-1, number)) if pairs.ndim == 3 else pairs)
@@ -173,7 +173,7 @@ class CaptureAttention(TorchFunctionMode):
             A, scores = (x.unflatten(0, (-1, self.heads)) for x in (A, scores))
         if A.ndim != 4 or A.shape[1] != self.heads or A.shape[-1] - A.shape[-2] not in (0, 1):
             return
-        sink = A.shape[-1] > A.shape[-2]  # a column for a share that no token gets
+        sink = A.shape[-1] > A.shape[-2]  # a column for a share of no token
         A, scores = (x[..., : A.shape[-2]].detach() for x in (A, scores))
         sums = A.sum(-1) if sink else None
         if sums is not None:

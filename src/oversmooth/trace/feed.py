@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -22,7 +23,7 @@ from oversmooth.trace.valid import Padding, decodes
 ONE_AT_A_TIME = threading.RLock()
 # A model that is traced has other forward functions, and torch other settings, which all threads share: threads that
 # trace take turns.
-Given = Tensor | Mapping[str, Tensor] | Batch
+ModelInput = Tensor | Mapping[str, Tensor] | Batch
 SHORT = 64
 """Tokens of a text that show where the stream is."""
 OnProgress = Callable[[int, int | None, str], None]
@@ -60,21 +61,21 @@ class Runner:
         if next(model.parameters()).device.type == "meta":
             raise InputError("the model's weights are not in memory (meta device or offloaded); load them first")
 
-    def batches(self, inputs: Given | Iterable[Given]) -> Iterator[Batch | Tensor]:
+    def batches(self, inputs: ModelInput | Iterable[ModelInput]) -> Iterator[Batch | Tensor]:
         return batches_for(self.model, inputs)
 
     def short_input(self, batch: Batch | Tensor) -> Batch | Tensor:
         """The first tokens of the first input, where it is ids and begins with valid ones; else all of that input."""
         one = self.first_input(batch)
-        given = {"": one} if isinstance(one, Tensor) else one.inputs
-        ids = next((x for name, x in given.items() if name in ("", "input_ids") and x.ndim == 2), None)
+        arrays = {"": one} if isinstance(one, Tensor) else one.inputs
+        ids = next((x for name, x in arrays.items() if name in ("", "input_ids") and x.ndim == 2), None)
         if ids is None or ids.is_floating_point() or len(ids) != 1 or ids.shape[1] <= SHORT:
             return one
         n, mask = ids.shape[1], self.mask(one)
-        plain = all(x.shape == (1, n) for x in given.values())
+        plain = all(x.shape == (1, n) for x in arrays.values())
         if not plain or (mask is not None and not bool(mask[:, :SHORT].all())):
             return one
-        cut = {name: x[:, :SHORT] for name, x in given.items()}
+        cut = {name: x[:, :SHORT] for name, x in arrays.items()}
         return cut[""] if isinstance(one, Tensor) else Batch(cut)
 
     def first_input(self, batch: Batch | Tensor) -> Batch | Tensor:
@@ -113,8 +114,8 @@ class Runner:
         says = bool(self._attention.batch_first) if own is None else own
         if says and own is not None:
             return False
-        given = next((x for x in arrays if x.ndim == 3 or (x.ndim == 2 and not x.is_floating_point())), None)
-        if given is None:
+        tokens = next((x for x in arrays if x.ndim == 3 or (x.ndim == 2 and not x.is_floating_point())), None)
+        if tokens is None:
             return False
         shapes: list[torch.Size] = []
 
@@ -130,14 +131,14 @@ class Runner:
         if not shapes or len(shapes[0]) != 3:
             return not says
         count = shapes[0][0 if says else 1]
-        if given.shape[0] == given.shape[1]:
+        if tokens.shape[0] == tokens.shape[1]:
             if not says and own is None:
                 raise InputError(
-                    f"the input has shape {tuple(given.shape)}, and its first axis may be the batch or the tokens, as "
+                    f"the input has shape {tuple(tokens.shape)}, and its first axis may be the batch or the tokens, as "
                     "attention inside takes (n, batch, d); give another number of inputs"
                 )
             return not says
-        return bool(given.shape[1] == count and given.shape[0] != count)
+        return bool(tokens.shape[1] == count and tokens.shape[0] != count)
 
     def mask(self, batch: Batch | Tensor) -> Tensor | None:
         """The tokens that are not padding, by the name of an argument."""
@@ -145,10 +146,10 @@ class Runner:
 
     def _lacks_targets(self, batch: Batch | Tensor) -> bool:
         config = getattr(self.model, "config", None)
-        given = () if isinstance(batch, Tensor) else batch.inputs
+        names = () if isinstance(batch, Tensor) else batch.inputs
         both = self.call is self.model and getattr(config, "is_encoder_decoder", False)
         return bool(both) and not any(
-            name in given for name in ("decoder_input_ids", "decoder_inputs_embeds", "labels")
+            name in names for name in ("decoder_input_ids", "decoder_inputs_embeds", "labels")
         )
 
     def __call__(self, batch: Batch | Tensor) -> Any:
@@ -163,7 +164,7 @@ class Runner:
             ) from error
 
 
-def batches_for(model: nn.Module, inputs: Given | Iterable[Given]) -> Iterator[Batch | Tensor]:
+def batches_for(model: nn.Module, inputs: ModelInput | Iterable[ModelInput]) -> Iterator[Batch | Tensor]:
     """Inputs of any supported form, one batch at a time, on the model's device and in its precision."""
     parameter = next(model.parameters(), None)
 
@@ -173,11 +174,11 @@ def batches_for(model: nn.Module, inputs: Given | Iterable[Given]) -> Iterator[B
         return x.to(parameter.device, parameter.dtype if x.is_floating_point() else x.dtype)
 
     # Tokenizers give mappings that are no dict.
-    given = [inputs] if isinstance(inputs, (Tensor, Mapping, Batch)) else inputs
-    if isinstance(given, tuple) and len(given) == 2:
-        _check_no_mask_beside(given)
+    several = [inputs] if isinstance(inputs, (Tensor, Mapping, Batch)) else inputs
+    if isinstance(several, tuple) and len(several) == 2:
+        _check_no_mask_beside(several)
     try:
-        items = iter(given)
+        items = iter(several)
     except TypeError:
         kind = arguments.kind(inputs)
         raise InputError(f"inputs are {kind}; give a tensor, a dict, or an iterable of them") from None
@@ -196,14 +197,25 @@ def batches_for(model: nn.Module, inputs: Given | Iterable[Given]) -> Iterator[B
 
 
 def called(model: Any, batch: Batch | Tensor, settings: Mapping[str, Any]) -> Any:
-    """What a model gives for a batch; InputError, caused by the model's own error, where it does not run."""
-    try:
+    """What a model returns for a batch; see `runs_on`."""
+    with runs_on("this input"):
         return model(batch, **settings) if isinstance(batch, Tensor) else model(**{**settings, **batch.inputs})
+
+
+@contextmanager
+def runs_on(what: str) -> Iterator[None]:
+    """Around a call of a model: an InputError, caused by the model's own error, where it does not run.
+
+    Args:
+        what: it is called with.
+    """
+    try:
+        yield
     except InputError:
         raise
     except (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
         message = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
-        raise InputError(f"the model does not run on this input ({message}); give inputs that it takes") from error
+        raise InputError(f"the model does not run on {what} ({message}); give inputs that it takes") from error
 
 
 def _check_no_mask_beside(arrays: Sequence[Any]) -> None:

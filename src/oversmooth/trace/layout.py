@@ -6,8 +6,7 @@ it: then the block's axes are not those of its attention.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +29,17 @@ def first_tensor(args: Any, kwargs: dict[str, Any], needed: bool = True) -> Any:
             "a block takes or returns no tensor of tokens; give a model whose blocks pass (batch, n, d) on"
         )
     return None
+
+
+def tensors_like(x: Tensor, out: Any) -> list[Tensor]:
+    """The arrays of x's shape among what a block returned, the stream first: some blocks return attention weights, too.
+
+    Args:
+        x: what entered the block.
+        out: what it returned.
+    """
+    parts = out if isinstance(out, (tuple, list)) else out.values() if isinstance(out, Mapping) else [out]
+    return [p for p in parts if isinstance(p, Tensor) and p.is_floating_point() and p.shape == x.shape]
 
 
 def own_word(block: nn.Module) -> bool | None:
@@ -67,12 +77,12 @@ def says_batch_first(block: nn.Module) -> bool | None:
 
 
 def seen_batch_first(name: str, block: torch.Size, inner: torch.Size | None, says: bool) -> bool:
-    """The same from shapes: a module inside got the block's own axes, or those transposed.
+    """The same from shapes: a module inside received the block's own axes, or those transposed.
 
     Args:
         name: of the block, for the error.
-        block: the shape of what it got.
-        inner: of what the module inside got; None: it did not run.
+        block: the shape of its input.
+        inner: of the input of the module inside; None: it did not run.
         says: whether the module inside takes (batch, n, d).
 
     Raises:
@@ -84,8 +94,8 @@ def seen_batch_first(name: str, block: torch.Size, inner: torch.Size | None, say
         if says:  # as nearly all blocks are
             return True
         raise InputError(
-            f"{name} gets an array of shape {tuple(block)}, and its first axis may be the batch or the tokens; give "
-            "another number of inputs, or say it: block.batch_first = True"
+            f"{name} receives an array of shape {tuple(block)}, and its first axis may be the batch or the tokens; "
+            "give another number of inputs, or say it: block.batch_first = True"
         )
     return says if inner[:2] == block[:2] else not says
 
@@ -105,49 +115,27 @@ def shapes_of(args: Iterable[Any], kwargs: dict[str, Any] | None) -> list[torch.
     return [value.shape for value in (*args, *(kwargs or {}).values()) if isinstance(value, Tensor)]
 
 
-def check_axes(name: str, given: Iterable[torch.Size], stream: torch.Size) -> None:
-    """Refuse an array that enters a block where it lies the other way round than what the model was given.
+def check_axes(name: str, arguments: Iterable[torch.Size], stream: torch.Size) -> None:
+    """Refuse an array that enters a block where it lies the other way round than the model's arguments.
 
     Args:
         name: of the block.
-        given: the shapes of the model's arguments: (batch, n), (batch, n, d) or pictures.
+        arguments: the shapes of the model's arguments: (batch, n), (batch, n, d) or pictures.
         stream: of what enters the block.
     """
-    if len(stream) == 3 and _turned(list(given), *stream[:2]):
+    if len(stream) == 3 and _turned(list(arguments), *stream[:2]):
         raise InputError(
-            f"{name} gets an array of shape {tuple(stream)}, in which tokens seem to come before the batch; say on "
+            f"{name} receives an array of shape {tuple(stream)}, in which tokens seem to come before the batch; say on "
             "every block whether they do: block.batch_first = False, or True"
         )
 
 
-def _turned(given: list[torch.Size], first: int, second: int) -> bool:
-    if first in (1, second) or any(shape[:2] == (first, second) for shape in given):
+def _turned(arguments: list[torch.Size], first: int, second: int) -> bool:
+    if first in (1, second) or any(shape[:2] == (first, second) for shape in arguments):
         return False
-    if any(len(shape) == 4 and shape[0] == first for shape in given):  # as many pictures, beside texts
+    if any(len(shape) == 4 and shape[0] == first for shape in arguments):  # as many pictures, beside texts
         return False
-    if any(len(shape) in (2, 3) and shape[:2] == (second, first) for shape in given):
+    if any(len(shape) in (2, 3) and shape[:2] == (second, first) for shape in arguments):
         return True
     # Of pictures the batch alone is known; windows are more sequences, in multiples of it.
-    return any(len(shape) == 4 and shape[0] == second and (second == 1 or first % second > 0) for shape in given)
-
-
-@contextmanager
-def axes_checked(model: nn.Module, blocks: Sequence[tuple[str, nn.Module]]) -> Iterator[None]:
-    """Passes of the model inside raise where the first of these blocks gets (n, batch, d) and nothing says so."""
-    (name, block), given = blocks[0], list[torch.Size]()
-
-    def begin(_: nn.Module, args: Any, kwargs: Any = None) -> None:
-        if not given:  # the outermost that is called
-            given.extend(shapes_of(args, kwargs))
-
-    def enter(_: nn.Module, args: Any, kwargs: Any = None) -> None:
-        x = first_tensor(args, kwargs or {}, needed=False)
-        if x is not None:
-            check_axes(name, given, x.shape)
-
-    with ExitStack() as stack:
-        if says_nothing(block):
-            for module in around(model, [name for name, _ in blocks]):
-                stack.callback(module.register_forward_pre_hook(begin, with_kwargs=True).remove)
-            stack.callback(block.register_forward_pre_hook(enter, with_kwargs=True).remove)
-        yield
+    return any(len(shape) == 4 and shape[0] == second and (second == 1 or first % second > 0) for shape in arguments)

@@ -6,7 +6,7 @@ A plan is plain data. It is fitted once, by `oversmooth.trace.study`, and every 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -77,7 +77,7 @@ class ResidualFit:
 
 
 @dataclass
-class Event:
+class ModuleCall:
     """A module of the block ran; arrays are tokens ``(b, n, d)``, or None where they have another shape."""
 
     name: str
@@ -101,11 +101,13 @@ class Site:
     stage: int
     """Index among the block's stages; -1 for what enters."""
     part: str
-    """The part that precedes it: "enter", "attention", "mlp", "norm"."""
+    """The part that precedes it: "enter", "attention", "mlp", "norm"; or "block", where parts are not known."""
     block: str
     """Name of the block's module."""
     main: bool
-    """Whether it is one of the points a reader looks at: what enters, what attention leaves, the block's end."""
+    """Whether it is what enters, what attention leaves, or the block's end."""
+    depth: int | None = None
+    """0 for what enters the first block, n for the end of the n-th; None elsewhere."""
 
     def __str__(self) -> str:
         return f"{self.call}.{self.part}"
@@ -115,17 +117,19 @@ class Site:
 class BlockPlan:
     """What is known of one call of one block."""
 
-    layer: AttentionLayer
-    """Its attention, with the factors that were observed."""
+    block: str
+    """Name of its module."""
     stages: list[Stage]
-    attention_stage: int | None
+    layer: AttentionLayer = None  # type: ignore[assignment]
+    """Its attention, with the factors that were observed. None in a plan of names, which nobody asks for it."""
+    attention_stage: int | None = None
     """The stage after the attention sub-layer, its norm included where that stands on the stream; None: not known."""
-    norm_position: NormPosition
-    norm_eps: float
+    norm_position: NormPosition = "none"
+    norm_eps: float = 0.0
     """What the norm before attention adds to σ²."""
-    norm_agrees: bool
+    norm_agrees: bool = False
     """Whether the norm before attention is what anatomy says it is."""
-    continues: bool
+    continues: bool = True
     """Whether it starts from the output of the block before it."""
     branch: Branch | None = None
     """What the factors are compared with for other inputs; None: nothing is compared."""
@@ -135,9 +139,16 @@ class BlockPlan:
     def sites(self, call: int) -> list[Site]:
         """What enters, then one site per stage."""
         last = len(self.stages) - 1
-        enters = Site(call, -1, "enter", self.layer.block, True)
+        enters = Site(call, -1, "enter", self.block, True, None if call else 0)
         return [enters] + [
-            Site(call, index, stage.part, self.layer.block, index in (self.attention_stage, last))
+            Site(
+                call,
+                index,
+                stage.part,
+                self.block,
+                index in (self.attention_stage, last),
+                call + 1 if index == last else None,
+            )
             for index, stage in enumerate(self.stages)
         ]
 
@@ -146,15 +157,35 @@ class BlockPlan:
 class Plan:
     """The blocks of a model in the order in which they run."""
 
-    anatomy: Anatomy
-    """The model's attention layers, as names and weights show them."""
+    anatomy: Anatomy | None
+    """The model's attention layers, as names and weights show them; None: not known."""
     blocks: list[BlockPlan]
+    """Empty where only names are known: the first pass then adds every block as it runs."""
     windows: bool = False
     """Whether some layers keep tokens apart that others connect: windows, and not packed texts."""
     layouts: dict[str, bool] = field(default_factory=dict)
     """By name of a block, or of a module inside one: whether it takes (batch, n, d), where that had to be observed."""
     attention: bool = True
     """Whether attention was checked against the weights."""
+    named: Mapping[str, AttentionLayer | None] = field(default_factory=dict)
+    """Blocks that are read at their ends alone, whatever is inside, by name; with their attention, which is asked for
+    its mask where no argument tells what is padding.
+    """
+
+    @classmethod
+    def of_names(cls, blocks: Mapping[str, AttentionLayer | None], layouts: dict[str, bool] | None = None) -> Plan:
+        """A plan of blocks by their names alone, for modules that map (batch, n, d) to (batch, n, d).
+
+        Args:
+            blocks: the names, with the attention where it is known.
+            layouts: as an earlier pass showed them; added to here.
+        """
+        return cls(None, [], layouts={} if layouts is None else layouts, attention=False, named=blocks)
+
+    @property
+    def watched(self) -> Mapping[str, AttentionLayer | None]:
+        """The blocks to watch, by name, each once."""
+        return self.named or {block.block: block.layer for block in self.blocks}
 
     @property
     def sites(self) -> list[Site]:
@@ -182,7 +213,8 @@ class Plan:
                 f"{stage.part} ({stage.where}{' of ' + stage.module if stage.module else ''})" for stage in block.stages
             )
             why = f"; undecided: {block.undecided}" if block.undecided else ""
-            rows.append(f"{call}: {block.layer.block}, norm {block.norm_position}: {steps}{why}")
+            norm = "" if self.named else f", norm {block.norm_position}"
+            rows.append(f"{call}: {block.block}{norm}: {steps}{why}")
         return "\n".join(rows)
 
 

@@ -15,7 +15,17 @@ import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer, NormPosition
-from oversmooth.trace.plans import BY_CHANNEL, BY_TOKEN, CHANGED, NORMED, UNEXPLAINED, Branch, Event, ResidualFit, Stage
+from oversmooth.trace.plans import (
+    BY_CHANNEL,
+    BY_TOKEN,
+    CHANGED,
+    NORMED,
+    UNEXPLAINED,
+    Branch,
+    ModuleCall,
+    ResidualFit,
+    Stage,
+)
 from oversmooth.trace.sums import CONSTANT, Granularity, Sum, fit_sum, same
 
 # Mixers that run beside attention, by the names of their modules; what else runs beside it is an MLP.
@@ -23,12 +33,12 @@ _MIXERS = ("mamba", "ssm", "conv", "rnn", "recurrent")
 
 
 @dataclass
-class _Seen:
+class _Array:
     """One array, where it was met first."""
 
     x: Tensor
     where: Literal["input", "output"]
-    event: Event
+    event: ModuleCall
     later: bool
 
 
@@ -36,14 +46,14 @@ class _Seen:
 class _Addition:
     """The sum in which attention's output enters the stream."""
 
-    state: _Seen | None
+    state: _Array | None
     """None: the block's end."""
-    base: _Seen | None
+    base: _Array | None
     """None: what entered the block."""
     branch: Tensor
-    source: Event | None
+    source: ModuleCall | None
     total: Sum
-    beside: Event | None = None
+    beside: ModuleCall | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +75,7 @@ class BlockArrays:
 
     layer: AttentionLayer
     """The block's attention."""
-    events: list[Event]
+    events: list[ModuleCall]
     """What its modules received and returned, in order."""
     x: Tensor
     """``(b, n, d)``: what entered the block."""
@@ -89,12 +99,12 @@ def fit_residual(arrays: BlockArrays, route: Route | None = None) -> tuple[Resid
     Returns:
         The account, and how it was found; None: attention does not add to the stream.
     """
-    fitting = _ResidualFit(arrays, route)
+    fitting = _Search(arrays, route)
     found = fitting.close()
     return found, fitting.found
 
 
-class _ResidualFit:
+class _Search:
     def __init__(self, arrays: BlockArrays, route: Route | None) -> None:
         self.layer, self.events, self.rest = arrays.layer, arrays.events, arrays.rest
         self.x, self.out, self.y, self.values_in = arrays.x, arrays.out, arrays.y, arrays.values_in
@@ -103,11 +113,11 @@ class _ResidualFit:
         self.used: set[tuple[str, int]] = set()
         self.likely = events if route is None else sorted(events, key=lambda event: self._key(event) not in route.used)
         """Those first whose outputs were terms in the block before."""
-        self.seen = self._distinct()
-        self.before = [s for s in self.seen if not s.later]
+        self.arrays = self._distinct()
+        self.before = [s for s in self.arrays if not s.later]
         self.branches = self._branches()
         known = [x, *(s.x for s in self.before), *(branch for branch, _ in self.branches)]
-        self.after = [s for s in self.seen if s.later and not any(same(s.x, k) for k in known)]
+        self.after = [s for s in self.arrays if s.later and not any(same(s.x, k) for k in known)]
         self.scale = None if layer.scale is None else layer.scale.detach().cpu()
 
     def close(self) -> ResidualFit:
@@ -149,11 +159,11 @@ class _ResidualFit:
         )
         return ResidualFit(stages, position, values_factor, keep, factor, why, branch)
 
-    def _key(self, event: Event) -> tuple[str, int]:
+    def _key(self, event: ModuleCall) -> tuple[str, int]:
         """A module's name inside its block, and which of its calls."""
         return event.name[len(self.layer.block) :], event.nth
 
-    def _place(self, seen: _Seen | None) -> tuple[str, int, str] | None:
+    def _place(self, seen: _Array | None) -> tuple[str, int, str] | None:
         return None if seen is None else (*self._key(seen.event), seen.where)
 
     def _same_as_before(self) -> _Addition | None:
@@ -161,7 +171,7 @@ class _ResidualFit:
         route = self.route
         if route is None or route.granularity == "by token":
             return None
-        states = {self._place(seen): seen for seen in self.seen if seen.later}
+        states = {self._place(seen): seen for seen in self.arrays if seen.later}
         bases = {self._place(seen): seen for seen in self.before}
         branches = {None if source is None else self._key(source): (x, source) for x, source in self.branches}
         events = {self._key(event): event for event in self.events}
@@ -187,14 +197,14 @@ class _ResidualFit:
     def _unexplained(self) -> ResidualFit:
         return ResidualFit([Stage(f"attention and {self.rest}", "end")], self._position(None), undecided=UNEXPLAINED)
 
-    def _distinct(self) -> list[_Seen]:
-        """Every array once, in the order met; where a norm reads an array, at that norm, which gets whole tokens."""
-        distinct: list[_Seen] = []
+    def _distinct(self) -> list[_Array]:
+        """Every array once, in the order met; where a norm reads an array, at that norm, which reads whole tokens."""
+        distinct: list[_Array] = []
         for event in self.events:
-            # What a module around attention got was there before attention returned anything.
+            # The input of a module around attention was there before attention returned anything.
             around = (self.layer.name + ".").startswith(event.name + ".")
-            before = None if event.input is None else _Seen(event.input, "input", event, event.later and not around)
-            after = None if event.output is None else _Seen(event.output, "output", event, event.later)
+            before = None if event.input is None else _Array(event.input, "input", event, event.later and not around)
+            after = None if event.output is None else _Array(event.output, "output", event, event.later)
             for new in (before, after):
                 if new is None or new.x is self.x:
                     continue
@@ -207,9 +217,9 @@ class _ResidualFit:
 
     # What attention adds
 
-    def _branches(self) -> list[tuple[Tensor, Event | None]]:
+    def _branches(self) -> list[tuple[Tensor, ModuleCall | None]]:
         """Attention's output, and what modules on its way to the stream made of it."""
-        branches: list[tuple[Tensor, Event | None]] = [(self.out, None)]
+        branches: list[tuple[Tensor, ModuleCall | None]] = [(self.out, None)]
         for event in self.events:
             x, y = event.input, event.output
             if not event.later or y is None or any(y is branch for branch, _ in branches):
@@ -225,8 +235,8 @@ class _ResidualFit:
         return total is not None and all(bool(factor.any()) for factor in total.factors)
 
     def _attention(self) -> _Addition | None:
-        targets: list[_Seen | None] = [*self.after, None]
-        bases: list[_Seen | None] = [None, *reversed(self.before)]
+        targets: list[_Array | None] = [*self.after, None]
+        bases: list[_Array | None] = [None, *reversed(self.before)]
         # The plainest sum first: arrays that have little in them are explained by many.
         for granularity in CONSTANT:
             for target in targets:
@@ -249,7 +259,7 @@ class _ResidualFit:
                         total = self._fitted(target, [self.x, beside.output, branch], source is None, granularity)
                         if total is not None and all(bool(f.any()) for f in total.factors[1:]):
                             return _Addition(target, None, branch, source, total, beside)
-        shut = next((s for s in self.seen if s.later and s.where == "input" and same(s.x, self.x)), None)
+        shut = next((s for s in self.arrays if s.later and s.where == "input" and same(s.x, self.x)), None)
         if shut is not None and shut.event.acts_on_features and self._leads_to_the_end(shut.x):
             # A gate that is shut: what follows attention is a copy of what came before it.
             return _Addition(shut, None, self.out, None, Sum((_one(self.x), 0 * _one(self.x)), "no"))
@@ -257,7 +267,7 @@ class _ResidualFit:
             if same(self.y, branch) or self._adds(self.y, branch) is not None:
                 # Attention replaces the stream: its output goes on.
                 total = Sum((0 * _one(self.x), _one(self.x)), "no")
-                return _Addition(None if same(self.y, branch) else self._met(branch), None, branch, source, total)
+                return _Addition(None if same(self.y, branch) else self._array_at(branch), None, branch, source, total)
         for target in targets:
             for branch, source in self.branches:
                 for base in bases:
@@ -271,11 +281,11 @@ class _ResidualFit:
         known = (1.0, 0.0) if self.scale is None or self.scale.ndim else (1.0, 0.0, float(self.scale))
         return all(factor.ndim == 0 and float(factor) in known for factor in total.factors)
 
-    def _fitted(self, target: _Seen | None, terms: list[Tensor], plain: bool, granularity: Granularity) -> Sum | None:
+    def _fitted(self, target: _Array | None, terms: list[Tensor], plain: bool, granularity: Granularity) -> Sum | None:
         array = self.y if target is None else target.x
         return fit_sum(array, terms, [*[None] * (len(terms) - 1), self.scale if plain else None], (granularity,))
 
-    def _beside(self) -> Iterator[Event]:
+    def _beside(self) -> Iterator[ModuleCall]:
         """Modules that may run beside attention: those next to it first, then those inside them."""
         prefix = len(self.layer.block) + 1 if self.layer.block else 0
         taken = [branch for branch, _ in self.branches]
@@ -286,10 +296,10 @@ class _ResidualFit:
                 continue
             yield event
 
-    def _met(self, array: Tensor) -> _Seen:
-        return next(seen for seen in self.seen if seen.x is array)
+    def _array_at(self, array: Tensor) -> _Array:
+        return next(seen for seen in self.arrays if seen.x is array)
 
-    def _of(self, base: _Seen | None) -> Tensor:
+    def _of(self, base: _Array | None) -> Tensor:
         return self.x if base is None else base.x
 
     def _factors(self, addition: _Addition) -> tuple[float, Tensor | None, str]:
@@ -322,14 +332,14 @@ class _ResidualFit:
             return [_stage("norm", base)]
         return [_stage(self.rest, base)]
 
-    def _stages_after(self, state: _Seen) -> tuple[list[Stage], bool]:
+    def _stages_after(self, state: _Array) -> tuple[list[Stage], bool]:
         """What follows the state after attention, and whether a norm stands on the stream there."""
         norms = [e for e in self.events if e.acts_on_features and e.later]
         reading = [e for e in norms if e.input is not None and same(e.input, state.x)]
         ending = [e for e in norms if e.output is not None and same(e.output, self.y)]
         for first in reading:
             assert first.output is not None
-            normed = _Seen(first.output, "output", first, True)
+            normed = _Array(first.output, "output", first, True)
             if first in ending:
                 return [Stage("norm", "end")], True
             for last in ending:
@@ -366,7 +376,7 @@ class _ResidualFit:
             if not more:
                 return False
 
-    def _is_sum(self, target: Tensor, base: Tensor, events: list[Event]) -> bool:
+    def _is_sum(self, target: Tensor, base: Tensor, events: list[ModuleCall]) -> bool:
         """Whether target is base plus the output of one module, or of two side by side, times some factors."""
         every: tuple[Granularity, ...] = (*CONSTANT, "by token")
         parts = [e for e in events if e.output is not None and e.output is not target and e.output is not base]
@@ -421,18 +431,18 @@ class _ResidualFit:
         norms = (e for e in self.events if e.acts_on_features and not e.later and e.input is not None)
         return "pre" if any(same(e.input, start) for e in norms if e.input is not None) else "none"
 
-    def _label(self, event: Event) -> str:
+    def _label(self, event: ModuleCall) -> str:
         own = event.name.rpartition(".")[2]
         return own if any(word in own.lower() for word in _MIXERS) else self.rest
 
-    def _source(self, event: Event | None) -> tuple[str, int]:
-        """The module that gives the branch, and which of its calls."""
+    def _source(self, event: ModuleCall | None) -> tuple[str, int]:
+        """The module that returns the branch, and which of its calls."""
         if event is None:
             event = next((e for e in self.events if e.output is self.out), None)
         return (self.layer.name, 0) if event is None else (event.name, event.nth)
 
 
-def _stage(part: str, seen: _Seen | None) -> Stage:
+def _stage(part: str, seen: _Array | None) -> Stage:
     return Stage(part, "end") if seen is None else Stage(part, seen.where, seen.event.name, seen.event.nth)
 
 

@@ -23,11 +23,12 @@ from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
 from oversmooth.trace.attention import CapturedAttention
-from oversmooth.trace.feed import ONE_AT_A_TIME, Runner
-from oversmooth.trace.layout import axes_checked
-from oversmooth.trace.plans import BlockPlan, Event, Plan, ResidualFit, SampleBlock
+from oversmooth.trace.blocks import named_blocks
+from oversmooth.trace.feed import ONE_AT_A_TIME, Runner, batches_for
+from oversmooth.trace.plans import BlockPlan, ModuleCall, Plan, ResidualFit, SampleBlock
 from oversmooth.trace.residual_fit import BlockArrays, Route, fit_residual
 from oversmooth.trace.sums import same
+from oversmooth.trace.tracing import run
 from oversmooth.trace.watch import Watch
 
 SINK = "a sink takes a share of attention, so that its rows sum to less than one and constant arrays are not kept"
@@ -54,71 +55,83 @@ class _Record:
     few_x: Tensor
     args: Any
     kwargs: Any
-    events: list[Event] = field(default_factory=list)
+    events: list[ModuleCall] = field(default_factory=list)
     values_in: Tensor | None = None
     few_values_in: Tensor | None = None
     mixed: Tensor | None = None
-    """What the output projection got."""
+    """The input of the output projection."""
     A: AttentionOperator | None = None
     row_sums: Tensor | None = None
     attention_out: Tensor | None = None
     few_attention_out: Tensor | None = None
 
 
-def study(
-    model: nn.Module, anatomy: Anatomy, run: Callable[[], object], mask: Tensor | None = None, *, attention: bool = True
-) -> Sample:
+def study(model: nn.Module, anatomy: Anatomy, run: Callable[[], object], *, attention: bool = True) -> Sample:
     """What one call of the model shows about each block.
 
     Args:
         model: what ``run`` calls.
         anatomy: its attention layers.
         run: calls the model on one input.
-        mask: ``(batch, n)``: tokens that are not padding.
         attention: False where only tokens matter; attention is then neither captured nor checked.
 
     Returns:
         One entry per call of a block, in the order in which they ran.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
-    listener = _Study(modules, mask, attention)
-    distinct = list({layer.block: layer for layer in anatomy}.values())
-    watch = Watch(modules, distinct, listener, listener.parts, attention=attention, mask=mask)
-    blocks = [(layer.block, modules[layer.block]) for layer in distinct]
-    with in_eval_mode(modules[""]), axes_checked(modules[""], blocks), watch:
+    layers = {layer.block: layer for layer in anatomy}
+    listener = _Study(modules, layers, attention)
+    listener.watch = watch = Watch(modules, layers, listener, listener.parts, attention=attention)
+    with in_eval_mode(modules[""]), watch:
         run()
     if not listener.blocks:
-        raise InputError(f"the model ran without running {distinct[0].block}; give inputs that pass through its layers")
+        name = next(iter(layers))
+        raise InputError(f"the model ran without running {name}; give inputs that pass through its layers")
     windows = any(listener.apart) and not all(listener.apart)
     plans = [block.plan for block in listener.blocks]
     return Sample(Plan(anatomy, plans, windows, watch.layouts, attention), listener.blocks)
 
 
-def plan(model: nn.Module, inputs: Any, anatomy: Anatomy | None = None, *, attention: bool = False) -> Plan:
+def plan(
+    model: nn.Module,
+    inputs: Any,
+    anatomy: Anatomy | None = None,
+    *,
+    attention: bool = False,
+    blocks: str | None = None,
+) -> Plan:
     """Where the residual stream of a model is, and how attention enters it: learned from the first input.
 
     Args:
         model: a module; it runs as it is.
         inputs: a tensor, a dict of the model's arguments, or an iterable of either. Only the first input runs, and of a
-            text only its beginning.
+            text only its beginning; with ``blocks`` all of the first batch.
         anatomy: the model's attention layers; None: located.
         attention: whether reducers will want attention, which is then checked against the weights.
+        blocks: names of the blocks, such as "layers.*", of a model whose attention is not known: any modules that map
+            (batch, n, d) to (batch, n, d). They are read at their ends alone.
     """
     inside = unwrapped(check_is_module(model))
-    run = Runner(inside, anatomy or locate(inside))
-    first = next(run.batches(inputs), None)
+    first = next(batches_for(inside, inputs), None)
     if first is None:
         raise InputError("there are no inputs; give at least one")
-    one = run.short_input(first)
+    if blocks is not None:
+        found = Plan.of_names(dict.fromkeys(named_blocks(inside, blocks)))
+        run(inside, [first], found, [])
+        return found
+    call = Runner(inside, anatomy or locate(inside))
+    one = call.short_input(first)
     with ONE_AT_A_TIME, torch.no_grad():
-        return study(inside, run.anatomy, lambda: run(one), run.mask(one), attention=attention).plan
+        return study(inside, call.anatomy, lambda: call(one), attention=attention).plan
 
 
 class _Study:
     """The listener that remembers one input's way through the model."""
 
-    def __init__(self, modules: dict[str, nn.Module], mask: Tensor | None, attention: bool) -> None:
-        self.modules, self.mask, self.checks = modules, mask, attention
+    watch: Watch
+
+    def __init__(self, modules: dict[str, nn.Module], layers: dict[str, AttentionLayer], attention: bool) -> None:
+        self.modules, self.layers, self.checks = modules, layers, attention
         self.steering = steered_as(modules[""])
         self._first_values: Tensor | None = None
         self.blocks: list[SampleBlock] = []
@@ -130,8 +143,9 @@ class _Study:
         self._left: Tensor | None = None
         """A few tokens of the previous block's output."""
 
-    def parts(self, layer: AttentionLayer) -> list[str]:
+    def parts(self, block: str) -> list[str]:
         """Every module of the block, but for what methods keep there and the insides of torch's own attention."""
+        layer = self.layers[block]
         inside = [name for name in self.modules if name.startswith(layer.block + ".") or (not layer.block and name)]
         # Parametrizations run whenever somebody reads a weight.
         inside = [n for n in inside if f".{STEERING_PARTS}." not in n and ".parametrizations" not in n]
@@ -140,15 +154,13 @@ class _Study:
             return [name for name in inside if not name.startswith(layer.name + ".")]
         return inside
 
-    def enter(self, _call: int, layer: AttentionLayer, x: Tensor, args: Any, kwargs: Any) -> None:
-        if x.ndim != 3 or x.shape[-1] != layer.width:
-            raise InputError(
-                f"{layer.block} gets an array of shape {tuple(x.shape)}; tokens must be (batch, n, {layer.width})"
-            )
+    def enter(self, _call: int, block: str, x: Tensor, args: Any, kwargs: Any) -> None:
+        if x.shape[-1] != (width := self.layers[block].width):
+            raise InputError(f"{block} receives an array of shape {tuple(x.shape)}; tokens must be (batch, n, {width})")
         self._record = _Record(x.clone(), self._few(x), args, kwargs)
 
-    def part(self, _call: int, layer: AttentionLayer, name: str, x: Tensor, y: Tensor) -> None:
-        record = self._record
+    def part(self, _call: int, block: str, name: str, x: Tensor, y: Tensor) -> None:
+        record, layer = self._record, self.layers[block]
         assert record is not None
         if name == _value(layer):
             self._record_values(x)
@@ -160,7 +172,7 @@ class _Study:
         shape, acts = record.x.shape, _acts_on_features(self.modules[name], layer.width)
         later = record.few_attention_out is not None
         record.events.append(
-            Event(
+            ModuleCall(
                 name,
                 sum(event.name == name for event in record.events),
                 self._few(x) if x.shape == shape else None,
@@ -181,20 +193,18 @@ class _Study:
         self._record.few_attention_out = self._few(y)
         self._record.attention_out = y.clone() if self.checks else None
 
-    def attention(
-        self, _call: int, _layer: AttentionLayer, caught: CapturedAttention, x: Tensor | None, y: Tensor
-    ) -> None:
+    def attention(self, _call: int, _block: str, captured: CapturedAttention, x: Tensor | None, y: Tensor) -> None:
         assert self._record is not None
-        self._record.A, self._record.row_sums = caught.A, caught.row_sums
-        entered = x if x is not None else caught.values_in
+        self._record.A, self._record.row_sums = captured.A, captured.row_sums
+        entered = x if x is not None else captured.values_in
         if self._record.few_values_in is None and entered is not None:
             self._record_values(entered)
-        self.apart.append(caught.pairs.segments() is not None)  # whether this layer keeps some tokens apart
+        self.apart.append(captured.pairs.segments() is not None)  # whether this layer keeps some tokens apart
         if self._record.few_attention_out is None:
             self._record_attention(y)
 
     def _norms(self, module: nn.Module, x: Tensor, y: Tensor) -> bool:
-        """Whether a norm or a scale is a norm: what it gives for larger tokens is not as much larger."""
+        """Whether a norm or a scale is a norm: its output for larger tokens is not as much larger."""
         few = self._tokens(x)
         x, y = x[:, few], y[:, few]
         with torch.no_grad():
@@ -214,7 +224,7 @@ class _Study:
         version = None if x.is_inference() else x._version  # inference tensors do not count changes
         key = (x.data_ptr(), version, x.shape, x.stride())
         if key not in self._arrays:
-            # The array is kept too, so that its address is not given to another.
+            # The array is kept too, so that its address is not used again.
             self._arrays[key] = (x, x[:, self._tokens(x)].to("cpu", copy=True))
         return self._arrays[key][1]
 
@@ -223,18 +233,19 @@ class _Study:
         n = x.shape[1]
         if n not in self._positions:
             valid = torch.arange(n)
-            if self.mask is not None and self.mask.shape == x.shape[:2]:
-                valid = self.mask.any(0).nonzero()[:, 0].cpu()
+            if (named := self.watch.named) is not None and named.shape == x.shape[:2]:
+                valid = named.any(0).nonzero()[:, 0].cpu()
             few = max(_FEWEST, min(_TOKENS, _NUMBERS // x.shape[-1]))
             spread = torch.linspace(0, len(valid) - 1, min(len(valid), few)).long()
             self._positions[n] = valid[torch.cat([torch.arange(min(4, len(valid))), spread]).unique()].to(x.device)
         return self._positions[n]
 
-    def leave(self, call: int, layer: AttentionLayer, y: Tensor) -> None:
+    def leave(self, call: int, block: str, y: Tensor, _returned: Tensor) -> None:
         record, self._record = self._record, None
+        layer = self.layers[block]
         assert record is not None
         if record.few_attention_out is None:
-            raise InputError(f"{layer.block} ran without its attention {layer.name}; it cannot be observed")
+            raise InputError(f"{block} ran without its attention {layer.name}; it cannot be observed")
         why = "" if record.A is None else self._check_attention(call, layer, record)
         site = None if self.steering is None else self.steering.site(layer.name)
         few_y = self._few(y)
@@ -260,15 +271,16 @@ class _Study:
         if self.blocks and _holds_a_matrix(self.blocks[-1].A):
             self.blocks[-1].A = None  # n by n arrays are not kept beyond their layer, but for the last
         plan = BlockPlan(
-            _as_seen(layer, fit),
+            block,
             fit.stages,
+            _as_seen(layer, fit),
             fit.attention_stage,
             fit.norm_position,
-            eps or 0.0,
-            eps is not None,
-            continues,
-            fit.branch,
-            fit.undecided or why or ("" if site is None else site.undecided()),
+            norm_eps=eps or 0.0,
+            norm_agrees=eps is not None,
+            continues=continues,
+            branch=fit.branch,
+            undecided=fit.undecided or why or ("" if site is None else site.undecided()),
         )
         self.blocks.append(SampleBlock(plan, record.A, record.x, y, record.args, record.kwargs, running))
 
@@ -371,31 +383,31 @@ class _Study:
         return None
 
 
-def _disagreement(expected: Tensor, got: Tensor, mask: Tensor | None, share: float) -> float:
+def _disagreement(expected: Tensor, returned: Tensor, mask: Tensor | None, share: float) -> float:
     """The largest relative error among this share of the tokens, each relative to its own size, so that a massive one
     hides no other.
     """
-    got = got.to(expected)
-    error = torch.linalg.vector_norm(expected - got, dim=-1)
-    size = torch.linalg.vector_norm(got, dim=-1)
+    returned = returned.to(expected)
+    error = torch.linalg.vector_norm(expected - returned, dim=-1)
+    size = torch.linalg.vector_norm(returned, dim=-1)
     if mask is not None:
         error, size = error[mask[:, 0]], size[mask[:, 0]]
     size = size + 0.1 * size.median()
     return float((error / size.clamp(min=1e-12)).flatten().quantile(share))
 
 
-def _is_gated(mixed: Tensor, got: Tensor, mask: Tensor | None, exact: bool) -> bool:
+def _is_gated(mixed: Tensor, returned: Tensor, mask: Tensor | None, exact: bool) -> bool:
     """Whether every entry of what attention mixed was multiplied by some number between 0 and 1."""
     mixed = mixed.flatten(2)
-    if got.shape != mixed.shape:
+    if returned.shape != mixed.shape:
         return False
-    got = got.to(mixed)
+    returned = returned.to(mixed)
     if mask is not None:
-        mixed, got = mixed[mask[:, 0]], got[mask[:, 0]]
+        mixed, returned = mixed[mask[:, 0]], returned[mask[:, 0]]
     # Where what was mixed is clearly not zero, in this precision.
-    room = 1e-2 if exact else 0.1
-    ratio = (got / mixed)[mixed.abs() > room * mixed.abs().mean()]
-    return bool(((ratio > -room) & (ratio < 1 + room)).all())
+    tolerance = 1e-2 if exact else 0.1
+    ratio = (returned / mixed)[mixed.abs() > tolerance * mixed.abs().mean()]
+    return bool(((ratio > -tolerance) & (ratio < 1 + tolerance)).all())
 
 
 def _holds_a_matrix(A: AttentionOperator | None) -> bool:

@@ -85,13 +85,13 @@ def fit_sum(
     granularity = [name for name in granularity if not ruled_out[name == "by token"]]
     if not granularity:
         return None
-    few, whole = _Fit(arrays), len(sample) == target.shape[1]
+    few, whole = _LeastSquares(arrays), len(sample) == target.shape[1]
     usual = _usual(few, expected) if "no" in granularity else None
-    if usual is not None and (whole or _Fit([target, *terms]).holds(usual)):
+    if usual is not None and (whole or _LeastSquares([target, *terms]).holds(usual)):
         return Sum(usual, "no")  # most sums have these factors, and need no fit
     for kind in (_KINDS[name] for name in granularity):
         if kind(few, expected) is not None:
-            all_of_it = few if whole else _Fit([target, *terms])
+            all_of_it = few if whole else _LeastSquares([target, *terms])
             total = kind(all_of_it, expected)
             if total is not None:
                 return total
@@ -105,7 +105,7 @@ def few_tokens(x: Tensor) -> Tensor:
 
 def holds(target: Tensor, terms: Sequence[Tensor], factors: Sequence[Tensor]) -> Tensor:
     """Whether target is the sum of the terms with these factors: ``()``, on its device, which is not waited for."""
-    fit = _Fit([target, *terms])
+    fit = _LeastSquares([target, *terms])
     return fit.explained([beside(f, fit.target) for f in factors])
 
 
@@ -146,7 +146,7 @@ def _ruled_out(arrays: list[Tensor], by_token: bool) -> bool:
     return False
 
 
-class _Fit:
+class _LeastSquares:
     """Least squares in which every entry is weighted by its own rounding."""
 
     def __init__(self, arrays: list[Tensor]) -> None:
@@ -188,14 +188,14 @@ class _Fit:
     def explained(self, factors: Sequence[Tensor]) -> Tensor:
         """Whether every entry is explained up to rounding, ``()``."""
         parts = [f * term for f, term in zip(factors, self.terms, strict=True)]
-        room = self.units[0] * self.target.abs() + sum(
+        tolerance = self.units[0] * self.target.abs() + sum(
             u * part.abs() for u, part in zip(self.units[1:], parts, strict=True)
         )
         rest = (self.target - sum(parts)).abs()
-        return (rest <= _ROUNDINGS * room).all()
+        return (rest <= _ROUNDINGS * tolerance).all()
 
 
-def _usual(fit: _Fit, expected: Sequence[Tensor | None] | None) -> tuple[Tensor, ...] | None:
+def _usual(fit: _LeastSquares, expected: Sequence[Tensor | None] | None) -> tuple[Tensor, ...] | None:
     """What weights suggest, or else 1, of every term, if that holds."""
     one = torch.ones((), dtype=torch.float64, device=fit.target.device)
     wanted = [None] * len(fit.terms) if expected is None else expected
@@ -203,7 +203,7 @@ def _usual(fit: _Fit, expected: Sequence[Tensor | None] | None) -> tuple[Tensor,
     return factors if all(f.ndim == 0 for f in factors) and fit.holds(factors) else None
 
 
-def _constant(fit: _Fit, expected: Sequence[Tensor | None] | None) -> Sum | None:
+def _constant(fit: _LeastSquares, expected: Sequence[Tensor | None] | None) -> Sum | None:
     factors, errors = fit.solve((0, 1, 2))
     wanted = [None] * len(factors) if expected is None else list(expected)
     fitted = [f.reshape(()) for f in factors]
@@ -217,7 +217,7 @@ def _constant(fit: _Fit, expected: Sequence[Tensor | None] | None) -> Sum | None
     return Sum(tuple(fitted), "no") if enough and fit.holds(fitted) else None
 
 
-def _by_channel(fit: _Fit, expected: Sequence[Tensor | None] | None) -> Sum | None:
+def _by_channel(fit: _LeastSquares, expected: Sequence[Tensor | None] | None) -> Sum | None:
     """One factor per channel on the last term; the others have one number each, or one per channel too."""
     suggested = None if expected is None else expected[-1]
     if suggested is not None and suggested.ndim == 1:
@@ -238,7 +238,7 @@ def _by_channel(fit: _Fit, expected: Sequence[Tensor | None] | None) -> Sum | No
     return None
 
 
-def _by_token(fit: _Fit, expected: Sequence[Tensor | None] | None) -> Sum | None:
+def _by_token(fit: _LeastSquares, expected: Sequence[Tensor | None] | None) -> Sum | None:
     del expected
     if fit.target.shape[-1] <= len(fit.terms) + 1:
         return None

@@ -8,43 +8,38 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.anatomy.live import check_is_module, unwrapped
 from oversmooth.inputs.batches import Batch, Inputs
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import in_its_own_mode
 from oversmooth.trace.attention import CapturedAttention
-from oversmooth.trace.feed import ONE_AT_A_TIME, Given, OnProgress, Runner
-from oversmooth.trace.plans import Plan, Site, Stage
+from oversmooth.trace.feed import ONE_AT_A_TIME, ModelInput, OnProgress, Runner, batches_for, called
+from oversmooth.trace.plans import BlockPlan, Plan, Site, Stage
 from oversmooth.trace.reducers.base import PassFacts, Reducer
 from oversmooth.trace.sums import beside, few_tokens, holds
-from oversmooth.trace.valid import ValidTokens
-from oversmooth.trace.watch import Watch
+from oversmooth.trace.valid import ValidTokens, mask_of
+from oversmooth.trace.watch import Watch, as_tokens
 
 
 @dataclass
 class _Batch:
     """What is known of the batch that runs."""
 
-    named: Tensor | None = None
-    """``(b, n)``: tokens that are not padding, from an argument of the model."""
     special: Tensor | None = None
     """``(b, n)``: tokens that are left out."""
     tokens: ValidTokens | None = None
-    """None until attention has shown its mask."""
+    """None until it is known which they are."""
     earlier: ValidTokens | None = None
     """Those of another stream of the same inputs, which ran before."""
     waiting: list[tuple[Site, Tensor]] = field(default_factory=list)
     """What was met before the valid tokens were known."""
-    start: int = 0
-    """Number of the first input."""
 
 
 @dataclass
@@ -52,8 +47,8 @@ class _Block:
     """What is known of the block that runs."""
 
     x: Tensor
-    few: Tensor
-    """A few tokens of x, copied, since blocks may add in place."""
+    few: Tensor | None
+    """A few tokens of x, copied, since blocks may add in place; None: no factors are compared."""
     branch: Tensor | None = None
     beside: Tensor | None = None
     ran: Counter[str] = field(default_factory=Counter)
@@ -61,7 +56,7 @@ class _Block:
 
 def run(
     model: nn.Module,
-    inputs: Given | Iterable[Given],
+    inputs: ModelInput | Iterable[ModelInput],
     plan: Plan,
     reducers: Sequence[Reducer],
     *,
@@ -80,13 +75,14 @@ def run(
         The pass, which knows of how many valid tokens each input was.
     """
     inside = unwrapped(check_is_module(model))
-    feed = Runner(inside, plan.anatomy)
-    batches = feed.batches(inputs)
+    batches = batches_for(inside, inputs)
     first = next(batches, None)
     if first is None:
         raise InputError("there are no inputs; give at least one")
-    with ONE_AT_A_TIME, torch.no_grad(), in_its_own_mode(inside), Trace(inside, plan, reducers) as trace:
-        for _ in trace.over(feed, itertools.chain([first], batches), inputs, progress):
+    # Of an encoder with a decoder, the stack that the plan is of; where only names are known, the whole model.
+    call = Runner(inside, plan.anatomy) if plan.anatomy is not None else lambda batch: called(inside, batch, {})
+    with ONE_AT_A_TIME, torch.no_grad(), in_its_own_mode(inside), Trace(inside, plan, reducers, replay=False) as trace:
+        for _ in trace.over(call, itertools.chain([first], batches), inputs, progress):
             pass
     return trace
 
@@ -98,6 +94,8 @@ class Trace:
         model: the model that is called inside.
         plan: of this model.
         reducers: what every site is handed to.
+        replay: whether outputs stay the model's own bit for bit where torch's encoder layers take a fast path, at the
+            cost of a second run of each.
 
     >>> import torch
     >>> from oversmooth.anatomy import locate
@@ -113,25 +111,28 @@ class Trace:
     torch.Size([3])
     """
 
-    def __init__(self, model: nn.Module, plan: Plan, reducers: Sequence[Reducer]) -> None:
+    def __init__(self, model: nn.Module, plan: Plan, reducers: Sequence[Reducer], *, replay: bool = True) -> None:
         self.plan, self.reducers = plan, reducers
         self.checks_factors = not model.training
         """Whether factors are compared between inputs; not where dropout scales at random what is added."""
         self.facts = PassFacts()
         self._sites = {(site.call, site.stage): site for site in plan.sites}
         self._lengths: list[Tensor] = []
-        self._held: dict[int, list[Tensor]] = {}
-        """By call: whether its factors held, on the device."""
+        self._explained: dict[int, list[Tensor]] = {}
+        """By call: whether its factors explain the stream, on the device."""
+        self._ends: list[tuple[Tensor, bool, Tensor | None]] = []
+        """Where gradients are recorded: what each block returned, whether batch first, and the valid tokens."""
         self._batch = _Batch()
         self._block: _Block | None = None
-        layers: list[AttentionLayer] = list({block.layer.block: block.layer for block in plan.blocks}.values())
-        modules = dict(model.named_modules(remove_duplicate=False))
+        self._learns = not plan.blocks
         attention = any(reducer.attention for reducer in reducers)
         if attention and not plan.attention:
             raise InputError(
                 "the plan was made without attention, which a reducer wants; make it with plan(..., attention=True)"
             )
-        self._watch = Watch(modules, layers, self, self.parts, attention=attention, layouts=dict(plan.layouts))
+        modules, parts = dict(model.named_modules(remove_duplicate=False)), self._parts
+        watched, layouts = plan.watched, plan.layouts if self._learns else dict(plan.layouts)
+        self._watch = Watch(modules, watched, self, parts, attention=attention, layouts=layouts, replay=replay)
         self._begun = False
 
     def __enter__(self) -> Trace:
@@ -144,85 +145,111 @@ class Trace:
             self._check_way()
             self._finish()
 
-    def begin(self, *, mask: Tensor | None = None, special: Tensor | None = None) -> None:
+    def begin(self, *, special: Tensor | None = None) -> None:
         """Announce the next call of the model.
 
-        The mask that attention uses decides which tokens are valid; the one given here decides what that leaves open.
-
         Args:
-            mask: ``(batch, n)``: tokens that are not padding.
             special: ``(batch, n)``: special tokens, which are left out.
         """
         if self._begun:
             self._check_way()
         self._begun = True
-        self._watch.mask = mask
-        self._batch = _Batch(mask, special)
+        self._batch = _Batch(special)
 
     def over(
-        self, feed: Runner, batches: Iterable[Batch | Tensor], inputs: Any, progress: OnProgress | None = None
+        self,
+        call: Callable[[Batch | Tensor], Any],
+        batches: Iterable[Batch | Tensor],
+        inputs: Any,
+        progress: OnProgress | None = None,
     ) -> Iterator[tuple[Batch | Tensor, Any]]:
-        """Every batch, and what the model gives for it.
+        """Every batch, and what the model returns for it.
 
         Args:
-            feed: calls the model.
+            call: calls the model.
             batches: what it is called with.
             inputs: what they come from, which may know how many there are.
             progress: called after each batch.
         """
         total = inputs.count if isinstance(inputs, Inputs) else None
         for batch in batches:
-            special, mask = batch.special if isinstance(batch, Batch) else None, feed.mask(batch)
-            special = special.to(mask.device) if special is not None and mask is not None else special
-            self.begin(mask=mask, special=special)
-            yield batch, feed(batch)
+            self.begin(special=batch.special if isinstance(batch, Batch) else None)
+            yield batch, call(batch)
             if progress is not None:
                 progress(self.facts.inputs, total, "observing")
+
+    def gradients(self, loss: Tensor) -> list[tuple[Tensor, Tensor | None] | None]:
+        """The gradient of a loss at the end of every block that ran, ``(b, n, d)``, with the valid tokens ``(b, n)``;
+        None where the loss does not depend on it. No parameter gets a ``.grad``.
+
+        Args:
+            loss: made of what the model returned in this trace, while gradients were recorded.
+        """
+        ends = [y for y, _, _ in self._ends if y.requires_grad]
+        if not ends:
+            raise InputError("no block has a gradient: all before the loss is frozen; leave gradients out")
+        found = dict(zip(map(id, ends), torch.autograd.grad(loss, ends, allow_unused=True), strict=True))
+        rows = [(found.get(id(y)), first, mask) for y, first, mask in self._ends]
+        return [None if gradient is None else (as_tokens(gradient, first), mask) for gradient, first, mask in rows]
 
     def _check_way(self) -> None:
         """Raise where blocks ran another number of times: a shared block would be taken for another depth."""
         calls, blocks = self._watch.calls, self.plan.blocks
-        shared = len({block.layer.block for block in blocks}) < len(blocks)
+        if not blocks:
+            name = next(iter(self.plan.watched))
+            raise InputError(f"the model ran without running {name}; give inputs that pass through its blocks")
+        shared = len({block.block for block in blocks}) < len(blocks)
         if calls % len(blocks) or (shared and self._begun and calls != len(blocks)):
             raise InputError(
                 f"{calls} blocks ran where {len(blocks)} did for the first input; give inputs that take one way"
             )
-        self._watch.calls = 0
+        self._watch.calls, self._learns = 0, False
 
     def _finish(self) -> None:
         if self._lengths:
             self.facts.lengths = torch.cat([part.cpu() for part in self._lengths])
         if not bool((self.facts.lengths > 1).any()):
-            raise InputError("no input has two tokens that count; give longer ones")
-        self.facts.input_dependent = {call for call, held in self._held.items() if not bool(torch.stack(held).all())}
+            raise InputError("every input has fewer than two valid tokens; give longer ones")
+        fits = self._explained.items()
+        self.facts.input_dependent = {call for call, each in fits if not bool(torch.stack(each).all())}
         for reducer in self.reducers:
             reducer.finish(self.facts)
 
     # As a listener
 
-    def parts(self, layer: AttentionLayer) -> list[str]:
+    def _parts(self, block: str) -> list[str]:
         """The modules of a block that the plan reads."""
-        here = [block for block in self.plan.blocks if block.layer.block == layer.block]
-        modules = {stage.module for block in here for stage in block.stages if stage.module}
-        branches = [block.branch for block in here if block.branch is not None]
+        here = [plan for plan in self.plan.blocks if plan.block == block]
+        modules = {stage.module for plan in here for stage in plan.stages if stage.module}
+        branches = [plan.branch for plan in here if plan.branch is not None]
         modules |= {branch.module for branch in branches} | {b.beside[0] for b in branches if b.beside is not None}
         return sorted(modules)
 
-    def enter(self, call: int, layer: AttentionLayer, x: Tensor, _args: Any, _kwargs: Any) -> None:
+    def enter(self, call: int, block: str, x: Tensor, _args: Any, _kwargs: Any) -> None:
+        if self._learns:
+            self._learn(call, block)
         call %= len(self.plan.blocks)
-        block = self.plan.blocks[call]
-        if block.layer.block != layer.block:
-            raise InputError(
-                f"{layer.block} ran where {block.layer.block} did for the first input; give inputs that take one way"
-            )
-        if call and not block.continues:  # another stream may have other tokens
+        plan = self.plan.blocks[call]
+        if plan.block != block:
+            raise InputError(f"{block} ran where {plan.block} did for the first input; give inputs that take one way")
+        if call and not plan.continues:  # another stream may have other tokens
             self._batch.tokens, self._batch.earlier = None, self._batch.tokens
         elif not call:
-            self._batch = _Batch(self._batch.named, self._batch.special)
-        self._block = _Block(x, few_tokens(x))
+            self._batch = _Batch(self._batch.special)
+        self._block = _Block(x, None if plan.branch is None else few_tokens(x))
+        if self.plan.named and not call:
+            self._watch.wants_mask = self._watch.misfit is not None
+            if not self._watch.wants_mask:
+                self._know(None)
         self._site(call, -1, x)
 
-    def part(self, call: int, _layer: AttentionLayer, name: str, x: Tensor, y: Tensor) -> None:
+    def _learn(self, call: int, block: str) -> None:
+        """A block of which only the name is known."""
+        plan = BlockPlan(block, [Stage("block", "end")])
+        self.plan.blocks.append(plan)
+        self._sites |= {(call, site.stage): site for site in plan.sites(call)}
+
+    def part(self, call: int, _block: str, name: str, x: Tensor, y: Tensor) -> None:
         call %= len(self.plan.blocks)
         block, here = self.plan.blocks[call], self._here
         nth = here.ran[name]
@@ -238,34 +265,36 @@ class Trace:
                     self._check_factors(call, state)
                 self._site(call, index, state)
 
-    def attention(
-        self, call: int, layer: AttentionLayer, caught: CapturedAttention, _x: Tensor | None, _y: Tensor
-    ) -> None:
+    def attention(self, call: int, block: str, captured: CapturedAttention, _x: Tensor | None, _y: Tensor) -> None:
         call %= len(self.plan.blocks)
         if self._batch.tokens is None:
-            self._know(caught)
-        if caught.A is None:
+            self._know(captured)
+        if captured.A is None:
             return
         tokens = self._batch.tokens
         assert tokens is not None
-        if tokens.cross(caught.pairs.allowed):
+        if tokens.cross(captured.pairs.allowed):
             raise InputError(
-                f"{layer.name} lets tokens see each other that the first layer keeps apart as different texts; "
+                f"{block} lets tokens see each other that the first layer keeps apart as different texts; "
                 "give it texts one by one"
             )
-        A = tokens.operators(caught.A)
+        A = tokens.operators(captured.A)
         self.facts.causal = A.causal
         for reducer in self.reducers:
             if reducer.attention:
                 reducer.attend(call, self.plan.blocks[call], A)
 
-    def leave(self, call: int, _layer: AttentionLayer, y: Tensor) -> None:
+    def leave(self, call: int, block: str, y: Tensor, returned: Tensor) -> None:
         call %= len(self.plan.blocks)
         if self._batch.tokens is None:
             self._know(None)
         self._check_factors(call, y)
         self._site(call, len(self.plan.blocks[call].stages) - 1, y)
         self._block = None
+        if returned.requires_grad:
+            tokens = self._batch.tokens
+            first = self._watch.batch_first(block, block, returned)
+            self._ends.append((returned, first, None if tokens is None else mask_of(y, tokens.mask)))
 
     @property
     def _here(self) -> _Block:
@@ -281,39 +310,39 @@ class Trace:
 
     def _reduce(self, site: Site, x: Tensor, tokens: ValidTokens) -> None:
         x = tokens.apart(x)
-        mask = None if tokens.counted is None else tokens.counted.to(x.device)
+        mask = mask_of(x, tokens.valid)
         for reducer in self.reducers:
             reducer.site(site, x, mask)
 
-    def _know(self, caught: CapturedAttention | None) -> None:
+    def _know(self, captured: CapturedAttention | None) -> None:
         """Decide which tokens are valid, now that attention has shown its mask, and reduce what waited for that."""
         batch, shape = self._batch, self._here.x.shape
-        if caught is None and batch.earlier is not None:
+        if captured is None and batch.earlier is not None:
             batch.tokens = batch.earlier
         else:
-            batch.tokens = self._valid(caught, shape)
+            batch.tokens = self._valid(captured, shape)
         if batch.earlier is None:  # not the same inputs once more
-            valid, here = batch.tokens.counted, len(batch.tokens.apart(self._here.x))
+            valid, here = batch.tokens.valid, len(batch.tokens.apart(self._here.x))
+            self.facts.width = shape[-1]
             self.facts.packed += 0 if batch.tokens.segments is None else here
             self._lengths.append(torch.full((here,), shape[1]) if valid is None else valid.sum(-1))
-            batch.start, self.facts.inputs = self.facts.inputs, self.facts.inputs + here
             for reducer in self.reducers:
-                reducer.begin(batch.start, here)
+                reducer.begin(self.facts.inputs, here)
+            self.facts.inputs += here
         for site, x in batch.waiting:
             self._reduce(site, x, batch.tokens)
         batch.waiting = []
 
-    def _valid(self, caught: CapturedAttention | None, shape: torch.Size) -> ValidTokens:
-        named, special = self._batch.named, self._batch.special
-        if caught is None and named is not None:
-            named = named.to(self._here.x.device) if named.shape == shape[:2] else None
-            if named is None:
-                self.facts.unread.add("the mask does not fit the tokens and was not read: all of them count")
+    def _valid(self, captured: CapturedAttention | None, shape: torch.Size) -> ValidTokens:
+        named, special, plan = self._watch.named, self._batch.special, self.plan
+        if captured is None and (self._watch.misfit or (named is not None and named.shape != shape[:2])):
+            named = None
+            self.facts.unread.add("the mask does not fit the tokens and was not read: all of them count")
         if special is not None and special.shape != shape[:2]:
             self.facts.unread.add("special tokens count too: the stream has other tokens than the text")
             special = None
-        pairs = None if caught is None else caught.pairs
-        return ValidTokens.of(pairs, named, special, packed=not self.plan.windows)
+        pairs = None if captured is None else captured.pairs
+        return ValidTokens.of(pairs, named, special, packed=not (plan.windows or plan.named))
 
     def _added(self, stage: Stage, branch: Tensor) -> Tensor:
         x = self._here.x
@@ -324,10 +353,12 @@ class Trace:
     def _check_factors(self, call: int, state: Tensor) -> None:
         """A gate may depend on the input: the factors that one input showed are compared with every other."""
         branch, here = self.plan.blocks[call].branch, self._here
-        if branch is None or here.branch is None or (branch.beside is not None and here.beside is None):
+        if branch is None or here.few is None or here.branch is None:
+            return
+        if branch.beside is not None and here.beside is None:
             return
         if not self.checks_factors and branch.beside is None:
             return
         terms = [here.few, *([] if here.beside is None else [here.beside]), here.branch]
-        self._held.setdefault(call, []).append(holds(few_tokens(state), terms, branch.factors))
+        self._explained.setdefault(call, []).append(holds(few_tokens(state), terms, branch.factors))
         here.branch = None  # at the first stage after attention only

@@ -1,4 +1,4 @@
-"""Which tokens are valid: the one reader of masks, whatever their form and whoever is given them.
+"""Which tokens are valid: the one reader of masks, whatever their form and whoever receives them.
 
 A mask may be an argument of the model, known by its name, or what attention itself used. Libraries write it per token
 or per pair of tokens, as truth values, as zeros and ones, or as numbers that are added to scores.
@@ -6,7 +6,9 @@ or per pair of tokens, as truth values, as zeros and ones, or as numbers that ar
 
 from __future__ import annotations
 
+import functools
 import inspect
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from oversmooth.anatomy.calls import DECODER_PADDING_SHOWN, PADDING_HIDDEN, PADDING_SHOWN
 from oversmooth.safety.errors import InputError
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, SoftmaxAttention
-from oversmooth.trace.layout import around
+from oversmooth.trace.layout import around, shapes_of
 
 MASKS = (PADDING_SHOWN, PADDING_HIDDEN)
 """Names of arguments that say what is padding."""
@@ -82,7 +84,7 @@ def valid_of_pairs(allowed: Tensor, named: Tensor | None = None) -> Tensor:
 
     Args:
         allowed: ``(b, h, n, n)`` or broadcastable: True where the query sees the key.
-        named: ``(b, n)``: a mask given under its usual name; decides what rows leave undecided. Without it such tokens
+        named: ``(b, n)``: a mask under its usual name; decides what rows leave undecided. Without it such tokens
             are valid at the end of a text.
     """
     allowed = allowed.any(-3)  # seen in any head
@@ -153,17 +155,17 @@ def _connected(linked: Tensor) -> Tensor:
         labels = reached
 
 
-KnownMasks = dict[Any, tuple[Any, Pairs]]
+MasksRead = dict[Any, tuple[Any, Pairs]]
 """Masks that were read, with what they do."""
 
 
-def read_once(mask: Tensor, inputs: int, named: Tensor | None, known: KnownMasks) -> Pairs:
-    """What a mask does, read once however many layers are given it.
+def read_once(mask: Tensor, inputs: int, named: Tensor | None, known: MasksRead) -> Pairs:
+    """What a mask does, read once however many layers receive it.
 
     Args:
         mask: ``(b, h, n, n)`` or broadcastable: who may see whom, or what is added to scores.
         inputs: b.
-        named: ``(b, n)``: a mask given under its usual name; decides what rows leave undecided.
+        named: ``(b, n)``: a mask under its usual name; decides what rows leave undecided.
         known: those that were read; changed here.
     """
     key = (id(mask), None if mask.is_inference() else mask._version, inputs, id(named))
@@ -183,7 +185,7 @@ def read_pairs(allowed: Tensor, inputs: int, named: Tensor | None, added: Tensor
     Args:
         allowed: ``(b, h, n, n)`` or broadcastable: who may see whom.
         inputs: b.
-        named: ``(b, n)``: a mask given under its usual name; decides what rows leave undecided.
+        named: ``(b, n)``: a mask under its usual name; decides what rows leave undecided.
         added: as ``allowed``: the mask, where it is added to scores.
     """
     n = allowed.shape[-1]
@@ -257,8 +259,8 @@ class ValidTokens:
         return rows, pad_sequence(places, batch_first=True), inside
 
     @property
-    def counted(self) -> Tensor | None:
-        """``(inputs, n)``: the mask of what `apart` gives; None: all."""
+    def valid(self) -> Tensor | None:
+        """``(inputs, n)``: the mask of what `apart` returns; None: all."""
         if self._texts is None:
             return self.mask
         rows, positions, inside = self._texts
@@ -319,69 +321,75 @@ class Padding:
         )  # fmt: skip
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """All that the module is given, by name."""
+        """All that the module receives, by name."""
         return {**dict(zip(self.names, args, strict=False)), **kwargs}
 
     def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
         """``(batch, n)``: the valid tokens; None where no mask says.
 
         Args:
-            args: what the module is given by position.
-            kwargs: what it is given by name.
+            args: positional arguments.
+            kwargs: keyword arguments.
         """
-        given = self.named(args, kwargs)
-        return valid_tokens(given.get(self.shown), given.get(self.hidden), given.get("attn_mask"))
+        named = self.named(args, kwargs)
+        return valid_tokens(named.get(self.shown), named.get(self.hidden), named.get("attn_mask"))
 
 
-class HeardPadding:
-    """Context manager around passes of a model: the masks that the modules that hold its blocks are given.
+class PassArguments:
+    """Context manager around passes of a model: what the modules around its blocks are called with.
 
     Args:
         model: the model.
         names: of its blocks.
-        strict: whether a mask of other tokens is refused even where it cannot reach the blocks by a known name.
     """
 
-    def __init__(self, model: nn.Module, names: Sequence[str], *, strict: bool = False) -> None:
-        self.strict = strict
-        self._listeners = [(module, Padding(module, decodes(names))) for module in around(model, names)]
-        self._heard: list[tuple[Padding, Any, Any]] = []
+    def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
+        self._readers = [(module, Padding(module, decodes(names))) for module in around(model, names)]
+        self.calls: list[tuple[Padding, Any, Any]] = []
+        """The outermost module first, with positional and keyword arguments; of the last pass that began."""
         self._handles: list[Any] = []
+        self._thread = threading.get_ident()
 
-    def __enter__(self) -> HeardPadding:
-        def hear(padding: Padding) -> Any:
-            # A default: a pass of another thread may call it before torch knows that it takes keywords as well.
-            return lambda _module, args, kwargs=None: self._heard.append((padding, args, kwargs or {}))
-
-        for module, padding in self._listeners:
-            self._handles.append(module.register_forward_pre_hook(hear(padding), with_kwargs=True))
+    def __enter__(self) -> PassArguments:
+        for module, padding in self._readers:
+            hook = functools.partial(self._record, padding)
+            self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
         return self
 
     def __exit__(self, *_: object) -> None:
         for handle in self._handles:
             handle.remove()
-        self._heard.clear()
+        self.calls.clear()
 
-    def of(self, x: Tensor) -> Tensor | None:
+    def _record(self, padding: Padding, _: nn.Module, args: Any, kwargs: Any = None) -> None:
+        # A default: a pass of another thread may call it before torch knows that it takes keywords as well.
+        if threading.get_ident() == self._thread:
+            self.calls.append((padding, args, kwargs or {}))
+
+    def shapes(self) -> list[torch.Size]:
+        """Of the arrays that the outermost module was called with."""
+        return shapes_of(*self.calls[0][1:]) if self.calls else []
+
+    def mask(self, x: Tensor, *, strict: bool) -> Tensor | None:
         """``(batch, n)``: the valid tokens of the pass that runs; None: all.
 
         Args:
             x: ``(batch, n, d)``: what enters the first block.
+            strict: whether a mask of other tokens is an error even where it cannot reach the blocks by a known name.
 
         Raises:
             UnknownPaddingError: the mask is of other tokens.
         """
-        heard, self._heard = self._heard, []
-        innermost = given = None
-        reaches = self.strict
-        for padding, args, kwargs in heard:
+        innermost = outer = None
+        reaches = strict
+        for padding, args, kwargs in self.calls:
             innermost = padding.of(args, kwargs)
             if innermost is not None and innermost.shape == x.shape[:2]:
                 return innermost.to(x.device)
-            given = given if innermost is None else innermost
-            reaches = self.strict or innermost is not None or x.shape[1] in sizes_of_masks(args, kwargs)
+            outer = outer if innermost is None else innermost
+            reaches = strict or innermost is not None or x.shape[1] in sizes_of_masks(args, kwargs)
         # A mask of another shape that does not reach the innermost is of other tokens: a text's, beside pictures.
-        return mask_of(x, given) if reaches else None
+        return mask_of(x, outer) if reaches else None
 
 
 def mask_of(x: Tensor, mask: Tensor | None) -> Tensor | None:
@@ -399,15 +407,15 @@ def mask_of(x: Tensor, mask: Tensor | None) -> Tensor | None:
     if bool((mask != 0).all()):
         return None
     raise UnknownPaddingError(
-        f"the mask of padding is of {tuple(mask.shape)} tokens and blocks get {tuple(x.shape[:2])}, so that it is not "
-        "known which of them are padding; give inputs of one length, or the mask to the module that runs the blocks"
+        f"the padding mask has shape {tuple(mask.shape)} but the blocks receive {tuple(x.shape[:2])} tokens; pass "
+        "inputs of equal length, or pass a matching mask to the module that runs the blocks"
     )
 
 
 def sizes_of_masks(args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[int]:
     """The last sizes of arguments that may be masks, whatever they are called: arrays of no floating numbers."""
-    given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.ndim]
-    return {value.shape[-1] for value in given if not value.is_floating_point()}
+    arrays = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.ndim]
+    return {value.shape[-1] for value in arrays if not value.is_floating_point()}
 
 
 def positions(module: nn.Module) -> list[str]:

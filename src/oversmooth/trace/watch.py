@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
@@ -15,83 +16,100 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from oversmooth.anatomy.calls import PADDING_HIDDEN
+from oversmooth.anatomy.calls import CACHES, PADDING_HIDDEN, USE_CACHE
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
 from oversmooth.trace.attention import CaptureAttention, CapturedAttention
-from oversmooth.trace.layout import attention_batch_first, first_tensor, own_word, seen_batch_first
-from oversmooth.trace.valid import KnownMasks
+from oversmooth.trace.layout import (
+    attention_batch_first,
+    check_axes,
+    first_tensor,
+    own_word,
+    says_nothing,
+    seen_batch_first,
+    telling,
+    tensors_like,
+)
+from oversmooth.trace.plans import SampleBlock
+from oversmooth.trace.valid import MasksRead, PassArguments, UnknownPaddingError
 
 
 class Listener(Protocol):
     """Called for each block in the order things happen.
 
-    In every method ``call`` is how many blocks ran before, ``layer`` the block's attention, and tokens are
+    In every method ``call`` is how many blocks ran before, ``block`` the name of the one that runs, and tokens are
     ``(b, n, d)``.
     """
 
-    def enter(self, call: int, layer: AttentionLayer, x: Tensor, args: Any, kwargs: Any) -> None:
+    def enter(self, call: int, block: str, x: Tensor, args: Any, kwargs: Any) -> None:
         """A block is about to run on x."""
         ...
 
-    def part(self, call: int, layer: AttentionLayer, name: str, x: Tensor, y: Tensor) -> None:
+    def part(self, call: int, block: str, name: str, x: Tensor, y: Tensor) -> None:
         """A module inside the block ran: x is its input, y its output."""
         ...
 
-    def attention(
-        self, call: int, layer: AttentionLayer, caught: CapturedAttention, x: Tensor | None, y: Tensor
-    ) -> None:
-        """Attention ran. Where it is not watched, this is called for the first layer alone, without an operator.
+    def attention(self, call: int, block: str, captured: CapturedAttention, x: Tensor | None, y: Tensor) -> None:
+        """Attention ran. Where operators are not wanted, this is called for the first block alone, without one.
 
         Args:
             call: how many blocks ran before.
-            layer: the block's attention.
-            caught: what it computed.
-            x: ``(b, n, d)``: what torch's own attention got, whose projections are not modules; else None.
-            y: ``(b, n, d)``: what it returned.
+            block: the one that runs.
+            captured: what attention computed.
+            x: ``(b, n, d)``: the input of torch's own attention, whose projections are not modules; else None.
+            y: ``(b, n, d)``: what attention returned.
         """
         ...
 
-    def leave(self, call: int, layer: AttentionLayer, y: Tensor) -> None:
-        """The block returned y."""
+    def leave(self, call: int, block: str, y: Tensor, returned: Tensor) -> None:
+        """The block returned y; ``returned`` is that array itself, which gradients can be taken of."""
         ...
 
 
 class Watch:
-    """Context manager that calls a listener while the model runs.
+    """Context manager that calls a listener while the model runs in this thread.
 
     Args:
         modules: every module of the model by name.
-        layers: the attention of the blocks to watch.
+        blocks: the blocks to watch, by name, with their attention; None where it is not known.
         listener: what is called.
         parts: the modules inside a block to watch, by name.
-        attention: whether to catch attention in every layer.
-        mask: ``(b, n)``: tokens of the next batch that are not padding.
+        attention: whether to capture attention in every block, and not only the mask of the first.
         layouts: by name of a block or of a module inside one, whether it takes (batch, n, d), where that was seen.
+        replay: whether torch's own encoder layers take their fast path, on which nothing can be watched, and run a
+            second time for the listener. False: they run once, without it, and outputs differ in their last bits.
     """
 
     def __init__(
         self,
         modules: dict[str, nn.Module],
-        layers: list[AttentionLayer],
+        blocks: Mapping[str, AttentionLayer | None],
         listener: Listener,
-        parts: Callable[[AttentionLayer], list[str]],
+        parts: Callable[[str], list[str]],
         *,
         attention: bool = True,
-        mask: Tensor | None = None,
         layouts: dict[str, bool] | None = None,
+        replay: bool = True,
     ) -> None:
-        self.modules, self.layers, self.listener, self.parts = modules, layers, listener, parts
-        self.catches = attention
-        self.mask = mask
-        """``(b, n)``: tokens of the next batch that are not padding, from an argument of the model."""
+        self.modules, self.blocks, self.listener, self.parts = modules, blocks, listener, parts
+        self.operators, self.replay = attention, replay
+        self.wants_mask = True
+        """Whether the mask of the first block's attention is still of interest."""
+        self.named: Tensor | None = None
+        """``(b, n)``: tokens of this pass that are not padding, by an argument of the modules around the blocks."""
+        self.misfit: UnknownPaddingError | None = None
+        """Why an argument that may be a mask was not read."""
         self.layouts = {} if layouts is None else layouts
         self.calls = 0
-        self._block: AttentionLayer | None = None
+        self._first = next(iter(blocks))
+        self._passed = PassArguments(modules[""], list(blocks))
+        self._block: str | None = None
+        self._muted = False
+        self._thread = threading.get_ident()
         self._shape = torch.Size()
         self._beside: list[Tensor] = []
         """Other arrays of the stream's shape that the previous block returned."""
-        self._known: KnownMasks = {}
+        self._masks: MasksRead = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Watch:
@@ -100,79 +118,109 @@ class Watch:
             # nothing is compiled, and importing it takes seconds.
             if "torch._dynamo" in sys.modules:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
-            for layer in self.layers:
-                block, attention = self.modules[layer.block], self.modules[layer.name]
+            if not self.replay:
+                stack.enter_context(_without_fast_path())
+            stack.enter_context(self._passed)
+            for name, layer in self.blocks.items():
                 # First, so that the block's wrapper is outside where both are one module.
-                if self.catches or layer is self.layers[0]:
-                    stack.enter_context(_replaced(attention, functools.partial(self._run_attention, layer)))
-                stack.enter_context(_replaced(block, functools.partial(self._run_block, layer)))
-                if not _has_fast_path(block):
-                    self._listen(stack, layer)
+                if layer is not None and (self.operators or name == self._first):
+                    wrapper = functools.partial(self._run_attention, layer)
+                    stack.enter_context(_replaced(self.modules[layer.name], wrapper))
+                stack.enter_context(_replaced(self.modules[name], functools.partial(self._run_block, name)))
+                if not self._replays(self.modules[name]):
+                    self._listen(stack, name)
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-        self._block, self._beside, self._known = None, [], {}
+        self._block, self._beside, self._masks = None, [], {}
 
-    def _listen(self, stack: ExitStack, layer: AttentionLayer) -> None:
-        for name in self.parts(layer):
-            hook = functools.partial(self._hear_part, layer, name)
+    def _listen(self, stack: ExitStack, block: str) -> None:
+        for name in self.parts(block):
+            hook = functools.partial(self._run_part, block, name)
             handle = self.modules[name].register_forward_hook(hook, with_kwargs=True)
             stack.callback(handle.remove)
 
-    def _run_block(self, layer: AttentionLayer, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if self._block is not None:  # a block inside a block
+    def _replays(self, block: nn.Module) -> bool:
+        return self.replay and isinstance(block, nn.TransformerEncoderLayer) and not block.training
+
+    def _elsewhere(self) -> bool:
+        """Whether what runs is none of the listener's business: a pass of another thread, or a repetition."""
+        return self._muted or threading.get_ident() != self._thread
+
+    def _run_block(self, name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self._elsewhere() or self._block is not None:  # a block inside a block
             return original(*args, **kwargs)
-        module = self.modules[layer.block]
-        if not _has_fast_path(module):
-            return self._watched_block(layer, original, args, kwargs)
+        if not self._replays(self.modules[name]):
+            return self._watched_block(name, original, args, kwargs)
         out = original(*args, **kwargs)
         with ExitStack() as stack:
-            self._listen(stack, layer)
+            self._listen(stack, name)
             stack.enter_context(_quietly())
             args, kwargs = _unnested(args, kwargs)
-            again = self._watched_block(layer, original, args, kwargs)
-        _check_same(layer.block, out, again)
+            again = self._watched_block(name, original, args, kwargs)
+        _check_same(name, out, again)
         return out
 
-    def _watched_block(self, layer: AttentionLayer, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _watched_block(self, name: str, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         x = first_tensor(args, kwargs)
-        if any(value is other for value in (*args, *kwargs.values()) for other in self._beside):
+        if self.blocks[name] is not None and _holds_any((*args, *kwargs.values()), self._beside):
             raise InputError(
-                f"{layer.block} gets two arrays of tokens from the block before it, and neither alone is the stream; "
+                f"{name} receives two arrays of tokens from the block before it, and neither alone is the stream; "
                 "wrap the blocks so that they pass one on"
             )
-        self._find_layout(layer, original, x, args, kwargs)
-        self._block, self._shape = layer, x.shape
+        self._find_layout(name, original, x, args, kwargs)
+        self._block, self._shape = name, x.shape
         try:
             with _apart(x):
-                self.listener.enter(self.calls, layer, self.tokens(layer, layer.block, x), args, kwargs)
+                tokens = self.tokens(name, name, x)
+                if tokens.ndim != 3 or (x.ndim != 3 and self.blocks[name] is None):  # features of inputs, or one input?
+                    raise InputError(
+                        f"{name} receives an array of shape {tuple(x.shape)}; tokens must be (batch, n, d)"
+                    )
+                self._read_arguments(name, x, tokens)
+                self.listener.enter(self.calls, name, tokens, args, kwargs)
             out = original(*args, **kwargs)
-            y, *self._beside = results_like(x, out, layer.block)
+            y, *self._beside = results_like(x, out, name)
             with _apart(y):
-                self.listener.leave(self.calls, layer, self.tokens(layer, layer.block, y))
+                self.listener.leave(self.calls, name, self.tokens(name, name, y), y)
         finally:
             self._block = None
         self.calls += 1
         return out
 
+    def _read_arguments(self, name: str, x: Tensor, tokens: Tensor) -> None:
+        """At the first block of a pass: what the model was called with says which axis is the batch, and what pads."""
+        if not self._passed.calls:
+            return
+        if says_nothing(self.modules[name]):
+            check_axes(name, self._passed.shapes(), x.shape)
+        self.named = self.misfit = None
+        try:
+            self.named = self._passed.mask(tokens, strict=self.blocks[name] is not None)
+        except UnknownPaddingError as error:
+            if self.blocks[name] is None:
+                raise
+            self.misfit = error  # attention's own mask decides
+        self._passed.calls.clear()
+
     def _run_attention(self, layer: AttentionLayer, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if self._block is None:  # the fast path itself, or not one of our blocks
+        if self._elsewhere() or self._block is None or not (self.operators or self.wants_mask):
             return original(*args, **kwargs)
-        capture = CaptureAttention(layer.heads, self.mask, operators=self.catches, known=self._known)
+        capture = CaptureAttention(layer.heads, self.named, operators=self.operators, known=self._masks)
         own = isinstance(self.modules[layer.name], nn.MultiheadAttention)
-        fast = own and not self.modules[layer.name].training and not _has_fast_path(self.modules[layer.block])
-        if fast:
+        fast = self.replay and own and not self.modules[layer.name].training
+        if fast and not self._replays(self.modules[layer.block]):
             out = original(*args, **kwargs)
             with _quietly(), capture:
                 _check_same(layer.name, out, original(*args, **kwargs))
         else:
             with capture:
                 out = original(*args, **kwargs)
-        if not self.catches:
+        if not self.operators:
             if not capture.captured:
-                return out  # there is no mask to read: only what was given by name is known
+                return out  # there is no mask to read: only what arguments say is known
             capture.captured = capture.captured[:1]
         if len(capture.captured) != 1:
             raise InputError(
@@ -182,38 +230,40 @@ class Watch:
             )
         y = first_tensor((out,), {})
         with _apart(y):
-            x = self.tokens(layer, layer.name, first_tensor(args, kwargs)) if own else None
-            self.listener.attention(self.calls, layer, capture.captured[0], x, self.tokens(layer, layer.name, y))
+            x = self.tokens(self._block, layer.name, first_tensor(args, kwargs)) if own else None
+            y = self.tokens(self._block, layer.name, y)
+            self.listener.attention(self.calls, self._block, capture.captured[0], x, y)
         return out
 
-    def _hear_part(self, layer: AttentionLayer, name: str, _: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
-        if self._block is not layer and (self._block is None or self._block.block != layer.block):
+    def _run_part(self, block: str, name: str, _: nn.Module, args: Any, kwargs: Any = None, out: Any = None) -> None:
+        """kwargs are missing where a pass of another thread calls a hook before torch knows that it takes them."""
+        if self._elsewhere() or self._block != block:
             return
         x, y = first_tensor(args, kwargs, needed=False), first_tensor((out,), {}, needed=False)
         if x is not None and y is not None:
             with _apart(y):
-                x, y = self.tokens(layer, name, x), self.tokens(layer, name, y)
-                self.listener.part(self.calls, self._block, name, x, y)
+                self.listener.part(self.calls, block, name, self.tokens(block, name, x), self.tokens(block, name, y))
 
-    def tokens(self, layer: AttentionLayer, name: str, x: Tensor) -> Tensor:
+    def tokens(self, block: str, name: str, x: Tensor) -> Tensor:
         """As ``(batch, n, d)``.
 
         Args:
-            layer: of the block that runs.
+            block: the block that runs.
             name: of the block, or of the module inside it, whose input or output x is.
             x: the array.
         """
         x = x.detach()
         if x.ndim == 2 and len(self._shape) == 3 and x.shape[0] == self._shape[0] * self._shape[1]:
             x = x.view(*self._shape[:2], -1)  # some blocks concatenate all texts for a while
-        return as_tokens(x, self._layout(layer, name, x))
+        return as_tokens(x, self.batch_first(block, name, x))
 
-    def _layout(self, layer: AttentionLayer, name: str, x: Tensor) -> bool:
-        """Whether the first axis of a module's input or output is the batch."""
-        attention = self.modules[layer.name]
-        stream = self.layouts.get(layer.block)
-        if stream is None or name == layer.name:
-            return attention_batch_first(attention, self.modules[layer.block])
+    def batch_first(self, block: str, name: str, x: Tensor) -> bool:
+        """Whether the first axis of a module's input or output is the batch; arguments as of `tokens`."""
+        layer, stream = self.blocks[block], self.layouts.get(block)
+        if stream is None or (layer is not None and name == layer.name):
+            if layer is None:
+                return own_word(self.modules[block]) is not False
+            return attention_batch_first(self.modules[layer.name], self.modules[block])
         if name not in self.layouts and x.shape[:2] in (self._shape[:2], self._shape[:2][::-1]):
             alike = x.shape[:2] == self._shape[:2]
             if self._shape[0] == self._shape[1]:
@@ -221,36 +271,40 @@ class Watch:
             self.layouts[name] = stream if alike else not stream
         return self.layouts.get(name, stream)
 
-    def _find_layout(
-        self, layer: AttentionLayer, original: Callable[..., Any], x: Tensor, args: Any, kwargs: Any
-    ) -> None:
-        """Where only the attention inside says how its arrays lie, the block runs once more to show whether it is given
+    def _find_layout(self, name: str, original: Callable[..., Any], x: Tensor, args: Any, kwargs: Any) -> None:
+        """Where only a module inside says how its arrays lie, the block runs once more to show whether that receives
         the block's own axes.
         """
-        block, attention = self.modules[layer.block], self.modules[layer.name]
-        if layer.block in self.layouts or x.ndim != 3 or block is attention or not hasattr(attention, "batch_first"):
+        block, layer = self.modules[name], self.blocks[name]
+        inside = telling(block) if layer is None else [self.modules[layer.name]]
+        inside = [module for module in inside if module is not block and hasattr(module, "batch_first")]
+        if name in self.layouts or x.ndim != 3 or not inside:
             return
         if (own := own_word(block)) is not None:
-            if own != attention.batch_first:
-                self.layouts[layer.block] = own
+            if own != inside[0].batch_first:
+                self.layouts[name] = own
             return
-        for other in self.layers:
-            if other.block in self.layouts and type(self.modules[other.block]) is type(block):
-                self.layouts[layer.block] = self.layouts[other.block]
+        for other in self.blocks:
+            if other in self.layouts and type(self.modules[other]) is type(block):
+                self.layouts[name] = self.layouts[other]
                 return
-        shapes: list[torch.Size] = []
+        seen: list[tuple[torch.Size, bool]] = []
 
-        def hook(_: nn.Module, args: Any, kwargs: Any) -> None:
-            shapes.append(first_tensor(args, kwargs).shape)
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            if (inner := first_tensor(args, kwargs, needed=False)) is not None:
+                seen.append((inner.shape, bool(module.batch_first)))
 
-        handle = attention.register_forward_pre_hook(hook, with_kwargs=True)
+        handles = [module.register_forward_pre_hook(hook, with_kwargs=True) for module in inside]
+        self._muted = True
         try:
             with _quietly():
                 original(*_copies(args), **dict(zip(kwargs, _copies(kwargs.values()), strict=True)))
         finally:
-            handle.remove()
-        inner = shapes[0] if shapes else None
-        self.layouts[layer.block] = seen_batch_first(layer.block, x.shape, inner, bool(attention.batch_first))
+            self._muted = False
+            for handle in handles:
+                handle.remove()
+        shape, says = seen[0] if seen else (None, bool(inside[0].batch_first))
+        self.layouts[name] = seen_batch_first(name, x.shape, shape, says)
 
 
 def as_tokens(x: Tensor, batch_first: bool) -> Tensor:
@@ -264,7 +318,7 @@ def as_tokens(x: Tensor, batch_first: bool) -> Tensor:
 
 
 def _copies(values: Iterable[Any]) -> list[Any]:
-    """For a block that writes to what it gets."""
+    """For a block that writes to its input."""
     return [value.clone() if isinstance(value, Tensor) else value for value in values]
 
 
@@ -274,25 +328,39 @@ def batch_first(attention: nn.Module, x: Tensor) -> Tensor:
 
 
 def results_like(x: Tensor, out: Any, block: str) -> list[Tensor]:
-    """The stream among the outputs of a block: the first tensor of x's shape, and the others of that shape.
-
-    Some blocks give attention weights as well, and first.
+    """The stream among the outputs of a block, and the others of its shape; `tensors_like`.
 
     Args:
-        x: what the block got.
+        x: what entered the block.
         out: what it returned.
         block: its name, for the error.
 
     Raises:
         InputError: nothing has that shape.
     """
-    parts = out if isinstance(out, (tuple, list)) else out.values() if isinstance(out, Mapping) else [out]
-    alike = [p for p in parts if isinstance(p, Tensor) and p.is_floating_point() and p.shape == x.shape]
-    if alike:
+    if alike := tensors_like(x, out):
         return alike
     raise InputError(
         f"{block} takes tokens of shape {tuple(x.shape)} and returns nothing of that shape; blocks must pass tokens on"
     )
+
+
+def run_again(modules: Mapping[str, nn.Module], block: SampleBlock, x: Tensor) -> Tensor:
+    """The same call of a block with other tokens, and without a cache that would remember them.
+
+    Args:
+        modules: every module of the model by name.
+        block: its call on the sample.
+        x: tokens as the block takes them.
+
+    Returns:
+        Tokens as it returns them.
+    """
+    name, old = block.plan.block, first_tensor(block.args, block.kwargs)
+    args = (x if value is old else None if hasattr(value, "get_seq_length") else value for value in block.args)
+    kwargs = {name: x if value is old else None if name in CACHES else value for name, value in block.kwargs.items()}
+    kwargs |= {USE_CACHE: False} if USE_CACHE in kwargs else {}
+    return results_like(x, modules[name](*args, **kwargs), name)[0]
 
 
 @contextmanager
@@ -323,20 +391,26 @@ def _apart(x: Tensor) -> Iterator[None]:
 
 
 @contextmanager
+def _without_fast_path() -> Iterator[None]:
+    """torch's own layers step by step, and without the nested arrays that they make of padded batches."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextmanager
 def _quietly() -> Iterator[None]:
     """A second run that leaves no trace, step by step: no gradients, no fast path, generators as before."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=devices):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
+    with torch.no_grad(), torch.random.fork_rng(devices=devices), _without_fast_path():
+        yield
 
 
-def _has_fast_path(block: nn.Module) -> bool:
-    return isinstance(block, nn.TransformerEncoderLayer) and not block.training
+def _holds_any(values: Iterable[Any], arrays: list[Tensor]) -> bool:
+    return any(value is array for value in values for array in arrays)
 
 
 def _unnested(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -208,7 +208,7 @@ class TwoStreams(nn.Module):
 
 def test_two_streams_are_refused():
     torch.manual_seed(0)
-    with pytest.raises(InputError, match="gets two arrays of tokens"):
+    with pytest.raises(InputError, match="receives two arrays of tokens"):
         diagnose(TwoStreams().eval(), torch.randn(1, 6, D), **QUICK)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from oversmooth.trace.depths import Depths
+from oversmooth.trace import DepthMetrics
 from oversmooth.trace.reducers import exact
 from oversmooth.trace.reducers.exact import ranks_together
 
@@ -39,15 +39,16 @@ def test_arrays_of_several_shapes_and_masks():
 @pytest.mark.parametrize("room", [0, 700, 10**6])
 def test_what_waits_is_what_is_computed_at_once(monkeypatch, room):
     """Over several passes, whatever waits, and though blocks write over what they passed on."""
-    monkeypatch.setitem(exact._ROOM, "cpu", room)
+    monkeypatch.setitem(exact._WAITING, "cpu", room)
     torch.manual_seed(0)
     passes = [[torch.randn(3, 4, 6) for _ in range(5)] for _ in range(2)]
-    seen = Depths(ranks=4)
+    seen = DepthMetrics(ranks=4)
     for one in passes:
         for depth, x in enumerate(one):
             given = x.clone()
-            seen.add(depth, given)
+            seen.numbers.update(depth, given)
             given.zero_()
+    seen.finish()
     means = seen.means(["effective_rank", "stable_rank", "cos"])
     for depth in range(5):
         first = by_hand(torch.cat([one[depth] for one in passes])[:4])

@@ -8,10 +8,13 @@ from support.oracles import normal
 
 from oversmooth.metrics import ranks_of
 from oversmooth.metrics.moments import scaled
-from oversmooth.trace.reducers.directions import FLAGGED, Directions, orthonormal, ranks_of_directions
+from oversmooth.trace.reducers.directions import Directions, orthonormal, ranks_of_directions
 from oversmooth.trace.reducers.sketch import SKETCH_ERROR, effective_rank_of, quadrature
 
 RANKS = ("stable_rank", "sigma_ratio", "rank_one_distance")
+
+LIMIT = 1e-3
+"""Relative error of σ₁ or σ₂ that is expected at most, or else announced."""
 
 
 def exact(x):
@@ -45,9 +48,9 @@ def test_what_is_off_is_flagged(n, d, power, seed, flat):
     x = (normal(2, n, d, seed=seed) if flat else decaying(2, n, d, power=power, seed=seed)).float()
     found = followed(x)
     real = error(found, exact(x)).nan_to_num(0.0)
-    assert ((real < FLAGGED) | (3 * found["directions_error"] >= real)).all()
+    assert ((real < LIMIT) | (3 * found["directions_error"] >= real)).all()
     if max(n, d) > 1 and min(n, d) <= 16 and power < 1.5:
-        assert (real < FLAGGED).all()  # all directions are followed
+        assert (real < LIMIT).all()  # all directions are followed
 
 
 def test_over_sites_that_change():
@@ -55,8 +58,8 @@ def test_over_sites_that_change():
     x, directions = decaying(3, 90, 70, power=0.7), Directions()
     for site in range(6):
         found = followed(x.float(), directions)
-        assert (found["directions_error"] < FLAGGED).all()
-        assert (error(found, exact(x)) < FLAGGED).all()
+        assert (found["directions_error"] < LIMIT).all()
+        assert (error(found, exact(x)) < LIMIT).all()
         x = x + 0.2 * x.norm() / 80 * decaying(3, 90, 70, power=0.3, seed=site + 7)
 
 
@@ -74,9 +77,9 @@ def test_a_site_without_directions_does_not_spoil_the_next(dead):
     if dead in ("zeros", "NaN", "infinite"):
         assert before["sigma_ratio"].isnan().all()
     if dead == "equal":
-        assert (before["directions_error"] > FLAGGED).all()
+        assert (before["directions_error"] > LIMIT).all()
         torch.testing.assert_close(before["stable_rank"], torch.ones(2).double(), rtol=1e-6, atol=0)
-    assert (error(followed(x, directions), exact(x)) < FLAGGED).all()
+    assert (error(followed(x, directions), exact(x)) < LIMIT).all()
 
 
 def test_padding_and_size_change_nothing():
@@ -84,9 +87,9 @@ def test_padding_and_size_change_nothing():
     mask = torch.ones(2, 37, dtype=torch.bool)
     mask[:, 30:] = False
     padded = torch.cat([x, torch.full((2, 7, 20), torch.nan)], 1)
-    assert (error(followed(padded, mask=mask), exact(x)) < FLAGGED).all()
+    assert (error(followed(padded, mask=mask), exact(x)) < LIMIT).all()
     for size in (1e30, 1e-30):
-        assert (error(followed(x * size), exact(x)) < FLAGGED).all()
+        assert (error(followed(x * size), exact(x)) < LIMIT).all()
 
 
 @pytest.mark.parametrize("power", [1, 2, 3, 4, 5, 6, 7])
@@ -96,8 +99,8 @@ def test_near_rank_one(power):
     x = torch.outer(normal(50, seed=2), normal(40, seed=3))
     x = (x / x.norm() + 10.0**-power * small / torch.linalg.matrix_norm(small, 2))[None].float()
     found, expected = followed(x), exact(x)
-    assert float(found["directions_error"]) > FLAGGED or float(error(found, expected)) < FLAGGED
-    assert float(found["directions_error"]) < FLAGGED or power > 1
+    assert float(found["directions_error"]) > LIMIT or float(error(found, expected)) < LIMIT
+    assert float(found["directions_error"]) < LIMIT or power > 1
 
 
 @pytest.mark.parametrize("spread", [0.0, 3.0, 5.0])

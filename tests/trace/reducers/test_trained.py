@@ -15,7 +15,6 @@ from torch import nn
 
 from oversmooth import metrics, models
 from oversmooth.metrics.moments import moments, scaled
-from oversmooth.trace.reducers.directions import FLAGGED
 from oversmooth.trace.reducers.sites import SiteMetrics
 from oversmooth.trace.reducers.sketch import SKETCH_ERROR
 
@@ -87,8 +86,7 @@ def test_every_site(sites, dtype, monkeypatch):
         numbers.update(site, x.to(dtype), mask)
     for site, found in numbers.finish().items():
         found.tokens["hfc_lfc"] = found.tokens["log_hfc_lfc"].exp()
-        assert not found.flagged.any()
-        assert (found.errors["sigma_ratio"] < FLAGGED).all()
+        assert (found.errors["sigma_ratio"] < 1e-3).all()
         for one, x in enumerate(arrays[site].to(dtype)):
             shown = x if mask is None else x[mask[one]]
             expected = oracle(shown)

@@ -7,16 +7,16 @@ one array.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from oversmooth.monitor.monitor import Monitor
 from oversmooth.monitor.names import TOKENS
 from oversmooth.safety.untouched import in_eval_mode
-from oversmooth.trace.depths import StoredDepths
+from oversmooth.trace import DepthMetrics, Plan, Reducer, Site, Trace
 from oversmooth_papers.cuda_graphs import captured
 from oversmooth_papers.engine.task import Task
 
@@ -41,19 +41,56 @@ class SmoothingProbe:
     def __init__(self, task: Task, model: nn.Module, device: torch.device, every: int = 1) -> None:  # noqa: ARG002 (all snapshots are alike)
         self.task, self.model, self.device = task, model, device
         self.probe = task.probe(model, device)
-        self.depths = StoredDepths([(f"block {place}", block) for place, block in enumerate(self.probe.blocks)])
+        names = {module: name for name, module in model.named_modules()}
+        self.stored = _Stored([names[block] for block in self.probe.blocks])
         self._body()
         self._run: Callable[[], None] = captured(self._body) if device.type == "cuda" else self._body
 
     def _body(self) -> None:
         in_bf16 = self.task.recipe.autocasts(self.device.type)
         with in_eval_mode(self.model), torch.autocast(self.device.type, torch.bfloat16, enabled=in_bf16):
-            self.depths.fill(lambda: self.model(*self.probe.inputs))
+            self.stored.fill(self.model, self.probe.inputs)
 
     def snapshot(self, step: int) -> dict[str, list[float]]:  # noqa: ARG002 (all snapshots are alike)
         self._run()
-        tokens = {name: [float(f"{value:.5g}") for value in row] for name, row in self.depths.measure().items()}
+        tokens = {name: [float(f"{value:.5g}") for value in row] for name, row in self.stored.measure().items()}
         return tokens | self.task.weight_metrics(self.model)
+
+
+class _Stored(Reducer):
+    """The tokens of every depth in one array that stays where it is, so that a CUDA graph can fill it.
+
+    Args:
+        names: of the blocks, in the order in which they run, each once.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+        self.tokens: Tensor | None = None
+        """``(depth + 1, inputs, n, d)`` in float32, as the first pass shows."""
+
+    @torch.no_grad()
+    def fill(self, model: nn.Module, inputs: Sequence[Any]) -> None:
+        """Store what one call of the model on inputs shows, which are always the same."""
+        with Trace(model, Plan.of_names(dict.fromkeys(self.names)), [self], replay=False) as trace:
+            trace.begin()
+            model(*inputs)
+
+    def site(self, site: Site, x: Tensor, mask: Tensor | None) -> None:
+        del mask
+        if self.tokens is None:
+            self.tokens = torch.zeros(len(self.names) + 1, *x.shape, device=x.device)
+        if site.depth is not None:
+            self.tokens[site.depth].copy_(x)
+
+    def measure(self) -> dict[str, list[float]]:
+        """HFC/LFC and cosines by depth, each the mean over inputs."""
+        assert self.tokens is not None, "the first pass made it"
+        depths = DepthMetrics(ranks=0)
+        for depth, x in enumerate(self.tokens):
+            depths.numbers.update(depth, x)
+        depths.finish()
+        return depths.means(("hfc_lfc", "cos", "abs_cos"))
 
 
 class MonitorWatcher:
@@ -86,5 +123,5 @@ class MonitorWatcher:
         # Restarted so that the step alone decides what is due, after a resume or a retry too. The trainer keeps rows.
         self.monitor.restart(None, step - 1)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16):
-            row = self.monitor.look(step)
+            row = self.monitor.snapshot(step)
         return None if row is None else {name: value for name, value in row.items() if name != "step"}

@@ -26,8 +26,10 @@ class PassFacts:
     """How many of them came packed with others."""
     lengths: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
     """``(inputs,)``: valid tokens of each."""
+    width: int = 0
+    """Features of a token."""
     unread: set[str] = field(default_factory=set)
-    """What was given about tokens and could not be used."""
+    """What arguments say of tokens and could not be used."""
     input_dependent: set[int] = field(default_factory=set)
     """Calls in which the factor on attention's output differs between inputs."""
     causal: bool | None = None

@@ -16,8 +16,6 @@ FOLLOWED = 16
 26 %; products with 8 to 16 columns take the same time."""
 COLD, WARM = 4, 3
 """Steps where no directions are known yet, and from those of the site before, where two leave up to 5e-3."""
-FLAGGED = 1e-3
-"""Relative error of σ₁ or σ₂ above which a site is to be reported or measured exactly."""
 _RESOLVED = 1e-4
 # σ₂/σ₁ below which float32 does not know three digits of it.
 

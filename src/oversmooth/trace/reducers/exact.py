@@ -13,7 +13,7 @@ from torch import Tensor
 
 from oversmooth.metrics.rank import ranks_of, singular_values
 
-_ROOM = {"cuda": 2**26}
+_WAITING = {"cuda": 2**26}
 """Bytes of tokens that wait for others, by device; elsewhere none wait, as nothing is gained by it."""
 
 
@@ -32,7 +32,7 @@ class ExactRanks:
             x: ``(batch, n, d)``: tokens.
             mask: ``(batch, n)``: valid tokens; None: all.
         """
-        waits = x.nbytes < _ROOM.get(x.device.type, 0) - sum(tokens.nbytes for _, tokens, _ in self.waiting)
+        waits = x.nbytes < _WAITING.get(x.device.type, 0) - sum(tokens.nbytes for _, tokens, _ in self.waiting)
         self.waiting.append((site, x.clone() if waits else x, mask))  # blocks may write into what they passed on
         if not waits:
             self.finish()

@@ -1,4 +1,4 @@
-"""What every reducer needs: numbers kept on their device until one copy fetches all of them, and means over inputs."""
+"""Numbers that stay on their device until one copy fetches all of them."""
 
 from __future__ import annotations
 
@@ -36,20 +36,3 @@ def fetch_rows(rows: Sequence[Mapping[K, Tensor]]) -> list[dict[K, Tensor]]:
     """
     values = iter(fetch([value for row in rows for value in row.values()]))
     return [{name: next(values) for name in row} for row in rows]
-
-
-def has_pairs(x: Tensor, mask: Tensor | None) -> Tensor:
-    """``(...)``: whether an input has two valid tokens; with fewer nothing can be said of how alike they are.
-
-    Args:
-        x: ``(..., n, d)``: tokens.
-        mask: ``(..., n)``: valid tokens; None: all.
-    """
-    if mask is None:
-        return torch.full(x.shape[:-2], x.shape[-2] > 1, device=x.device)
-    return (mask != 0).sum(-1) > 1
-
-
-def mean_of_counted(values: Tensor, counted: Tensor) -> Tensor:
-    """The mean over those that count, ``(..., inputs), (..., inputs) -> (...)``; NaN where none does."""
-    return torch.where(counted, values, 0.0).sum(-1) / counted.sum(-1)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from oversmooth.metrics.moments import MASSIVE_RATIO, abs_cosine, moments, scaled
-from oversmooth.trace.reducers.directions import FLAGGED, Directions, ranks_of_directions
+from oversmooth.trace.reducers.directions import Directions, ranks_of_directions
 from oversmooth.trace.reducers.exact import ExactRanks
 from oversmooth.trace.reducers.packing import fetch_rows
 from oversmooth.trace.reducers.sketch import EXACT_RANKS, SKETCH_ERROR, Sketches, effective_rank_of
@@ -40,11 +40,6 @@ class SiteNumbers:
     """``(inputs,)``: how many there are."""
     errors: dict[str, Tensor]
     """By metric that is no exact figure, ``(inputs,)`` or fewer: its expected error; relative but for "abs_cos"."""
-
-    @property
-    def flagged(self) -> Tensor:
-        """``(inputs,)``: whether metrics of rank may be off by more than 1e-3, and are to be measured exactly."""
-        return self.errors.get("sigma_ratio", torch.zeros(len(self.count))) > FLAGGED
 
 
 class SiteMetrics:
@@ -119,8 +114,8 @@ class SiteMetrics:
             exact = self.singular.finish()
             self.sketches.finish()
             _add_ranks([row for rows in self.rows.values() for row in rows if "grams" in row])
-            given = [row for rows in (*self.rows.values(), *exact.values()) for row in rows]
-            fetched = iter(fetch_rows(given))
+            every = [row for rows in (*self.rows.values(), *exact.values()) for row in rows]
+            fetched = iter(fetch_rows(every))
             rows = {site: [next(fetched) for _ in rows] for site, rows in self.rows.items()}
             ranks = {site: [next(fetched) for _ in rows] for site, rows in exact.items()}
             self._found = {site: _numbers(rows[site], ranks.get(site, [])) for site in rows}

@@ -63,7 +63,7 @@ def quadrature(x: Tensor, share: Tensor, valid: Tensor, basis: Tensor) -> Tensor
     Args:
         x: ``(batch, n, d)``: scaled tokens.
         share: ``(batch, n, 1)``: X is x times it.
-        valid: ``(batch, n)``: the tokens that count.
+        valid: ``(batch, n)``: the valid tokens.
         basis: ``(batch, d, k)``: orthonormal; `Directions.used`.
 
     Returns:

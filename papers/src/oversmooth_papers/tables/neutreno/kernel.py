@@ -71,7 +71,7 @@ def layer_means(
     blocks: list[SampleBlock] = []
     for batch in run.batches(inputs):
         one = run.first_input(batch)
-        blocks = study(loaded.model, anatomy, partial(run, one), run.mask(one)).blocks
+        blocks = study(loaded.model, anatomy, partial(run, one)).blocks
         per_input.append(measure(blocks))
         progress(len(per_input))
     if not per_input:

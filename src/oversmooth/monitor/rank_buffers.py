@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from oversmooth.trace.depths import Depths
+from oversmooth.trace import DepthMetrics
 
 
 @dataclass(eq=False)
-class Sample:
+class RankBuffer:
     """Those of one depth, in arrays of their own: what the training has is never written to."""
 
     number: int
@@ -29,18 +29,18 @@ class Sample:
 
 
 @dataclass
-class Samples:
+class RankBuffers:
     """Those of all depths. Which one of a depth the last batch wrote to, only the device knows where CUDA graphs are
     replayed: so they have numbers, which go with the numbers of the batch.
     """
 
     inputs: int
-    kept: dict[int, list[Sample]] = field(default_factory=dict)
+    kept: dict[int, list[RankBuffer]] = field(default_factory=dict)
     """By depth."""
     numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def keep(self, depth: int, x: Tensor, mask: Tensor | None, flag: Tensor | None) -> int:
-        """The number of the sample that is written to; 0: none.
+        """The number of the buffer that is written to; 0: none.
 
         Args:
             depth: where.
@@ -52,43 +52,44 @@ class Samples:
             return 0
         x, mask = x[: self.inputs], None if mask is None else mask[: self.inputs] != 0
         kept = self.kept.setdefault(depth, [])
-        sample = next((one for one in kept if one.fits(x, mask)), None)
-        if sample is None:
+        buffer = next((one for one in kept if one.fits(x, mask)), None)
+        if buffer is None:
             if flag is not None:  # nothing can be allocated here that outlives the capture
                 return 0
-            sample = _allocated(x, mask, next(self.numbers))
-            kept[:] = [*(one for one in kept if one.captured), sample]
-        sample.captured |= flag is not None
-        sample.tokens.copy_(x if flag is None else torch.where(flag, x.float(), sample.tokens))
-        if mask is not None and sample.mask is not None:
-            sample.mask.copy_(mask if flag is None else torch.where(flag, mask, sample.mask))
-        return sample.number
+            buffer = _allocated(x, mask, next(self.numbers))
+            kept[:] = [*(one for one in kept if one.captured), buffer]
+        buffer.captured |= flag is not None
+        buffer.tokens.copy_(x if flag is None else torch.where(flag, x.float(), buffer.tokens))
+        if mask is not None and buffer.mask is not None:
+            buffer.mask.copy_(mask if flag is None else torch.where(flag, mask, buffer.mask))
+        return buffer.number
 
     def ranks(self, numbers: Sequence[tuple[int, float]], names: Sequence[str]) -> dict[str, list[float]]:
-        """Metrics of rank by depth, by (depth, number of its sample); empty where some depth has none."""
+        """Metrics of rank by depth, by (depth, number of its buffer); empty where some depth has none."""
         by_number = {(depth, one.number): one for depth, kept in self.kept.items() for one in kept}
-        depths = Depths(ranks=self.inputs, cosines=False)
+        depths = DepthMetrics(ranks=self.inputs, absolute=False)
         for place, (depth, number) in enumerate(numbers):
-            sample = by_number.get((depth, int(number)))
-            if sample is None:
+            buffer = by_number.get((depth, int(number)))
+            if buffer is None:
                 return {}
-            depths.add(place, sample.tokens, sample.mask)
+            depths.numbers.update(place, buffer.tokens, buffer.mask)
+        depths.finish()
         return depths.means(names)
 
 
-def _allocated(x: Tensor, mask: Tensor | None, number: int) -> Sample:
+def _allocated(x: Tensor, mask: Tensor | None, number: int) -> RankBuffer:
     """While the compiler warms up for CUDA graphs, what this thread allocates lies in a pool of theirs, in which
     nothing may stay; what another thread allocates does not.
     """
 
-    def made() -> Sample:
+    def made() -> RankBuffer:
         with torch.inference_mode(False):  # or no other pass could write here
             valid = None if mask is None else torch.zeros(mask.shape, dtype=torch.bool, device=mask.device)
-            return Sample(number, torch.zeros(x.shape, dtype=torch.float32, device=x.device), valid)
+            return RankBuffer(number, torch.zeros(x.shape, dtype=torch.float32, device=x.device), valid)
 
     if not x.is_cuda:
         return made()
     with ThreadPoolExecutor(1) as elsewhere:
-        sample = elsewhere.submit(made).result()
+        buffer = elsewhere.submit(made).result()
     torch.cuda.synchronize(x.device)  # that thread's stream has filled it before this one's writes
-    return sample
+    return buffer
