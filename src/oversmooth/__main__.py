@@ -3,13 +3,13 @@
 import signal
 import sys
 
-from oversmooth.safety.signals import heard
+from oversmooth.safety.signals import catch_signals
 
 
 def main() -> None:
     """The command line, which is imported within: that takes long enough to be stopped."""
     try:
-        with heard() as stop:
+        with catch_signals() as stop:
             try:
                 from oversmooth.cli import main as command_line
 
@@ -17,7 +17,7 @@ def main() -> None:
             except BaseException as error:
                 if stop.number is None or isinstance(error, SystemExit):  # it has been said
                     raise
-                sys.stderr.write(f"oversmooth: {stop.said}\n")
+                sys.stderr.write(f"oversmooth: {stop.message}\n")
                 sys.exit(stop.exit_code)
     finally:
         # Nothing is left to tidy: a Ctrl-C may end what the interpreter still does, without a word.

@@ -12,7 +12,7 @@ import sys
 import time
 
 import pytest
-from support.commands import run
+from support.commands import refusal, run
 from support.report_example import example
 
 from oversmooth import cli
@@ -72,7 +72,7 @@ def test_own_settings(monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--preset", "nonsense"], "no preset 'nonsense'"),
+        (["--preset", "nonsense"], "unknown preset 'nonsense'"),
         (["--eigenvalues", "1", "0"], "from 1.0 to 0.0"),
         (["--heads", "3"], "width 4 cannot be split among 3 heads"),
         (["--tokens", "1"], "tokens is 1"),
@@ -89,12 +89,11 @@ def test_own_settings(monkeypatch, capsys, tmp_path):
         (["--width", "8000", "--draws", "100000"], "GiB"),
         (["--gamma", "nan"], "--gamma is nan; give a finite number"),
         (["--eigenvalues", "0", "nan"], "--eigenvalues is nan"),
-        (["--preset", "[/b]"], "no preset '[/b]'"),
-        (["--preset", "\x1b[31mred"], "no preset '\\x1b[31mred'"),
-        (["--preset", "\u202egpj"], "no preset '\\u202egpj'"),
-        (["--preset", "x\0y"], "zero byte"),
-        (["--preset", "x" * 5000], "no preset"),
-        (["--[/red]"], "--help shows"),
+        (["--preset", "[/b]"], "unknown preset '[/b]'"),
+        (["--preset", "\x1b[31mred"], "unknown preset '\\x1b[31mred'"),
+        (["--preset", "\u202egpj"], "unknown preset '\\u202egpj'"),
+        (["--preset", "x" * 5000], "unknown preset"),
+        (["--[/red]"], "--help lists"),
         (["-o", ""], "-o is empty"),
         (["--output="], "--output is empty"),
         (["-o", "x" * 300 + ".png"], "File name too long"),
@@ -105,20 +104,13 @@ def test_own_settings(monkeypatch, capsys, tmp_path):
 def test_bad_input_is_one_sentence_and_exit_code_two(monkeypatch, capsys, tmp_path, arguments, named):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.png").mkdir()
-    assert run(monkeypatch, *SMALL, *arguments) == 2
-    captured = capsys.readouterr()
-    assert named in captured.err
-    assert "Traceback" not in captured.err
-    assert captured.out == ""
-    assert len(captured.err) < 300
-    assert captured.err.strip().isprintable()
+    assert named in refusal(monkeypatch, capsys, *SMALL, *arguments)
     assert os.listdir(tmp_path) == ["folder.png"]
 
 
 def test_no_permission(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere, so it has to be told
-    assert run(monkeypatch, *SMALL, "-o", tmp_path / "x.png") == 2
-    assert "no permission" in capsys.readouterr().err
+    assert "no permission" in refusal(monkeypatch, capsys, *SMALL, "-o", tmp_path / "x.png")
 
 
 def test_an_existing_file_is_replaced_whole(tmp_path):

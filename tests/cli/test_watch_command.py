@@ -22,7 +22,7 @@ def run(tmp_path):
 def test_a_run_is_drawn_in_the_terminal_and_as_a_page(run, tmp_path):
     done = CliRunner().invoke(app, ["watch", str(run), "--html", str(tmp_path / "film.html")], catch_exceptions=False)
     assert done.exit_code == 0
-    assert "plain: 3 looks, step 4" in done.output
+    assert "plain: 3 snapshots, step 4" in done.output
     assert "0.1 → 0.8" in done.output
     assert bars([0.2, 0.4, 0.8]) in done.output
     assert "wrote" in done.output
@@ -33,7 +33,7 @@ def test_a_run_is_drawn_in_the_terminal_and_as_a_page(run, tmp_path):
     ("words", "sentence"),
     [
         (["nowhere"], r"nowhere has no smoothing\.jsonl; give the directory of a run"),
-        ([".", "--seconds", "0"], "--seconds is 0; give a number of seconds over 0"),
+        ([".", "--seconds", "0"], "--seconds is 0; give a number above 0"),
         ([".", "--html", "film.txt"], r"film\.txt ends in '\.txt'; choose one of \.html"),
     ],
 )
@@ -50,7 +50,7 @@ def test_brackets_in_a_name_and_looks_that_hold_nothing_are_drawn(tmp_path):
     )
     done = CliRunner().invoke(app, ["watch", str(folder)], catch_exceptions=False)
     assert done.exit_code == 0
-    assert "lr=[/1e-3]: 1 looks" in done.output
+    assert "lr=[/1e-3]: 1 snapshot, step 1" in done.output
 
 
 def test_a_run_that_is_followed_is_drawn_again_whenever_something_is_new(tmp_path, monkeypatch):
@@ -72,4 +72,4 @@ def test_a_run_that_is_followed_is_drawn_again_whenever_something_is_new(tmp_pat
     assert isinstance(done.exception, KeyboardInterrupt | SystemExit)
     assert pages[0] is None
     assert pages[1] < pages[2] == pages[3]
-    assert "run: 2 looks, step 2" in done.output
+    assert "run: 2 snapshots, step 2" in done.output

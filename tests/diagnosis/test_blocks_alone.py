@@ -74,7 +74,7 @@ def test_any_module_that_passes_tokens_on(kind, tmp_path):
             float(oversmooth.metrics.effective_rank(stream).mean()), rel=1e-4
         )
     assert [layer.name for layer in diagnosis.layers] == ["embedding", "layers.0", "layers.1", "layers.2"]
-    assert diagnosis.verdict[0].startswith("Measured: ")
+    assert diagnosis.verdict[1].startswith("Measured, first block to last: ")
     diagnosis.save(tmp_path / "d.json")
     assert Diagnosis.load(tmp_path / "d.json").curve("cos") == diagnosis.curve("cos")
     diagnosis.to_html(tmp_path / "d.html")
@@ -91,7 +91,7 @@ def test_several_batches_are_one_mean():
 
 
 REFUSED = {
-    "spectra": (dict(blocks="layers.*"), "spectra need attention that is known, .* give spectra=False"),
+    "spectra": (dict(blocks="layers.*"), "attention is unknown: no spectra; pass spectra=False"),
     "no such blocks": (dict(blocks="h.*", spectra=False), r"no module of this Stack is called 'h\.\*'; choose such as"),
     "no text": (dict(blocks=3, spectra=False), "blocks is 3; give the names of modules"),
 }

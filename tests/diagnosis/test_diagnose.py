@@ -17,8 +17,10 @@ from torch import nn
 from oversmooth import Diagnosis, InputError, diagnose, metrics
 from oversmooth.anatomy import locate
 from oversmooth.inputs.batches import Batch
+from oversmooth.results.notes import Note
 
 LLAMA, VIT, BERT = (FAMILIES[name] for name in ("Llama", "ViT", "BERT"))
+VIT_TOKENS = 10
 QUICK = dict(depth=0, joined=0, ranks=4)
 
 
@@ -203,6 +205,46 @@ def test_special_tokens_are_not_counted_but_take_part():
         assert layer.dominance == other.dominance  # attention is over all of them
 
 
+@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize("blocks", [None, "layers.*"])
+def test_tokens_that_the_caller_leaves_out(mask, blocks):
+    """Token metrics are those of the other tokens; attention, and what follows from it, keeps all of them."""
+    model, x, passages = VIT.make(), VIT.inputs(), checks.passages("ViT")
+    n = passages[0].x.shape[1]
+    special = [i in (0, 1, n - 1) for i in range(n)] if mask else [0, 1, -1]
+    settings = dict(QUICK, joined=1, depth=2) if blocks is None else dict(blocks=blocks, spectra=False)
+    usual, found = diagnose(model, x, **settings), diagnose(model, x, special=special, **settings)
+    for layer, tokens in zip(found.layers, [passages[0].x, *(p.y for p in passages)], strict=True):
+        rows = [checks.slow_metrics(row[2:-1]) for row in tokens]
+        for metric in ("cos", "hfc_lfc", "effective_rank"):
+            checks.near(layer.tokens[metric], sum(row[metric] for row in rows) / len(rows), metric)
+    assert found.provenance["tokens"] == [n - 3] * 2
+    assert found.provenance["left_out"] == [0, 1, n - 1 if mask else -1]
+    assert [note.count for note in found.notes if note.kind == "left_out"] == [3]
+    for one, other in zip(found.layers, usual.layers, strict=True):
+        assert one.dominance == other.dominance
+        assert one.spectrum is None or one.spectrum.joined["raw"] == other.spectrum.joined["raw"]
+    for one, other in zip(found.extrapolation, usual.extrapolation, strict=True):
+        assert (one.rho_rough, one.real) == (other.rho_rough, other.real)
+        assert "special_counted" in [note.kind for note in one.notes]
+    assert numbers(diagnose(model, x, special=[], **settings)) == numbers(usual)
+
+
+@pytest.mark.parametrize(
+    ("special", "match"),
+    [
+        ([40], r"special names token 40, but blocks receive \d+ tokens; give -"),
+        (torch.ones(3, dtype=torch.bool), r"special is a mask of 3 tokens, but blocks receive \d+"),
+        (list(range(VIT_TOKENS - 1)), "special leaves fewer than two of"),
+        ("cls", "special is text; give token positions"),
+        ([0.5], "special has shape .* dtype torch.float32; give token positions"),
+    ],
+)
+def test_tokens_that_cannot_be_left_out(special, match):
+    with pytest.raises(InputError, match=match):
+        diagnose(VIT.make(), VIT.inputs(), special=special, **QUICK)
+
+
 def test_inputs_of_special_tokens_alone_are_counted_whole():
     special = torch.ones(2, 8, dtype=torch.bool)
     found = diagnose(BERT.make(), Batch(text(), special), **QUICK)
@@ -358,7 +400,7 @@ def test_a_compiled_model(name):
     inside = family.make()
     model = torch.compile(inside, backend="eager")
     found = diagnose(model, family.inputs(), **QUICK)
-    assert found.remarks[0] == "OptimizedModule: observed the module inside, whose outputs these are"
+    assert found.notes[0] == Note("wrapped", what="OptimizedModule")
     assert numbers(found) == numbers(diagnose(inside, family.inputs(), **QUICK))
     with torch.no_grad():
         expected = checks.tensors(run(family.make(), family.inputs()))
@@ -379,7 +421,7 @@ def test_compiled_blocks_inside_a_model():
 
 def test_data_parallel():
     found = diagnose(nn.DataParallel(LLAMA.make()), text(), **QUICK)
-    assert "DataParallel: observed the module inside" in found.remarks[0]
+    assert found.notes[0] == Note("wrapped", what="DataParallel")
 
 
 def test_a_model_dispatched_by_accelerate():
@@ -409,11 +451,11 @@ def test_train_mode_is_said_and_kept():
     model.layers[0].eval()
     torch.manual_seed(0)
     found = diagnose(model, text(), **QUICK)
-    assert "the model is in train mode: dropout is active and part of what was measured" in found.remarks
+    assert Note("train_mode_with_dropout") in found.notes
     assert found.model["training"]
-    assert found.verdict[0].startswith("Train mode: dropout was active")
+    assert found.verdict[1].startswith("Train mode: dropout is active")
     named = diagnose(model, text(), blocks="layers.*", spectra=False)
-    assert named.verdict[0] == found.verdict[0] == Diagnosis.from_json(found.to_json()).verdict[0]
+    assert named.verdict[1] == found.verdict[1] == Diagnosis.from_json(found.to_json()).verdict[1]
     assert [model.training, model.layers[0].training, model.layers[1].training] == [True, False, True]
     checks.check_untouched(model)
 
@@ -427,8 +469,8 @@ def test_train_mode_without_dropout_is_not_said_to_drop(family):
         if isinstance(module, nn.MultiheadAttention):
             module.dropout = 0.0
     found = diagnose(model, FAMILIES[family].inputs(), **QUICK)
-    assert "the model is in train mode, without dropout" in found.remarks
-    assert found.verdict[0].startswith("Measured: ")
+    assert Note("train_mode") in found.notes
+    assert not any("dropout" in said for said in found.verdict)
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul")

@@ -143,20 +143,20 @@ def test_streams_of_different_tokens_are_not_shown():
 
 def test_it_can_be_left_out():
     model, given = checks.FAMILIES["ViT"].make(torch.float32), checks.FAMILIES["ViT"].given()
-    assert diagnose(model, given, look=False, spectra=False).one_input is None
-    with pytest.raises(InputError, match="look is 'yes'"):
-        diagnose(model, given, look="yes")
+    assert diagnose(model, given, example=False, spectra=False).one_input is None
+    with pytest.raises(InputError, match="example is 'yes'"):
+        diagnose(model, given, example="yes")
 
 
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("similarity", ["AAAA"] * 3, "another size than its pairs"),
+        ("similarity", ["AAAA"] * 3, "the size of its pairs"),
         ("groups", 5000, "5000 groups of"),
         ("received", ["*"] * 2, "not base64"),
-        ("labels", ["one"], "belong together"),
+        ("labels", ["one"], "equally many"),
         ("grid", [2, 99], "do not make its grid"),
-        ("picture", {"width": 9, "height": 1, "pixels": ""}, "another size than its pixels"),
+        ("picture", {"width": 9, "height": 1, "pixels": ""}, "the size of its pixels"),
     ],
 )
 def test_damage_is_found_on_reading(name, value, said):

@@ -14,7 +14,7 @@ from support.report_example import example
 from oversmooth import Diagnosis, InputError
 from oversmooth.metrics import METRICS
 from oversmooth.report import figures, page, shell, terminal
-from oversmooth.results import verdict
+from oversmooth.results import findings
 from oversmooth.results.parts import Accuracy, Course
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -76,8 +76,8 @@ def changed(*path, to):
 
 
 REFUSED = {
-    f"has version {version!r} and this program reads 1 to 3; diagnose again": changed("version", to=version)
-    for version in (0, 4, "1", None)
+    f"has version {version!r}, but only 1 to 4 are supported; diagnose again": changed("version", to=version)
+    for version in (0, 5, "1", None)
 }
 REFUSED |= {
     f"this diagnosis is damaged .*{key}": lambda data, key=key: data.pop(key)
@@ -125,7 +125,13 @@ def tabulated(found):
         make([found, found])
     _ = found.name, found.curve("hfc_lfc"), found.undecided_share, repr(found), found.provenance["seconds"]
     _ = sorted({d.provenance["counting_rule"] for d in [found] if d.smoothing_share is not None})
-    _ = found.model["layers"], found.model["heads"], found.model["width"], verdict.agreement(found.layers[1:])
+    _ = (
+        found.model["layers"],
+        found.model["heads"],
+        found.model["width"],
+        findings.agreement(found.layers[1:]),
+        str(found),
+    )
     _ = "".join(f"{part:.1%}" for part in [found.provenance.get("top1")] if part is not None)
     found.to_json()
 

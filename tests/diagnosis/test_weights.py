@@ -23,6 +23,7 @@ from oversmooth.anatomy.layouts import Layout
 from oversmooth.diagnosis import weights as spectra
 from oversmooth.diagnosis.weights import Memory, diagnose_weights, layer_spectrum
 from oversmooth.steering import LayerNormScaling
+from oversmooth.theory.reasons import Reason
 
 
 class Arrays:
@@ -140,7 +141,7 @@ def test_from_disk_as_from_memory(name, tmp_path):
 def test_weights_decide_nothing_that_a_run_leaves_open(name):
     family = FAMILIES[name]
     model = family.make()
-    seen = diagnose(model, family.inputs(), depth=0, joined=0, look=False)
+    seen = diagnose(model, family.inputs(), depth=0, joined=0, example=False)
     alone = diagnose_weights(name, locate(model))
     for one, other in zip(alone.layers[1:], seen.layers[1:], strict=True):
         assert (one.spectrum.rho_smooth is None) == (other.dominance.undecided_share == 1)
@@ -176,7 +177,7 @@ def test_where_a_norm_takes_a_factor_away_weights_give_no_radius(model, output, 
     net.save_pretrained(tmp_path)
     for source in (net, tmp_path):
         found = diagnose_weights(model, locate(source))
-        assert "2 of 2 layers are undecided" in found.remarks[-1]
+        assert (found.notes[-1].kind, found.notes[-1].count, found.notes[-1].total) == ("undecided_layers", 2, 2)
         for layer in found.layers[1:]:
             assert layer.spectrum.rho_smooth is None
             assert layer.spectrum.verdicts == []
@@ -349,7 +350,10 @@ def test_factors_on_the_branch_and_on_the_stream():
 
 @pytest.mark.parametrize(
     ("change", "why"),
-    [(dict(leak="sinks"), "less than one (sinks)"), (dict(values_normed=True), "normed token by token")],
+    [
+        (dict(leak="sinks"), Reason("rows_below_one", detail="sinks")),
+        (dict(values_normed=True), Reason("values_normed")),
+    ],
 )
 def test_layers_that_the_theorem_does_not_describe(change, why):
     plain = layer_of(*weights(2, 6, 3, seed=1))
@@ -359,6 +363,5 @@ def test_layers_that_the_theorem_does_not_describe(change, why):
     found, usual = layer_spectrum(odd).joined["raw"], layer_spectrum(plain).joined["raw"]
     assert (found.real, found.imag) == (usual.real, usual.imag)
     assert found.rho_smooth is None
-    (remark,) = diagnose_weights("x", Anatomy((plain, odd), "a")).remarks
-    assert remark.startswith("1 of 2 layers are undecided")
-    assert why in remark
+    (note,) = diagnose_weights("x", Anatomy((plain, odd), "a")).notes
+    assert (note.kind, note.count, note.total, note.reason) == ("undecided_layers", 1, 2, why)

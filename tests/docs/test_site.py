@@ -63,8 +63,8 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
 def test_commands_and_schema_are_published(site: Path) -> None:
     text = (site / "reference/commands.html").read_text(encoding="utf-8")
     assert "oversmooth reproduce neutreno language" in text
-    schema = json.loads((site / "schema/diagnosis-3.json").read_text(encoding="utf-8"))
-    assert schema["$id"] == "oversmooth/diagnosis/3"
+    schema = json.loads((site / "schema/diagnosis-4.json").read_text(encoding="utf-8"))
+    assert schema["$id"] == "oversmooth/diagnosis/4"
 
 
 @pytest.mark.browser

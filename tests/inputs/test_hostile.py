@@ -152,7 +152,7 @@ def test_only_what_was_chosen_is_kept(tmp_path):
 def test_more_than_memory_holds_is_refused_with_the_number(tmp_path, monkeypatch):
     monkeypatch.setattr("oversmooth.safety.machine.free_memory", lambda: 10**6)
     packed(tmp_path / "a.npz", images=np.zeros((10, 256, 256, 3), np.uint8))
-    refused(images, tmp_path / "a.npz", words=r"images\.npy in .* needs .* of memory, and 1 MB are free; give fewer")
+    refused(images, tmp_path / "a.npz", words=r"images\.npy in .* needs .* of memory, but 1 MB are free; give fewer")
 
 
 def test_what_lies_beside_the_pictures_may_be_anything(tmp_path):
@@ -163,10 +163,10 @@ def test_what_lies_beside_the_pictures_may_be_anything(tmp_path):
 def test_labels_and_ids_beyond_all_classes_and_tokens(tmp_path):
     for label, kind in ((2**60, np.int64), (-(2**60), np.int64), (2**64 - 1, np.uint64)):
         packed(tmp_path / "a.npz", labels=np.array([0, label, 0], kind), **PLAIN)
-        words = rf"image 1 of a\.npz has the label {label}; labels are counted from 0"
+        words = rf"image 1 of a\.npz has the label {label}; give labels from 0"
         refused(images, tmp_path / "a.npz", words=words, count=3)
     packed(tmp_path / "a.npz", input_ids=np.array([[1, 2], [3, 2**64 - 1]], np.uint64))
-    refused(texts, tmp_path / "a.npz", words="input_ids goes from 1 to 18446744073709551615, but the tokenizer has 128")
+    refused(texts, tmp_path / "a.npz", words="input_ids ranges from 1 to 18446744073709551615")
 
 
 # parquet
@@ -188,7 +188,7 @@ def png():
 def test_two_columns_of_one_name(png, tmp_path):
     image, label, text = pyarrow.array([png]), pyarrow.array([2**60]), pyarrow.array(["some words"])
     twice = table(tmp_path / "a.parquet", ("image", image), ("image", image))
-    refused(images, twice, words=r"a\.parquet has 2 columns named image; leave one of that name")
+    refused(images, twice, words=r"a\.parquet has 2 columns named image; rename or remove all but one")
     twice = table(tmp_path / "b.parquet", ("image", image), ("label", label), ("label", label))
     refused(images, twice, words="has 2 columns named label")
     refused(texts, table(tmp_path / "c.parquet", ("text", text), ("text", text)), words="has 2 columns named text")
@@ -198,14 +198,14 @@ def test_two_columns_of_one_name(png, tmp_path):
 
 def test_a_thousand_columns_are_not_listed(tmp_path):
     wide = table(tmp_path / "a.parquet", *((f"column {i}", pyarrow.array([1])) for i in range(1000)))
-    refused(images, wide, words="column 7 and so on; it needs one named image")
+    refused(images, wide, words="column 7 and so on; name one of them image")
 
 
 @pytest.mark.parametrize("column", [[1.5, None], [b"ab", b"cd"], [["a"], ["b"]], [{"bytes": 5}, None]], ids=str)
 def test_columns_that_hold_neither_text_nor_pictures(column, tmp_path):
     rows = table(tmp_path / "a.parquet", ("text", pyarrow.array(column)), ("image", pyarrow.array(column)))
     for lines in (False, True):
-        refused(texts, rows, words="has no text in it", lines=lines)
+        refused(texts, rows, words="contains no text", lines=lines)
     refused(images, rows, words="none of the 2 images")
 
 
@@ -213,7 +213,7 @@ def test_row_groups_beyond_memory(tmp_path, monkeypatch):
     monkeypatch.setattr("oversmooth.safety.machine.free_memory", lambda: 1000)
     large = table(tmp_path / "a.parquet", ("text", pyarrow.array([str(i) * 100 for i in range(100)])))
     refused(
-        texts, large, words=r"a row group of .* needs .* of memory, and 1 kB are free; write it in smaller row groups"
+        texts, large, words=r"a row group of .* needs .* of memory, but 1 kB are free; write it in smaller row groups"
     )
     assert parquet.ROWS_AT_ONCE < 100
 
@@ -229,7 +229,7 @@ def test_a_reason_is_never_empty(kind, tmp_path, monkeypatch):
         raise kind
 
     monkeypatch.setattr("oversmooth.inputs.images._load", silent)
-    refused(images, tmp_path / "a.png", words=rf"a\.png does not decode \({kind.__name__}\) and was left out")
+    refused(images, tmp_path / "a.png", words=rf"a\.png does not decode \({kind.__name__}\) and was skipped")
 
 
 def test_postscript_is_not_run_whatever_it_is_called(tmp_path, monkeypatch):
@@ -274,15 +274,15 @@ LONG = "Some words follow each other here. " * 2000
 def test_text_in_two_bytes_a_letter_is_no_text(encoding, text, tmp_path):
     (tmp_path / "a.txt").write_bytes(text.encode(encoding))
     for lines in (False, True):
-        refused(texts, tmp_path / "a.txt", words=r"holds zero bytes, as UTF-16 does|is not UTF-8 text", lines=lines)
+        refused(texts, tmp_path / "a.txt", words=r"contains zero bytes, as UTF-16 does|is not UTF-8 text", lines=lines)
 
 
 @pytest.mark.parametrize("lines", [False, True])
 def test_zero_bytes_anywhere_in_what_is_read(lines, tmp_path):
     (tmp_path / "a.txt").write_bytes(LONG.replace("each", "e\0ch").encode())
-    refused(texts, tmp_path / "a.txt", words="holds zero bytes", lines=lines)
+    refused(texts, tmp_path / "a.txt", words="contains zero bytes", lines=lines)
     rows = table(tmp_path / "a.parquet", ("text", pyarrow.array(["some", "wo\0rds"])))
-    refused(texts, rows, words="row 1 of a.parquet is not text: it holds zero bytes", lines=lines)
+    refused(texts, rows, words="row 1 of a.parquet is not text: it contains zero bytes", lines=lines)
 
 
 @pytest.mark.parametrize("text", ["short words", LONG], ids=["short", "long"])
@@ -299,7 +299,7 @@ def test_a_tokenizer_that_fails_is_named(tmp_path):
             raise Exception("WordLevel error: Missing [UNK] token from the vocabulary")
 
     (tmp_path / "a.txt").write_text("some words")
-    with pytest.raises(InputError, match=r"the tokenizer makes nothing of a\.txt \(WordLevel error: "):
+    with pytest.raises(InputError, match=r"the tokenizer fails on a\.txt \(WordLevel error: "):
         text_inputs(Broken(), tmp_path / "a.txt", count=2, length=8, batch=2)
 
 
@@ -307,4 +307,4 @@ def test_a_text_larger_than_memory_is_read_in_part_or_refused(tmp_path, monkeypa
     monkeypatch.setattr("oversmooth.safety.machine.free_memory", lambda: 10**5)
     (tmp_path / "a.txt").write_text(LONG)
     assert len(texts(tmp_path / "a.txt")) == 1
-    refused(texts, tmp_path / "a.txt", words="reading all of .* needs .* of memory, and 100 kB are free", lines=True)
+    refused(texts, tmp_path / "a.txt", words="reading all of .* needs .* of memory, but 100 kB are free", lines=True)

@@ -127,7 +127,7 @@ def test_timm_settings_may_lie_open(tmp_path):
 @pytest.mark.parametrize(("key", "value"), [("crop_mode", "border"), ("interpolation", "random")])
 def test_timm_says_what_it_took_for_something_else(key, value, tmp_path):
     found = Preprocessing.from_folder(stated(tmp_path, "config.json", **TIMM | {key: value}))
-    assert f"{key} '{value}' is taken for" in found.note
+    assert f"{key} '{value}' is treated as" in found.note
 
 
 def test_a_folder_that_says_nothing_gets_the_size_given_and_one_half(tmp_path):
@@ -135,7 +135,7 @@ def test_a_folder_that_says_nothing_gets_the_size_given_and_one_half(tmp_path):
     found = Preprocessing.from_folder(tmp_path, image_size=96)
     assert (found.size, found.mean, found.std) == ((96, 96), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     assert str(tmp_path) in found.note
-    assert "96 by 96" in found.note
+    assert "96 × 96" in found.note
 
 
 @pytest.mark.parametrize(
@@ -144,12 +144,12 @@ def test_a_folder_that_says_nothing_gets_the_size_given_and_one_half(tmp_path):
         (
             dict(image_processor_type="CLIPImageProcessor", do_center_crop=False),
             (224, 224),
-            "only the middle 224 by 224",
+            "only the central 224 × 224",
         ),
         (dict(do_resize=False), (96, 96), "do_resize is off"),
-        (dict(size={"shortest_edge": 800, "longest_edge": 1333}), (96, 96), "is taken for 96 by 96"),
-        (dict(image_processor_type="LlavaImageProcessor"), (224, 224), "LlavaImageProcessor is not a processor known"),
-        (dict(do_flip_channel_order=True), (224, 224), "do_flip_channel_order is not done"),
+        (dict(size={"shortest_edge": 800, "longest_edge": 1333}), (96, 96), "is treated as 96 × 96"),
+        (dict(image_processor_type="LlavaImageProcessor"), (224, 224), "LlavaImageProcessor is unknown"),
+        (dict(do_flip_channel_order=True), (224, 224), "do_flip_channel_order is not applied"),
     ],
 )
 def test_what_is_not_done_as_stated_is_noted(settings, size, words, tmp_path):
@@ -169,18 +169,18 @@ def test_what_is_not_done_as_stated_is_noted(settings, size, words, tmp_path):
         (dict(size={"shortest_edge": 10**9}), "size is 1000000000; give a whole number, 1 to 8,192"),
         (dict(size="x" * 5000), "size is 'xxx"),
         (dict(do_center_crop=True, crop_size=10**9), "size is 1000000000"),
-        (dict(resample=9), "resample is 9; it must be one of PIL's codes"),
+        (dict(resample=9), "resample is 9; give a PIL code"),
         (dict(resample=[2]), "resample is [2]"),
-        (dict(image_mean=[0.5]), "mean is (0.5,) and std (0.5, 0.5, 0.5)"),
-        (dict(image_std=[0.5, 0, 0.5]), "std (0.5, 0, 0.5); give as many numbers of each, std not 0"),
+        (dict(image_mean=[0.5]), "mean is (0.5,) and std is (0.5, 0.5, 0.5)"),
+        (dict(image_std=[0.5, 0, 0.5]), "std is (0.5, 0, 0.5); give equally many numbers, std not 0"),
         (dict(image_std=["a", "b", "c"]), "std is 'a'; give finite numbers"),
         (dict(image_mean=[0.5, 0.5, float("nan")]), "mean is nan"),
         (dict(rescale_factor=float("inf")), "rescale is inf"),
         (dict(rescale_factor=10**400), "rescale is a number of 401 digits"),
         (dict(input_size=[224]), "input_size is [224]"),
-        (dict(input_size=[3, 8, 8], crop_pct="x"), "crop_pct 'x'"),
+        (dict(input_size=[3, 8, 8], crop_pct="x"), "crop_pct is 'x'"),
         (dict(input_size=[3, 10**9, 8]), "input_size is 1000000000"),
-        (dict(input_size=[10**9, 8, 8]), "input_size is of 1000000000 channels"),
+        (dict(input_size=[10**9, 8, 8]), "input_size has 1000000000 channels"),
         (dict(input_size=[3, 8, 8], crop_pct=1e-300), "input_size / crop_pct is a number of"),
         (dict(input_size=[3, 8, -8]), "input_size is -8"),
         (dict(input_size=[3, 8, float("inf")]), "input_size is [3, 8, inf]"),
@@ -210,7 +210,7 @@ def test_grey_pictures_where_the_files_say_so(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("{", "it is not JSON"), ("[]", "holds a list, not an object"), ("[" * 100_000, "too deep")],
+    [("{", "it is not JSON"), ("[]", "contains a list, not an object"), ("[" * 100_000, "too deep")],
     ids=["cut off", "a list", "deep"],
 )
 def test_a_broken_file_is_named(text, words, tmp_path):

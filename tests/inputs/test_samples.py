@@ -62,14 +62,14 @@ def test_a_folder_of_that_name_comes_first(tmp_path, monkeypatch):
 
 def test_what_will_not_do_is_named(library, monkeypatch):
     for read in (check_readable, lambda path: resolve(path, "vision")):
-        with pytest.raises(InputError, match="no samples named sample:mine; choose sample:skimage or sample:sklearn"):
+        with pytest.raises(InputError, match="unknown samples sample:mine; choose sample:skimage or sample:sklearn"):
             read(Path("sample:mine"))
-    with pytest.raises(InputError, match="sample:skimage holds images, which a language model does not take"):
+    with pytest.raises(InputError, match="sample:skimage contains images, which a language model does not take"):
         resolve(Path("sample:skimage"), "text")
     for file in (library / "data").iterdir():
         file.unlink()
-    with pytest.raises(InputError, match=r"the scikit-image 9\.8 that is installed came without its photographs; rein"):
+    with pytest.raises(InputError, match=r"the installed scikit-image 9\.8 has no photographs; rein"):
         image_inputs(STEPS, "sample:skimage", count=1, batch=1)
     monkeypatch.setattr("oversmooth.inputs.samples.find_spec", lambda _: None)
-    with pytest.raises(InputError, match="come with scikit-learn, which is not installed; install scikit-learn"):
+    with pytest.raises(InputError, match="needs scikit-learn, which is not installed; install scikit-learn"):
         check_readable(Path("sample:sklearn"))

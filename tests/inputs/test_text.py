@@ -128,7 +128,7 @@ def test_rows_of_padding_alone_are_left_out(tokenizer, tmp_path):
     np.savez(tmp_path / "ids.npz", input_ids=np.ones((2, 3), int), attention_mask=[[1, 1, 1], [0, 0, 0]])
     inputs = text_inputs(tokenizer, tmp_path / "ids.npz", count=2, length=8, batch=2)
     assert inputs.count == 1
-    assert inputs.skipped == ["row 1 of ids.npz is padding throughout and was left out"]
+    assert inputs.skipped == ["row 1 of ids.npz is all padding and was skipped"]
 
 
 class NoPadding:
@@ -176,20 +176,20 @@ def refused(tokenizer, source, words, **settings):
 def test_paths_that_will_not_do_are_named(tokenizer, folder):
     gone = folder / "gone.txt"
     assert "give a .txt file, a folder of them" in refused(tokenizer, gone, f"there is no data at {gone}")
-    refused(tokenizer, folder / "a.png", "a.png holds images, which a language model does not take")
+    refused(tokenizer, folder / "a.png", "a.png contains images, which a language model does not take")
     refused(tokenizer, folder / "notes.md", "notes.md ends in '.md'")
-    refused(tokenizer, folder, f"the folder {folder} holds nothing for a language model, only images; looked for")
+    refused(tokenizer, folder, f"the folder {folder} contains nothing for a language model, only images; add")
 
 
 @pytest.mark.parametrize("lines", [False, True])
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "some.txt has no text in it; give a file with some"),
-        (b" \n\n ", "some.txt has no text in it"),
+        (b"", "some.txt contains no text; give another file"),
+        (b" \n\n ", "some.txt contains no text"),
         (b"caf\xe9 au lait", "some.txt is not UTF-8 text (byte 3); convert it to UTF-8"),
-        (b"a\0b", "some.txt is not text: it holds zero bytes"),
-        ("\u200b\u200b".encode(), "some.txt has no text that the tokenizer makes a token of; give a longer text"),
+        (b"a\0b", "some.txt is not text: it contains zero bytes"),
+        ("\u200b\u200b".encode(), "some.txt; give a longer text"),
     ],
 )
 def test_text_that_will_not_do_is_named(tokenizer, content, words, lines, tmp_path):
@@ -198,26 +198,26 @@ def test_text_that_will_not_do_is_named(tokenizer, content, words, lines, tmp_pa
 
 
 def test_parquet_without_text_is_named(tokenizer, table):
-    refused(tokenizer, table("a.parquet", words=["a"]), "a.parquet has the columns words; it needs one named text")
-    refused(tokenizer, table("b.parquet", text=["", " "]), "b.parquet has no text in it")
+    refused(tokenizer, table("a.parquet", words=["a"]), "a.parquet has the columns words; name one of them text")
+    refused(tokenizer, table("b.parquet", text=["", " "]), "b.parquet contains no text")
 
 
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
         (dict(images=np.zeros(3)), "has no array `input_ids`; it has images"),
-        (dict(input_ids=np.zeros(3, int)), "input_ids has the shape (3,) and type int64; it must be (n, length)"),
+        (dict(input_ids=np.zeros(3, int)), "input_ids has shape (3,) and type int64; give whole numbers (n, length)"),
         (dict(input_ids=np.zeros((2, 3))), "type float64"),
-        (dict(input_ids=np.zeros((2, 3), int), attention_mask=np.zeros((2, 2))), "attention_mask has the shape (2, 2)"),
+        (dict(input_ids=np.zeros((2, 3), int), attention_mask=np.zeros((2, 2))), "attention_mask has shape (2, 2)"),
         (
             dict(input_ids=np.zeros((2, 3), int), attention_mask=np.zeros((2, 3))),
-            "attention_mask is zero for every token",
+            "attention_mask is zero for all tokens",
         ),
         (
             dict(input_ids=np.full((2, 3), 10**6)),
-            "input_ids goes from 1000000 to 1000000, but the tokenizer has 30,522",
+            "input_ids ranges from 1000000 to 1000000, but the tokenizer has 30,522",
         ),
-        (dict(input_ids=np.full((2, 3), -1)), "input_ids goes from -1 to -1"),
+        (dict(input_ids=np.full((2, 3), -1)), "input_ids ranges from -1 to -1"),
     ],
 )
 def test_npz_that_will_not_do_is_named(tokenizer, arrays, words, tmp_path):
@@ -228,7 +228,7 @@ def test_npz_that_will_not_do_is_named(tokenizer, arrays, words, tmp_path):
 def test_numbers_that_leave_no_text_are_refused(tokenizer):
     for name in ("count", "batch", "length"):
         refused(tokenizer, None, f"{name} is 0; give a whole number, 1 or more", **{name: 0})
-    words = "length is 2, which leaves no room for text beside the tokenizer's own 2 tokens; give 3"
+    words = "length is 2, which leaves no text beside the tokenizer's 2 special tokens; give 3"
     refused(tokenizer, None, words, length=2)
 
 
@@ -247,5 +247,5 @@ def test_a_decoder_without_padding_reads_wikitext(shared):
 
 def test_a_mask_of_text_is_refused(tmp_path):
     np.savez(tmp_path / "ids.npz", input_ids=np.ones((2, 3), int), attention_mask=np.full((2, 3), "0"))
-    with pytest.raises(InputError, match="attention_mask is of type <U1; give 1 for each token and 0 for padding"):
+    with pytest.raises(InputError, match="attention_mask has type <U1; give 1 for each token and 0 for padding"):
         token_ids(tmp_path / "ids.npz", 2)

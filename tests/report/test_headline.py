@@ -68,7 +68,7 @@ def test_notions_that_disagree_are_told_at_once():
     for m, last in ((one, {"hfc_lfc": 0.5, "effective_rank": 9.0}), (other, {"hfc_lfc": 0.5, "effective_rank": 2.0})):
         m.diagnosis.layers[0].tokens |= {"hfc_lfc": 1.0, "effective_rank": 3.0}
         m.diagnosis.layers[-1].tokens |= last
-    words = "tokens end more alike by HFC/LFC, less alike by the mean cosine and the effective rank."
+    words = "tokens end more similar by HFC/LFC, less similar by the mean cosine and the effective rank."
     assert headline.disagreements([one, other]) == [f"A: the notions of smoothing disagree, {words}"]
     assert headline.disagreements([one]) == [f"The notions of smoothing disagree: {words}"]
     assert headline.disagreements([other]) == []

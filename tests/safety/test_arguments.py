@@ -44,16 +44,16 @@ itself.append(itself)
         (np.float32(1), "are a single number"),
         ([], r"shape \(0,\)"),
         (torch.ones(4), r"shape \(4,\)"),
-        (["a"], "a list that is no array of numbers"),
-        ([[1.0], [1.0, 2.0]], "a list that is no array of numbers"),
-        ([[10**400]], "a list that is no array of numbers"),
-        (itself, "a list that is no array of numbers"),
-        (np.array(["a"]), "no array of numbers"),
+        (["a"], "a list that is not an array of numbers"),
+        ([[1.0], [1.0, 2.0]], "a list that is not an array of numbers"),
+        ([[10**400]], "a list that is not an array of numbers"),
+        (itself, "a list that is not an array of numbers"),
+        (np.array(["a"]), "not an array of numbers"),
         (torch.ones(2, 3, dtype=torch.long), "convert them to a floating type"),
         (torch.ones(2, 3, dtype=torch.bool), "convert them to a floating type"),
         (torch.ones(2, 3, dtype=torch.complex64), "give real numbers"),
         (torch.ones(2, 3).to(torch.float8_e4m3fn), "convert them to float32"),
-        (torch.ones(2, 3, device="meta"), "holds no numbers"),
+        (torch.ones(2, 3, device="meta"), "without numbers"),
         (torch.ones(2, 3).to_sparse(), "are sparse; give a dense tensor"),
         (torch.ones(1, 1).expand(10**6, 10**6), "needs 4 TB of memory"),
     ],
@@ -129,7 +129,7 @@ def test_paths(tmp_path):
 
 def test_shapes_that_do_not_go_together():
     arguments.check_broadcast(u=(2, 3), kernel=())
-    with pytest.raises(InputError, match=r"\(2,\) of u and \(3,\) of kernel do not go together"):
+    with pytest.raises(InputError, match=r"\(2,\) of u and \(3,\) of kernel do not broadcast"):
         arguments.check_broadcast(u=(2,), kernel=(3,), mask=())
 
 

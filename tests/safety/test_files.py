@@ -91,10 +91,10 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, how):
 
     if how != "folder":
         (tmp_path / "out").write_text("before")
-    said = r"out cannot be written: .*File too large.*; make room"
+    said = r"out cannot be written: .*File too large.*; free space"
     with small_disk(), pytest.raises(InputError, match=said) as refused:
         write()
-    kept = "nothing was left" if how == "folder" else "what was there before is untouched"
+    kept = "nothing was written" if how == "folder" else "the previous file is unchanged"
     assert kept in str(refused.value)
     assert os.listdir(tmp_path) == ([] if how == "folder" else ["out"])
     if how != "folder":
@@ -155,7 +155,7 @@ def test_a_signal_leaves_no_temporary_folder(tmp_path, number):
                 (temporary / "half").write_text("x")
                 signal.raise_signal(number)
 
-        with signals.heard() as stop, pytest.raises(KeyboardInterrupt):
+        with signals.catch_signals() as stop, pytest.raises(KeyboardInterrupt):
             write()
         assert stop.exit_code == 128 + number
         assert os.listdir(tmp_path) == []
@@ -175,9 +175,9 @@ def test_outputs_are_neither_inputs_nor_one_another(tmp_path):
     (tmp_path / "a.json").write_text("{}")
     (tmp_path / "link.json").symlink_to(tmp_path / "a.json")
     for outputs, inputs, said in (
-        ([tmp_path / "a.json"], [str(tmp_path / "." / "a.json")], "to be read and to be written"),
-        ([tmp_path / "link.json"], [tmp_path / "a.json", None], "to be read and to be written"),
-        ([tmp_path / "b.md", None, tmp_path / "x" / ".." / "b.md"], [], "named twice"),
+        ([tmp_path / "a.json"], [str(tmp_path / "." / "a.json")], "both an input and an output"),
+        ([tmp_path / "link.json"], [tmp_path / "a.json", None], "both an input and an output"),
+        ([tmp_path / "b.md", None, tmp_path / "x" / ".." / "b.md"], [], "named for two outputs"),
     ):
         with pytest.raises(InputError, match=said):
             files.check_apart(outputs, inputs)

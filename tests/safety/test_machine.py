@@ -18,7 +18,7 @@ def test_the_least_of_all_counts(monkeypatch):
         monkeypatch.setattr(machine, name, lambda: 5 * 10**9)
     monkeypatch.setattr(machine, "_control_group", lambda: 3 * 10**9)
     machine.check_fits(3 * 10**9, "this", "give less")
-    with pytest.raises(InputError, match=r"this needs 4 GB of memory, and 3 GB are free; give less"):
+    with pytest.raises(InputError, match=r"this needs 4 GB of memory, but 3 GB are free; give less"):
         machine.check_fits(4 * 10**9, "this", "give less")
 
 

@@ -36,10 +36,10 @@ def test_a_file_is_read_up_to_a_size(tmp_path):
     file.write_bytes(b"12345")
     assert check_plain(file, "") == 5
     assert read_bytes(file, "", 5) == b"12345"
-    with pytest.raises(InputError, match="it has 5 bytes, over 4; fetch it again"):
+    with pytest.raises(InputError, match="it has 5 bytes, over the limit of 4; fetch it again"):
         read_bytes(file, "fetch it again", 4)
     os.truncate(file, 2**40)  # without a block on the disk
-    with pytest.raises(InputError, match="it has 1,099,511,627,776 bytes, over 67,108,864"):
+    with pytest.raises(InputError, match="it has 1,099,511,627,776 bytes, over the limit of 67,108,864"):
         read_json(file, "fetch it again")
 
 
@@ -82,6 +82,6 @@ def test_what_others_say_is_made_short():
     assert reason(ValueError("")) == "ValueError"
     assert reason(OSError("see https://a.b/c\n  and so on.")) == "see the hub and so on"
     assert len(reason(ValueError("x" * 5000))) == 120
-    assert reason(AttributeError("'NoneType' object has no attribute 'get'")) == "it does not hold what it should"
+    assert reason(AttributeError("'NoneType' object has no attribute 'get'")) == "unexpected content"
     with pytest.raises(InputError, match=r"^layer 3: it is off$"), about("layer 3"):
         raise InputError("it is off")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from oversmooth.safety.signals import held_back
+from oversmooth.safety.signals import delay_signals
 from oversmooth.steering.saving import read_file
 
 
@@ -29,8 +29,8 @@ def test_a_signal_waits_for_the_end_of_the_block():
     reached = []
 
     def work():
-        with held_back():
-            with held_back():
+        with delay_signals():
+            with delay_signals():
                 signal.raise_signal(signal.SIGINT)
                 reached.append("inside")
             reached.append("between")
@@ -46,7 +46,7 @@ def test_a_signal_waits_for_the_end_of_the_block():
 def test_ignored_signals_stay_ignored_and_other_threads_are_let_be():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with held_back():
+        with delay_signals():
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
             signal.raise_signal(signal.SIGINT)
     finally:
@@ -54,7 +54,7 @@ def test_ignored_signals_stay_ignored_and_other_threads_are_let_be():
     handlers = []
 
     def look():
-        with held_back():
+        with delay_signals():
             handlers.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=look)

@@ -208,7 +208,7 @@ def test_a_model_that_is_steered_already(file):
 
 
 def test_weights_alone_want_a_model(file):
-    with pytest.raises(InputError, match="give the stock model they belong to"):
+    with pytest.raises(InputError, match="pass their stock model"):
         load_steered(file)
 
 
@@ -224,14 +224,14 @@ def test_names_that_will_not_do(tmp_path):
     bert = steered("BERT", "NeuTRENO")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="has files in it"):
+    with pytest.raises(InputError, match="is not empty"):
         save_steered(bert, tmp_path / "full")
     assert [p.name for p in (tmp_path / "full").iterdir()] == ["notes.txt"]
 
 
 def test_a_directory_that_is_not_steered(tmp_path):
     make("BERT").save_pretrained(tmp_path / "stock")
-    with pytest.raises(InputError, match="holds no steered model"):
+    with pytest.raises(InputError, match="is not a steered model"):
         load_steered(tmp_path / "stock")
 
 

@@ -13,6 +13,7 @@ from support.places import DATA
 import oversmooth
 from oversmooth import InputError, models
 from oversmooth.steering import NeuTRENO, steer, suggest
+from oversmooth.theory.reasons import Reason
 
 TOY = "attention alone (Pre-LN)"
 STRENGTHS = [i / 10 for i in range(13)]
@@ -159,7 +160,7 @@ def test_what_is_undecided_counts_as_such_and_is_said(monkeypatch):
 
     def one_unknown(*args, **kwargs):
         sample = real(*args, **kwargs)
-        sample.plan = sample.plan.undecided([1], "gated per token")
+        sample.plan = sample.plan.undecided([1], Reason("gated_per_token"))
         return sample
 
     monkeypatch.setattr(module, "study", one_unknown)

@@ -18,6 +18,17 @@ def run(monkeypatch, *arguments):
     return left.value.code or 0
 
 
+def refusal(monkeypatch, capsys, *arguments):
+    """What the console script says to these arguments, which it refuses: one short sentence and exit code 2."""
+    assert run(monkeypatch, *arguments) == 2
+    captured = capsys.readouterr()
+    sentence = captured.err.strip()
+    assert sentence.startswith("oversmooth: ")
+    assert sentence.isprintable()  # one line, and no traceback
+    assert len(sentence) < 300
+    return sentence.removeprefix("oversmooth: ")
+
+
 def make_vit(folder):
     """A small vision checkpoint with its preprocessing."""
     import transformers

@@ -8,6 +8,7 @@ from support.oracles import apply_layer, dense_radii
 from torch import nn
 
 from oversmooth import diagnose
+from oversmooth.theory.reasons import Reason
 
 D, HEADS, N = 16, 2, 6
 
@@ -106,9 +107,9 @@ def test_a_gate_that_depends_on_the_input_is_no_factor():
     assert one.layers[1].dominance.undecided_share == 0  # one number for both
     found = diagnose(net, x, depth=0)
     assert all(word == "undecided" for row in found.layers[1].dominance.verdict_heads for word in row)
-    assert "from input to input" in found.layers[1].dominance.undecided_because[0]
+    assert found.layers[1].dominance.undecided_reasons[0] == Reason("input_dependent")
     assert found.layers[1].spectrum.rho_smooth is None
-    assert any("from input to input" in remark for remark in found.remarks)
+    assert any(note.reason == Reason("input_dependent") for note in found.notes)
     assert found.layers[1].change("attention") is not None
 
 
@@ -161,7 +162,7 @@ def test_a_scale_of_any_size_is_no_norm(dtype, size):
     model.blocks = nn.ModuleList([_NormedBlock(_Scale())])
     model.blocks[0].after.gamma.data *= size
     found = diagnose(model.to(dtype).eval(), torch.randn(2, N, D).to(dtype), depth=0)
-    assert not [remark for remark in found.remarks if "a norm stands" in remark]
+    assert Reason("norm_after_attention") not in [note.reason for note in found.notes]
     if dtype == torch.float32:
         assert found.layers[1].spectrum.rho_smooth is not None
         assert size or found.layers[1].spectrum.rho_smooth == 1

@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from oversmooth import diagnose
+from oversmooth.results.notes import Note
 from oversmooth.trace.valid import may_see, read_pairs, valid_of_pairs
 
 N = 7
@@ -161,7 +162,7 @@ def test_packed_texts_are_measured_one_by_one():
     visible = (text[:, None] == text)[None, None]
     found = diagnose(model, {"x": torch.cat(parts, 1), "visible": visible}, depth=0)
     assert found.provenance["inputs"] == 3
-    assert any("packed" in remark for remark in found.remarks)
+    assert Note("packed_inputs", 3) in found.notes
     alone = [diagnose(model, part, depth=0) for part in parts]
     for place, layer in enumerate(found.layers):
         mean = sum(one.layers[place].tokens["log_hfc_lfc"] for one in alone) / 3
@@ -178,7 +179,7 @@ def test_one_token_inputs_are_in_no_figure():
     shown = torch.ones(3, 6, dtype=torch.bool)
     shown[1, 1:] = False
     found = diagnose(model, {"x": x, "shown": shown}, depth=0)
-    assert any("1 of 3 inputs" in remark for remark in found.remarks)
+    assert Note("short_inputs", 1, 3) in found.notes
     close(found, diagnose(model, x[[0, 2]], depth=0))
     assert all(len(layer.dominance.verdict_heads) == 2 for layer in found.layers[1:])
 

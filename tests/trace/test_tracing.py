@@ -203,8 +203,8 @@ def test_blocks_unlike_the_one_before_are_accounted_for_by_themselves():
 def test_shortcuts_are_named_with_their_errors():
     torch.manual_seed(0)
     model, x = nn.Sequential(Unlike("plain")).eval(), torch.randn(1, 4200, 32) + 0.3
-    told = [one for one in oversmooth.diagnose(model, x, spectra=False, look=False).remarks if "exact=True" in one]
+    told = [one for one in oversmooth.diagnose(model, x, spectra=False, example=False).remarks if "exact=True" in one]
     assert len(told) == 1
     assert told[0].startswith("mean |cos| is sampled, with an error of about 0.00")
-    exact = oversmooth.diagnose(model, x, spectra=False, look=False, exact=True, ranks=0)
+    exact = oversmooth.diagnose(model, x, spectra=False, example=False, exact=True, ranks=0)
     assert not any("exact=True" in one for one in exact.remarks)

@@ -134,7 +134,7 @@ def test_all_that_a_monitor_sees_is_in_the_history_and_can_be_watched(monkeypatc
         (("--variant", "rougher"), "variant is 'rougher'; give plain, smooth, sharpen or"),
         (("--patch", 5), "patches of 5 do not tile"),
         (("--batch", 1000), "less than one batch of 1000"),
-        (("--epochs", "many"), "--help shows"),
+        (("--epochs", "many"), "--help lists"),
         (("--patch", 0), "patch is 0; give at least 1"),
         (("--heads", 0), "heads is 0; give at least 1"),
         (("--width", 0), "width is 0; give at least 1"),

@@ -93,7 +93,7 @@ def test_a_model_that_train_wrote(tmp_path, monkeypatch, capsys):
         (("--method", "spectral"), "changes weights"),
         (("--method", "neutreno:strength=0.6,learned"), "give it strengths of 0"),
         (("--save", "out"), "4 methods were given; give one --method"),
-        (("--save", ".", "--method", "neutreno"), "has files in it"),
+        (("--save", ".", "--method", "neutreno"), "is not empty"),
         (("-o", "x.txt"), "choose one of .json"),
         (("--device", "abacus"), "device 'abacus' cannot be used"),
     ],

@@ -204,5 +204,5 @@ def test_killed_while_it_is_written_or_on_a_full_disk_the_one_before_is_there(ru
         (folder / ".mine").write_text("a user's own")
         assert finished(folder).finished
         assert sorted(file.name for file in folder.iterdir()) == [".mine", *LEFT]
-    for words in ("cannot be written", "make room", "what was there before is untouched"):
+    for words in ("cannot be written", "free space", "the previous file is unchanged"):
         assert words in done.stdout

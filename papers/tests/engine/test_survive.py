@@ -75,7 +75,7 @@ def test_a_disk_that_stays_full_stops_the_run_with_everything_kept(tmp_path, mon
     def checkpoint_is_over():
         return bool(steps) and steps[-1] == 20
 
-    with pytest.raises(InputError, match=r"cannot be written.*No space left on device\)?; make room"):
+    with pytest.raises(InputError, match=r"cannot be written.*No space left on device\)?; free space"):
         train(RECIPE, splits(), folder=tmp_path, resume=True, watch=replace(QUIET, save=0))
     monkeypatch.undo()
     assert not list(tmp_path.rglob(".*"))

@@ -18,7 +18,7 @@ from oversmooth.anatomy.live import Source, config_parts
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import check_plain, read_json
-from oversmooth.safety.signals import held_back
+from oversmooth.safety.signals import delay_signals
 
 _TORCH_ENDINGS = (".bin", ".pt", ".pth", ".ckpt")
 _LONGEST_NAME = 1000
@@ -98,7 +98,7 @@ class Checkpoint(Source):
     def _safe(self, file: Path) -> Any:
         if self._open is None or self._open[0] != file:
             try:
-                with held_back():
+                with delay_signals():
                     self._open = (file, safe_open(file, framework="pt"))
             except (SafetensorError, OSError) as error:
                 raise InputError(
@@ -110,7 +110,7 @@ class Checkpoint(Source):
         if file not in self._state:
             try:
                 zipped = _is_zip(file)
-                with held_back():
+                with delay_signals():
                     loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)
             except InputError:
                 raise
@@ -131,7 +131,7 @@ class Checkpoint(Source):
             return value if rows is None else value[rows]
         try:
             part = self._safe(file).get_slice(stored)
-            with held_back():
+            with delay_signals():
                 return part[:] if rows is None else part[rows]
         except Exception as error:  # dtypes that this torch does not have, among others
             raise InputError(f"{name} in {file} cannot be read ({reason(error)}); fetch it again") from error

@@ -17,8 +17,6 @@ from oversmooth.theory.radii import AttentionChange
 STEERED = "_oversmooth"
 STEERING_PARTS = "oversmooth"
 """The name, inside an attention module, under which methods keep their parts."""
-FOLDED = "with its norm and layer scale H has eigenvalues"
-"""What the doubts say that are about H as the stream meets it; the others are about H alone."""
 
 
 class SteeredLayer(Protocol):

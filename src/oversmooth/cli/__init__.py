@@ -1,4 +1,4 @@
-"""The commands. No logic: options in, calls, tables out; bad input ends with one sentence and exit code 2."""
+"""The commands: options in, calls, tables out; bad input ends with one sentence and exit code 2."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _OF_PAPERS = ("train", "reproduce", "tune")
 def main() -> None:
     """The command line, from the arguments to the exit code."""
     message = ""
-    with signals.heard() as stop, standard_streams():
+    with signals.catch_signals() as stop, standard_streams():
         try:
             code = commands()(standalone_mode=False) or 0
             if sys.stdout is not None:
-                sys.stdout.flush()  # while it can still be said if that fails
+                sys.stdout.flush()  # an error here can still be reported
         except BaseException as error:
             if stop.number is None:
                 message, code = str(_refusal(error)), 2
-            else:  # whatever others made of it, it was the signal
+            else:  # whatever the exception became, the signal caused it
                 code = stop.exit_code
         if stop.number is not None and code in (stop.exit_code, 130):  # typer makes 130 of every interrupt
-            message, code = stop.said, stop.exit_code
+            message, code = stop.message, stop.exit_code
         if message:
             err.print(f"oversmooth: {message}", style="red", soft_wrap=True)
     sys.exit(code)
@@ -48,7 +48,7 @@ def main() -> None:
 
 @functools.cache
 def commands() -> Callable[..., Any]:
-    """The library's and those of installed packages, built once in a process: that takes a fifth of a second."""
+    """Commands of the library and of installed packages, built once per process, which takes 0.2 s."""
     extensions("oversmooth.commands")
     known = {info.name or getattr(info.callback, "__name__", "") for info in app.registered_commands}
     known |= {group.name for group in app.registered_groups}
@@ -64,22 +64,24 @@ def _not_installed(name: str) -> Callable[..., None]:
             f"oversmooth {name} is not installed: it comes with oversmooth-papers; pip install oversmooth-papers"
         )
 
-    command.__doc__ = f"Comes with the package oversmooth-papers, which adds {name}."
+    command.__doc__ = f"Needs the package oversmooth-papers, which adds {name}."
     return command
 
 
 def _refusal(error: BaseException) -> InputError:
-    """What can be told in one sentence; anything else is a mistake of ours, and raised as it is."""
+    """The sentence for an error of the user or the machine; anything else is a bug, and raised."""
     if isinstance(error, InputError):
         return error
     if isinstance(error, OSError):
         what = error.filename or "a file or the terminal"
-        return InputError(f"{what} cannot be used ({error.strerror or error}); check its name, permissions and room")
-    # torch has errors of its own for a machine or a GPU that is full.
+        return InputError(
+            f"{what} cannot be used ({error.strerror or error}); check its name, permissions and free space"
+        )
+    # torch has its own errors for a full machine or GPU.
     if isinstance(error, MemoryError) or "llocate memory" in str(error) or "out of memory" in str(error):
-        return InputError("this takes more memory than there is; give less at once, or a smaller model")
-    # What the options' parser refuses: click's exceptions, or those of the copy of click that typer brings along.
+        return InputError("out of memory; reduce --inputs, --batch or --length, or use a smaller model")
+    # Errors of the option parser: click, or the copy of click in typer.
     if hasattr(error, "format_message"):
         refused = str(error.format_message()).rstrip(".")
-        return InputError(f"{refused}, in {shlex.join(sys.argv[1:])!r}; --help shows what can be given")
+        return InputError(f"{refused}, in {shlex.join(sys.argv[1:])!r}; --help lists the options")
     raise error

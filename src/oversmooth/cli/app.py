@@ -1,4 +1,4 @@
-"""What all commands share: the application, what no option may be, the two consoles, progress bars."""
+"""What all commands share: the application, checks of all options, the two consoles, progress bars."""
 
 from __future__ import annotations
 
@@ -11,33 +11,32 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 from rich import progress
-from rich.markup import escape
 
 import oversmooth
-from oversmooth.cli.examples import EXAMPLES
+from oversmooth.cli.help import print_help
 from oversmooth.cli.streams import err, out
 from oversmooth.safety.errors import InputError
 
 __all__ = ["Commands", "advance", "app", "duration", "err", "out", "parts_done", "progress_bar", "status"]
 
 
-class _Command(typer.core.TyperCommand):
-    """A command whose options hold a value, and numbers that can be computed with; its help ends with an example."""
+_RENAMED = {"--twin": "--random-init", "--look": "--example", "--no-look": "--no-example"}
+"""Former names of options, which stay accepted."""
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        words = ctx.command_path.removeprefix(ctx.find_root().command_path).strip()
-        if example := EXAMPLES.get(words):
-            self.epilog = f"Example: {example}"
-        with _brackets_as_they_are(self):
-            super().format_help(ctx, formatter)
+
+class _Command(typer.core.TyperCommand):
+    """A command whose options have a value, and numbers that can be computed with."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  (printed in colour, not collected)
+        print_help(self, ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for index, word in enumerate(args):
-            if not word or re.fullmatch("--[a-z-]+=", word):  # a path of no letters would be the directory one is in
+            if not word or re.fullmatch("--[a-z-]+=", word):  # an empty path would mean the current directory
                 named = word.rstrip("=") or (args[index - 1] if index else "the first argument")
                 raise InputError(f"{named} is empty; give a value, or leave it out")
-            if "\0" in word:
-                raise InputError(f"{word} has a zero byte in it, which no name has; leave it out")
+        known = {name for one in self.params for name in (*one.opts, *one.secondary_opts)}
+        args = [_RENAMED.get(word, word) if word not in known else word for word in args]
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -47,29 +46,29 @@ class _Command(typer.core.TyperCommand):
                 if isinstance(value, float) and not math.isfinite(value):
                     raise InputError(f"{option} is {value}; give a finite number")
                 if isinstance(value, int) and not -(2**63) <= value < 2**63:
-                    raise InputError(f"{option} is {value}, which takes more than 64 bits; give a smaller number")
+                    raise InputError(f"{option} is {value}, which exceeds 64 bits; give a smaller number")
         return super().invoke(ctx)
 
 
-@contextlib.contextmanager
-def _brackets_as_they_are(command: Any) -> Iterator[None]:
-    """Rich reads the extra of oversmooth[models] as markup and drops it, unless help texts escape it."""
-    marked = [(one, one.help) for one in (command, *command.params) if getattr(one, "help", None)]
-    try:
-        if command.rich_markup_mode is not None:
-            for one, help in marked:
-                one.help = escape(help)
-        yield
-    finally:
-        for one, help in marked:
-            one.help = help
+class _Group(typer.core.TyperGroup):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args and self.no_args_is_help:
+            print_help(self, ctx)
+            raise typer.Exit
+        return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        print_help(self, ctx)
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Commands(typer.Typer):
-    """An application, or a part of one, whose commands are all checked alike."""
+    """An application, or a part of one, whose commands share checks and help."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(cls=_Group, **settings)
 
     def command(self, *arguments: Any, **settings: Any) -> Callable[[_Function], _Function]:
         return super().command(*arguments, **{"cls": _Command, **settings})
@@ -77,7 +76,7 @@ class Commands(typer.Typer):
 
 app = Commands(pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
 SECONDS_BETWEEN_LINES = 10.0
-"""Where progress is told in lines, as there is no terminal."""
+"""Between the first two progress lines without a terminal; every further interval doubles, up to 30 times this."""
 
 
 def _version(asked: bool) -> None:
@@ -95,16 +94,16 @@ def options(
 ) -> None:
     """Diagnose, predict and steer how transformers mix their tokens with depth."""
     if context.invoked_subcommand is None:
-        out.print(context.get_help())
+        context.get_help()
 
 
 class _Bars(progress.Progress):
-    """Bars on a terminal; elsewhere, for logs, a line on stderr now and then while the block runs."""
+    """Bars on a terminal; elsewhere, for logs, lines on stderr at growing intervals."""
 
     def __init__(self, unit: str, *columns: progress.ProgressColumn) -> None:
         super().__init__(*columns, console=err, transient=True, disable=not err.is_terminal)
         self.unit, self.over = unit, threading.Event()
-        # A thread, since what takes long does not always come back to tell.
+        # A thread, because long computations do not report back.
         self.thread = threading.Thread(target=self._lines, daemon=True)
 
     def start(self) -> None:
@@ -120,15 +119,18 @@ class _Bars(progress.Progress):
             super().stop()
 
     def _lines(self) -> None:
-        while not self.over.wait(SECONDS_BETWEEN_LINES):
+        wait = SECONDS_BETWEEN_LINES
+        while not self.over.wait(wait):
+            wait = min(2 * wait, 30 * SECONDS_BETWEEN_LINES)
             if begun := [task for task in self.tasks if not task.finished]:
                 task = begun[-1]
                 done = "" if task.total is None else f", {task.completed:,.0f} of {task.total:,.0f} {self.unit}"
-                err.print(f"{task.description}{done}, {duration(task.elapsed or 0.0)} so far", soft_wrap=True)
+                left = "" if task.time_remaining is None else f", about {duration(task.time_remaining)} left"
+                err.print(f"{task.description}{done}, {duration(task.elapsed or 0.0)} so far{left}", soft_wrap=True)
 
 
 def progress_bar(unit: str) -> progress.Progress:
-    """On stderr, gone when done: what, how far, how long, how much longer. Without a terminal a line now and then."""
+    """On stderr, removed when done: the step, how far, elapsed and remaining time. Lines without a terminal."""
     return _Bars(
         unit,
         progress.TextColumn("{task.description}", markup=False),
@@ -142,7 +144,7 @@ def progress_bar(unit: str) -> progress.Progress:
 
 
 def advance(bars: progress.Progress, title: str) -> Callable[[int, int | None, str], None]:
-    """A bar for one model: what a diagnosis calls with how many inputs are done, of how many, and what it does."""
+    """A bar for one model, and the `OnProgress` of its diagnosis."""
     task = bars.add_task(f"{title}: loading", total=None)
 
     def on_progress(done: int, total: int | None, what: str) -> None:
@@ -153,7 +155,7 @@ def advance(bars: progress.Progress, title: str) -> Callable[[int, int | None, s
 
 @contextlib.contextmanager
 def status(what: str) -> Iterator[None]:
-    """What is going on, for steps that cannot say how far they are; gone when done."""
+    """A spinner for a step of unknown length; removed when done."""
     spinner = progress.SpinnerColumn("dots" if err.encoding.startswith("utf") else "line")
     with _Bars("", spinner, progress.TextColumn("{task.description}", markup=False)) as bars:
         bars.add_task(what, total=None)
@@ -168,7 +170,7 @@ def duration(seconds: float) -> str:
 
 @contextlib.contextmanager
 def parts_done(unit: str) -> Iterator[Callable[[str, int, int, str], None]]:
-    """A bar for each model that is tested."""
+    """A bar for each tested model."""
     with progress_bar(unit) as bars:
         tasks: dict[str, Any] = {}
 

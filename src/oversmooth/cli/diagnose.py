@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oversmooth.cli.app import advance, app, out, progress_bar
+from oversmooth.cli.app import advance, app, err, out, progress_bar
+from oversmooth.safety.errors import InputError
 
 if TYPE_CHECKING:
     from oversmooth.diagnosis.result import Diagnosis
+    from oversmooth.inputs.batches import Inputs
+    from oversmooth.models import Loaded
 
 
 MOST = 10_000_000
-"""Of inputs, and of tokens: what lies beyond is a mistake, and would take days."""
+"""Limit of inputs and of tokens: more would take days."""
 
 
 class Variant(StrEnum):
@@ -39,96 +43,138 @@ def _usable(device: str | None) -> str | None:
     return device
 
 
+_INPUTS, _ANALYSIS, _OUTPUT, _MACHINE = "Inputs", "Analysis", "Output", "Model and device"
+_of_inputs = partial(typer.Option, rich_help_panel=_INPUTS)
+_of_analysis = partial(typer.Option, rich_help_panel=_ANALYSIS)
+_of_output = partial(typer.Option, rich_help_panel=_OUTPUT)
+_of_machine = partial(typer.Option, rich_help_panel=_MACHINE)
+
 Models = Annotated[
     list[str],
     typer.Argument(
-        metavar="MODEL...", help="The models: hub ids, timm names, directories, safetensors files, or saved diagnoses."
+        metavar="MODEL...", help="Hub ids, timm names, directories, safetensors files or saved diagnoses (.json)."
     ),
 ]
 Data = Annotated[
     Path | None,
-    typer.Option(
-        help="The data to run on: a text file, a folder of images, a parquet file or an .npz file. sample:skimage and "
-        "sample:sklearn take the photographs of these libraries. By default prose or pictures of our own."
+    _of_inputs(
+        metavar="PATH",
+        help="Text file, image folder, parquet or .npz file; or sample:skimage or sample:sklearn for the photographs "
+        "of these libraries.",
+        show_default="built-in text or pictures",
     ),
 ]
 Count = Annotated[
     int | None,
-    typer.Option(
+    _of_inputs(
         "--inputs",
-        help="How many inputs to take, evenly spread over the data. By default 64, or 16 without --data.",
+        metavar="N",
+        help="Number of inputs, spread evenly over the data.",
+        show_default="64 with --data, else 16; 4 for large models on a CPU",
         min=1,
         max=MOST,
     ),
 ]
 Length = Annotated[
     int | None,
-    typer.Option(help="How many tokens each text has. By default 128, or as many as the model takes.", min=1, max=MOST),
+    _of_inputs(
+        metavar="N",
+        help="Tokens per text, for language models.",
+        show_default="128, or the model's limit",
+        min=1,
+        max=MOST,
+    ),
 ]
-Batch = Annotated[int, typer.Option(help="How many inputs to run at once.", min=1, max=MOST)]
+Batch = Annotated[
+    int | None,
+    _of_inputs(metavar="N", help="Inputs per forward pass.", show_default="16; fewer for long texts", min=1, max=MOST),
+]
 Device = Annotated[
-    str | None, typer.Option(help="The device to run on, such as cuda. By default the CPU.", callback=_usable)
+    str | None,
+    _of_machine(metavar="NAME", help="Device, such as cuda.", show_default="cpu", callback=_usable),
 ]
 Dtype = Annotated[
     str | None,
-    typer.Option(help="The floating type, such as bfloat16. By default float32 on a CPU, and as stored elsewhere."),
+    _of_machine(
+        metavar="NAME",
+        help="Floating type, such as bfloat16.",
+        show_default="float32 on a CPU, else that of the checkpoint",
+    ),
 ]
-Seed = Annotated[int, typer.Option(help="The seed of random weights and of the eigenvalue searches.")]
+Seed = Annotated[int, _of_analysis(metavar="N", help="Seed of random weights and eigenvalue searches.")]
 
 
 @app.command()
 def diagnose(
+    context: typer.Context,
     models: Models,
     data: Data = None,
     inputs: Count = None,
     length: Length = None,
-    batch: Batch = 16,
-    json: Annotated[Path | None, typer.Option(help="Save the diagnosis of one model as JSON.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write one page with all models, .html.")] = None,
-    figures: Annotated[Path | None, typer.Option(help="Write every chart as a file into this directory.")] = None,
-    format: Annotated[Format | None, typer.Option(help="The format of the figures.", show_default="pdf")] = None,
-    twin: Annotated[
-        bool, typer.Option("--twin", help="Diagnose each model's twin with random weights as well.")
+    batch: Batch = None,
+    leave_out: Annotated[
+        str | None,
+        _of_inputs(
+            metavar="LIST",
+            help="Positions of tokens to exclude from token metrics, such as [CLS] and registers: 0,1,2 or -1 for the "
+            "last.",
+        ),
+    ] = None,
+    random_init: Annotated[
+        bool, _of_inputs("--random-init", help="Also diagnose a randomly initialised copy of each model.")
     ] = False,
     spectra: Annotated[
         bool,
-        typer.Option(
-            "--spectra/--no-spectra", help="Compute spectra, dominance and extrapolation, or measure tokens alone."
+        _of_analysis(
+            "--spectra/--no-spectra", help="Compute spectra, dominance and extrapolation. Without: tokens only."
         ),
     ] = True,
-    joined: Annotated[int, typer.Option(help="For how many inputs all heads are taken together.", min=0)] = 1,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Take no shortcut for large arrays and for all heads together.")
-    ] = False,
-    ranks: Annotated[int, typer.Option(help="For how many inputs ranks are computed.", min=0)] = 4,
+    depth: Annotated[
+        int, _of_analysis(metavar="N", help="Extra blocks to extrapolate over; 0 for none.", min=0, max=10_000)
+    ] = 24,
     variant: Annotated[
         Variant,
-        typer.Option(help="How the norm before attention enters H: not at all, with its gamma, or as observed."),
+        _of_analysis(
+            metavar="NAME",
+            help="How H includes the norm before attention: raw (not at all), folded (with its gamma) or observed.",
+        ),
     ] = Variant.raw,
+    joined: Annotated[
+        int, _of_analysis(metavar="N", help="Inputs for which all heads are also analysed jointly (slow).", min=0)
+    ] = 1,
+    ranks: Annotated[int, _of_analysis(metavar="N", help="Inputs for which ranks are computed.", min=0)] = 4,
+    exact: Annotated[bool, _of_analysis("--exact", help="Use no approximations for large arrays (slow).")] = False,
     stack: Annotated[
-        str | None, typer.Option(help="A part of the stack's name, for models with several stacks.")
+        str | None,
+        _of_analysis(metavar="NAME", help="Part of the stack's name, for models with several, such as encoder."),
     ] = None,
-    depth: Annotated[
-        int, typer.Option(help="How many further blocks to extrapolate over. 0 leaves it out.", min=0, max=10_000)
-    ] = 24,
-    look: Annotated[
-        bool, typer.Option("--look/--no-look", help="Keep the tokens of the first input, to look at in the page.")
+    seed: Seed = 0,
+    json: Annotated[Path | None, _of_output(metavar="FILE", help="Save the diagnosis of one model, .json.")] = None,
+    html: Annotated[Path | None, _of_output(metavar="FILE", help="Write one page for all models, .html.")] = None,
+    figures: Annotated[Path | None, _of_output(metavar="DIR", help="Write every chart to this directory.")] = None,
+    format: Annotated[
+        list[Format] | None,
+        _of_output(metavar="NAME", help="Format of the charts: pdf, svg or png; may be repeated.", show_default="pdf"),
+    ] = None,
+    example: Annotated[
+        bool,
+        _of_output(
+            "--example/--no-example", help="Store token similarities and attention of the first input for the page."
+        ),
     ] = True,
     device: Device = None,
     dtype: Dtype = None,
-    seed: Seed = 0,
     trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run Python files that come with a checkpoint.")
+        bool, _of_machine("--trust-remote-code", help="Run Python files that come with a checkpoint.")
     ] = False,
 ) -> None:
-    """Find out whether and where models smooth their tokens, which part does it, and what the spectra predict.
+    """Measure whether and where models smooth their tokens, which sublayer does it, and what the spectra predict.
 
-    Models by hub id or directory need oversmooth[models], and timm names need oversmooth[timm].
+    Hub ids and directories need oversmooth[models]; timm names need oversmooth[timm].
     """
     from oversmooth.report import figures as drawn
     from oversmooth.report import page
     from oversmooth.safety import files
-    from oversmooth.safety.errors import InputError
 
     if json is not None:
         files.check_writable(json, (".json",))
@@ -136,21 +182,20 @@ def diagnose(
         page.check(html)
     if figures is not None:
         files.check_folder(figures)
-    elif format is not None:
-        raise InputError(f"--format {format.value} is that of figures, which were not asked for; give --figures DIR")
+    elif format:
+        raise InputError(f"--format {format[0].value} has no effect without --figures; add --figures DIR")
     files.check_apart((json, html, figures), (*models, data))
     if all(map(is_saved, models)):
-        for option, given in (("--data", data), ("--inputs", inputs), ("--length", length), ("--twin", twin or None)):
-            if given is not None:
-                raise InputError(f"{option} is given, and {models[0]} was measured already; leave it out")
-    wanted = len(models) + sum(not is_saved(name) for name in models if twin)
+        shown = {"models", "json", "html", "figures", "format"}
+        refuse_without_effect(context, {*context.params} - shown, f"{models[0]} is a saved diagnosis")
+    if not spectra:
+        refuse_without_effect(context, {"variant", "joined", "depth"}, "--no-spectra measures tokens only")
+    wanted = len(models) + sum(not is_saved(name) for name in models if random_init)
     if json is not None and wanted > 1:
-        raise InputError(f"--json {json} holds one diagnosis, and {wanted} were asked for; save them one by one")
+        raise InputError(f"--json {json} holds one diagnosis, not {wanted}; diagnose the models one by one")
     if html is not None and wanted > page.MOST_MODELS:
-        raise InputError(
-            f"a page shows {page.MOST_MODELS} models at most, and {wanted} were asked for; make several pages"
-        )
-    settings = dict(
+        raise InputError(f"--html shows at most {page.MOST_MODELS} models, not {wanted}; make several pages")
+    settings: dict[str, object] = dict(
         spectra=spectra,
         joined=joined,
         exact=exact,
@@ -158,16 +203,18 @@ def diagnose(
         variant=variant.value,
         stack=stack,
         depth=depth,
-        look=look,
+        example=example,
         seed=seed,
     )
+    if leave_out is not None:
+        settings["special"] = _positions(leave_out)
     diagnoses = diagnose_all(
         models,
         data,
         inputs,
         length,
         batch,
-        twin=twin,
+        random_init=random_init,
         device=device,
         dtype=dtype,
         settings=settings,
@@ -180,9 +227,25 @@ def diagnose(
         page.save(diagnoses, html)
     written = [p for p in (json, html) if p is not None]
     if figures is not None:
-        written += drawn.save(diagnoses, figures, (format or Format.pdf).value)
+        for one in dict.fromkeys(format or [Format.pdf]):
+            written += drawn.save(diagnoses, figures, one.value)
     for path in written:
         out.print(f"wrote {path}")
+
+
+def refuse_without_effect(context: typer.Context, names: Collection[str], why: str) -> None:
+    """Refuse options that were given and would change nothing."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name in names and source is not None and source.name == "COMMANDLINE":
+            raise InputError(f"--{name.replace('_', '-')} has no effect: {why}; leave it out")
+
+
+def _positions(text: str) -> list[int]:
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise InputError(f"--leave-out is {text!r}; give positions, such as 0,1,2 or -1") from None
 
 
 def diagnose_all(
@@ -190,23 +253,23 @@ def diagnose_all(
     data: Path | None,
     count: int | None,
     length: int | None,
-    batch: int,
+    batch: int | None,
     *,
-    twin: bool = False,
+    random_init: bool = False,
     device: str | None = None,
     dtype: str | None = None,
     settings: Mapping[str, object],
     trust_remote_code: bool = False,
 ) -> list[Diagnosis]:
-    """Each model in turn, with progress; saved diagnoses are taken as they are."""
+    """Diagnose each model in turn, with progress; saved diagnoses are loaded."""
+    from oversmooth.cli.estimate import announcement
     from oversmooth.diagnosis.diagnose import diagnose as run
     from oversmooth.diagnosis.result import Diagnosis
     from oversmooth.inputs.sources import check_readable
     from oversmooth.models import load
-    from oversmooth.models.loaded import DATA_COUNT, DEFAULT_COUNT
     from oversmooth.models.loading import check_loadable
 
-    # What can be refused is, of all of them, before the first takes its time.
+    # Every model is checked before the first one takes its time.
     saved = {name: Diagnosis.load(name) for name in names if is_saved(name)}
     for name in names:
         if name not in saved:
@@ -215,32 +278,46 @@ def diagnose_all(
         check_readable(data)
     diagnoses: list[Diagnosis] = []
     seed = int(str(settings["seed"]))
-    wanted = [
-        (name, random) for name in names for random in (False, True) if not random or (twin and not is_saved(name))
-    ]
+    wanted = [(name, random) for name in names for random in ((False, True) if random_init else (False,))]
     with progress_bar("inputs") as bars:
         for name, random in wanted:
             if name in saved:
-                diagnoses.append(saved[name])
+                diagnoses += [] if random else [saved[name]]
                 continue
             shown = advance(bars, f"{Path(name).name}{' (random)' if random else ''}")
             loaded = load(
                 name, random=random, seed=seed, dtype=dtype, device=device, trust_remote_code=trust_remote_code
             )
-            few = DEFAULT_COUNT if data is None else DATA_COUNT
-            inputs = loaded.inputs(data, count=count or few, length=length, batch=batch)
-            shown(0, inputs.count, "studying one input")
+            inputs = _inputs_of(loaded, data, count, length, batch, alone=len(names) == 1)
+            shown(0, inputs.count, "first input")
+            if line := announcement(loaded, inputs, settings):
+                err.print(line, soft_wrap=True)
             diagnoses.append(run(loaded, inputs, progress=shown, **settings))  # type: ignore[arg-type]
     return diagnoses
 
 
+def _inputs_of(
+    loaded: Loaded, data: Path | None, count: int | None, length: int | None, batch: int | None, *, alone: bool
+) -> Inputs:
+    """Inputs of one model, by default as many as fit it."""
+    from oversmooth.cli.estimate import default_batch, default_count
+
+    if length is not None and loaded.kind == "vision":
+        if alone:
+            raise InputError(f"--length has no effect: {loaded.name} takes images; leave it out")
+        err.print(f"--length has no effect on {loaded.name}, which takes images", soft_wrap=True)
+        length = None
+    count = count or default_count(loaded, data is not None)
+    return loaded.inputs(data, count=count, length=length, batch=batch or default_batch(loaded, length))
+
+
 def is_saved(name: str) -> bool:
-    """Whether a name is that of a saved diagnosis."""
+    """Whether a name is a saved diagnosis."""
     return name.endswith(".json") and not name.endswith(".index.json")
 
 
 def show(diagnoses: list[Diagnosis]) -> None:
-    """Tables and verdicts."""
+    """Print tables and verdicts."""
     from oversmooth.report import terminal
 
     for diagnosis in diagnoses:
@@ -261,4 +338,4 @@ def show(diagnoses: list[Diagnosis]) -> None:
             out.print(terminal.accuracies(diagnoses))
     rules = sorted({d.provenance["counting_rule"] for d in diagnoses if d.smoothing_share is not None})
     for rule in rules:
-        out.print(f"A case: {rule}.", style="dim")
+        out.print(f"Counting rule of the smoothing share: {rule}.", style="dim")

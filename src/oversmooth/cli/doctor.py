@@ -1,4 +1,4 @@
-"""`oversmooth doctor`: what is here, and what that enables."""
+"""`oversmooth doctor`: what is installed, and what it enables."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ _PLAIN = {"yes": "yes", "no": "no", "broken": "broken"}
 
 @app.command()
 def doctor() -> None:
-    """Show what is installed, which devices and data are found, and which commands that enables.
+    """Show which libraries, devices and data are found, and which commands they enable.
 
-    The exit code is 1 where a library is installed and does not load, and 0 otherwise: what is merely absent is no
-    fault.
+    The exit code is 1 if an installed library does not load, and 0 otherwise.
     """
     from rich.table import Table
     from rich.text import Text
 
     from oversmooth.demo import installation
 
-    with status("looking at libraries"):
+    with status("importing libraries"):
         libraries = installation.libraries()
     sections = {
         "This installation": installation.versions(),
         "Devices": installation.devices(),
-        "Libraries for some commands": libraries,
+        "Optional libraries": libraries,
         "Data and models": installation.data(),
-        "What that enables": installation.work(libraries),
+        "What works here": installation.work(libraries),
     }
     unicode = out.encoding.startswith("utf")
     for title, findings in sections.items():

@@ -16,20 +16,20 @@ def gallery(
         list[str] | None,
         typer.Argument(
             metavar="[MODEL...]",
-            help="The models to diagnose: minilm, mpnet, chemistry-albert, vit-plain, vit-smooth, vit-sharpen, "
-            "deit-tiny or stories15m, or any hub id, timm name or path. By default all of these that are found here.",
-            show_default=False,
+            help="minilm, mpnet, chemistry-albert, vit-plain, vit-smooth, vit-sharpen, deit-tiny or stories15m; or "
+            "any hub id, timm name or path.",
+            show_default="all named models that are installed",
         ),
     ] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The directory to write pages, diagnoses and the table to.")
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Directory for pages, diagnoses and the table.")
     ] = Path("gallery"),
-    seed: Annotated[int, typer.Option(help="The seed of the starting vectors of eigenvalue searches.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the eigenvalue searches.")] = 0,
 ) -> None:
-    """Diagnose real models, and write a page for each and one table of all of them.
+    """Diagnose real models; write a page for each and one table of all.
 
-    The directory gets NAME.html and NAME.json per model, and gallery.json, gallery.md and index.html for the table.
-    Needs oversmooth[models], except for the ViTs that come with the package.
+    Writes NAME.html and NAME.json per model, and the table as gallery.json, gallery.md and index.html. Needs
+    oversmooth[models], except for the ViTs that come with the package.
     """
     from oversmooth.demo import gallery as known
     from oversmooth.demo import gallery_table
@@ -45,7 +45,7 @@ def gallery(
     missing = {entry.key: text for entry in asked if (text := entry.missing())}
     for key, text in missing.items():
         if models:
-            raise InputError(f"{key} is not here: {text}")
+            raise InputError(f"{key} is not available: {text}")
         err.print(f"{key} is left out: {text}", soft_wrap=True)
     table = []
     for entry in asked:

@@ -1,8 +1,9 @@
-"""`oversmooth simulate`: prediction beside outcome on random tokens."""
+"""`oversmooth simulate`: prediction and measurement on random tokens."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,43 +19,52 @@ class NormChoice(StrEnum):
     post = "post"
 
 
+_of_layers = partial(typer.Option, rich_help_panel="Layers and tokens")
+_of_norm = partial(typer.Option, rich_help_panel="Variants")
+
+
 @app.command()
 def simulate(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="cases (the default: the four below together), smoothing, sharpening, flip, no-residual; figure4 (of "
-            "Dovonon et al., four together), post-ln+, post-ln-, pre-ln+, pre-ln-. Other options change it."
+            metavar="NAME",
+            help="smoothing, sharpening, flip or no-residual; cases for all four; post-ln+, post-ln-, pre-ln+ or "
+            "pre-ln-; figure4 for those four (Dovonon et al.). Other options override its settings.",
+            show_default="cases",
         ),
     ] = None,
-    tokens: Annotated[int | None, typer.Option(help="The number of tokens, n.")] = None,
-    width: Annotated[int | None, typer.Option(help="The number of features of a token, d.")] = None,
-    heads: Annotated[int | None, typer.Option(help="The number of attention heads, which share the width.")] = None,
-    layers: Annotated[int | None, typer.Option(help="How often the layer is applied.")] = None,
-    eigenvalues: Annotated[
-        tuple[float, float] | None, typer.Option(metavar="LOW HIGH", help="The range of H's eigenvalues.")
-    ] = None,
-    residual: Annotated[
-        bool | None, typer.Option("--residual/--no-residual", help="Add the layer to X, or replace X.")
-    ] = None,
-    norm: Annotated[
-        NormChoice | None, typer.Option(help="Where LayerNorm stands: before the layer, after it, or nowhere.")
-    ] = None,
-    gamma: Annotated[float | None, typer.Option(help="The gamma of the norm, such as 1 or -1.")] = None,
-    neutreno: Annotated[float | None, typer.Option(help="The strength of NeuTRENO's term, such as 0.6.")] = None,
-    causal: Annotated[
-        bool | None, typer.Option("--causal/--bidirectional", help="Hide later tokens, or show all.")
-    ] = None,
-    draws: Annotated[int | None, typer.Option(help="The number of random draws. Curves are their mean.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The seed of the draws.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of the random tokens and weights.")] = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="The chart to write: .png, .svg, .pdf, .html (interactive), or .json (numbers)."
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Chart to write: .png, .svg, .pdf, .html (interactive) or .json (numbers).",
         ),
     ] = None,
+    tokens: Annotated[int | None, _of_layers(metavar="N", help="Number of tokens, n.")] = None,
+    width: Annotated[int | None, _of_layers(metavar="N", help="Features per token, d.")] = None,
+    heads: Annotated[int | None, _of_layers(metavar="N", help="Attention heads, which share the width.")] = None,
+    layers: Annotated[int | None, _of_layers(metavar="N", help="How often the layer is applied.")] = None,
+    draws: Annotated[int | None, _of_layers(metavar="N", help="Random draws; curves show their mean.")] = None,
+    eigenvalues: Annotated[
+        tuple[float, float] | None, _of_norm(metavar="LOW HIGH", help="Range of H's eigenvalues.")
+    ] = None,
+    residual: Annotated[
+        bool | None, _of_norm("--residual/--no-residual", help="Add the layer's output to X. Without: replace X.")
+    ] = None,
+    norm: Annotated[
+        NormChoice | None, _of_norm(metavar="NAME", help="LayerNorm before the layer (pre), after it (post), or none.")
+    ] = None,
+    gamma: Annotated[float | None, _of_norm(metavar="X", help="Gamma of the norm, such as 1 or -1.")] = None,
+    neutreno: Annotated[float | None, _of_norm(metavar="X", help="Strength of NeuTRENO's term, such as 0.6.")] = None,
+    causal: Annotated[
+        bool | None, _of_norm("--causal/--bidirectional", help="Whether later tokens are masked.")
+    ] = None,
 ) -> None:
-    """Predict from spectra what depth does to random tokens, apply the layers, and show both side by side."""
+    """Predict from spectra what depth does to random tokens, apply the layers, and compare."""
     from oversmooth.report import simulation
     from oversmooth.theory import toy as cases
 
@@ -84,7 +94,7 @@ def simulate(
     elif preset in cases.PRESETS:
         start = cases.PRESETS[preset]
     else:
-        raise InputError(f"there is no preset {preset!r}; choose one of {', '.join(cases.PRESETS)}")
+        raise InputError(f"unknown preset {preset!r}; choose one of {', '.join(cases.PRESETS)}")
     settings = cases.with_options(start, **chosen)
 
     outcomes = []
@@ -99,10 +109,10 @@ def simulate(
         + (f"mean of {case.draws} draws from seed {case.seed}" if case.draws > 1 else f"seed {case.seed}")
     )
     out.print(title, style="bold")
-    out.print("said: by the spectra · seen: by applying the layers · agree: on input convergence")
+    out.print("said: prediction of the spectra · seen: measurement on the layers · agree: on input convergence")
     course, answers, end = simulation.tables(outcomes)
     out.print(course)
-    out.print("What the spectra say", style="bold")
+    out.print("Prediction from spectra", style="bold")
     out.print(answers)
     out.print(f"After {case.layers} layers", style="bold")
     out.print(end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,33 +17,42 @@ if TYPE_CHECKING:
     from oversmooth.diagnosis.weights import Memory
 
 
+_of_weights = partial(typer.Option, rich_help_panel="Reading the weights")
+_of_output = partial(typer.Option, rich_help_panel="Output")
+
+
 @app.command()
 def spectrum(
     models: Annotated[
         list[str],
-        typer.Argument(metavar="MODEL...", help="The models: directories, weight files, hub ids or timm names."),
+        typer.Argument(
+            metavar="MODEL...", help="Directories, weight files, hub ids, timm names or saved diagnoses (.json)."
+        ),
     ],
     joined: Annotated[
         bool,
-        typer.Option("--joined/--heads-only", help="Take all heads together as well, which is slower, or heads alone."),
+        _of_weights("--joined/--heads-only", help="Also analyse all heads jointly (slower), or heads alone."),
     ] = True,
     heads: Annotated[
-        int | None, typer.Option(help="The number of heads, for weights without a configuration.", min=1)
+        int | None, _of_weights(metavar="N", help="Number of heads, for weights without a configuration.", min=1)
     ] = None,
     stack: Annotated[
-        str | None, typer.Option(help="A part of the stack's name, for models with several stacks.")
+        str | None,
+        _of_weights(metavar="NAME", help="Part of the stack's name, for models with several, such as encoder."),
     ] = None,
     norm: Annotated[
-        str | None, typer.Option(help="Where the norm stands, if the files do not say it: pre, post or none.")
+        str | None,
+        _of_weights(metavar="NAME", help="Position of the norm if the files do not state it: pre, post or none."),
     ] = None,
-    json: Annotated[Path | None, typer.Option(help="Save all eigenvalues of one model as JSON.")] = None,
+    json: Annotated[Path | None, _of_output(metavar="FILE", help="Save all eigenvalues of one model, .json.")] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write a histogram: .png, .svg or .pdf.")
+        Path | None, _of_output("--output", "-o", metavar="FILE", help="Write a histogram: .png, .svg or .pdf.")
     ] = None,
 ) -> None:
-    """Compute the eigenvalues of H = (W_V W_O)ᵀ, layer by layer, from weights alone.
+    """Compute the eigenvalues of H = (W_V W_O)ᵀ for every layer, from weights alone.
 
-    A stopped run goes on where it was. Files on disk need no extra; hub ids need oversmooth[models].
+    Weights are read one layer at a time, and interrupted runs resume. Hub ids need oversmooth[models]; files on disk
+    need no extra.
     """
     from oversmooth.models.sources import check_there
     from oversmooth.safety import files
@@ -58,7 +68,7 @@ def spectrum(
     for name in models:
         check_there(name)
     if json is not None and len(models) > 1:
-        raise InputError(f"--json {json} holds one model, and {len(models)} were given; save them one by one")
+        raise InputError(f"--json {json} holds one model, not {len(models)}; give the models one by one")
     diagnoses = [spectra_of(name, joined, heads, stack, norm) for name in models]
     _show(diagnoses)
     if json is not None:
@@ -81,7 +91,7 @@ def spectra_of(
 
     title, anatomy, memory = _anatomy(name, joined, heads, stack, norm)
     if kept := len(memory.read()) if memory is not None else 0:
-        err.print(f"{title}: {kept} layers were done before; going on")
+        err.print(f"{title}: resuming after {kept} layers", soft_wrap=True)
     with progress_bar("layers") as bars:
         task = bars.add_task(title, total=len(anatomy))
         try:
@@ -91,7 +101,7 @@ def spectra_of(
         except KeyboardInterrupt:
             if memory is not None:
                 bars.stop()
-                err.print("what is done is kept: the same command goes on from there")
+                err.print("finished layers are saved; run the same command to resume", soft_wrap=True)
             raise
 
 
@@ -120,7 +130,7 @@ def _anatomy(
         title = path.resolve().name
     checkpoint = Checkpoint(path)
     ours = trained_file(path) is not None
-    if ours or "oversmooth" in checkpoint.config:  # saved steered: its weights are computed from what is in the file
+    if ours or "oversmooth" in checkpoint.config:  # steered: the weights in use are computed from those in the file
         from oversmooth import models
 
         loaded = models.load(str(path))
@@ -140,6 +150,8 @@ def _show(diagnoses: list[Diagnosis]) -> None:
             + (f"; {took} s" if (took := diagnosis.provenance.get("seconds")) is not None else "")
         )
         out.print(terminal.spectra(diagnosis))
+        if any(layer.spectrum and layer.spectrum.verdicts for layer in diagnosis.layers):
+            out.print("Heads are counted by what weights alone determine; the others depend on attention.", style="dim")
         out.print("Re λ over all layers", style="bold")
         out.print(terminal.histogram(diagnosis))
         for remark in diagnosis.remarks:

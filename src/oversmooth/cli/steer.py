@@ -9,34 +9,41 @@ import typer
 
 from oversmooth.cli.app import app, out, status
 
-Output = Annotated[Path, typer.Option("--output", "-o", help="The directory to write, new or empty.")]
-Dtype = Annotated[str | None, typer.Option(help="The floating type, such as bfloat16. By default float32.")]
+Output = Annotated[
+    Path, typer.Option("--output", "-o", metavar="DIR", help="Directory to write, which must be new or empty.")
+]
+Dtype = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Floating type, such as bfloat16.", show_default="float32")
+]
 
 
 @app.command()
 def steer(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model: a hub id, a timm name or a directory.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, timm name or directory.")],
     output: Output,
     method: Annotated[
         list[str],
         typer.Option(
             "--method",
             "-m",
-            help="The method, as NAME or NAME:setting=value,... Repeat it for several. spectral, neutreno, attnscale, "
-            "featscale, contranorm, valueresidual, centred, laplacian, inversion, gatedattention, layernormscaling, "
-            "orthogonalupdate.",
+            metavar="NAME[:KEY=VALUE,...]",
+            help="Method and settings; may be repeated. Methods: spectral, neutreno, attnscale, featscale, contranorm, "
+            "valueresidual, centred, laplacian, inversion, gatedattention, layernormscaling, orthogonalupdate.",
         ),
     ],
     layers: Annotated[
-        str, typer.Option(help="Which layers to steer: all, first-half, last-half, or places such as 0,2,4-7.")
+        str, typer.Option(metavar="WHICH", help="Layers to steer: all, first-half, last-half, or 0,2,4-7.")
     ] = "all",
     stack: Annotated[
-        str | None, typer.Option(help="A part of the stack's name, for models with several stacks.")
+        str | None,
+        typer.Option(metavar="NAME", help="Part of the stack's name, for models with several, such as encoder."),
     ] = None,
     dtype: Dtype = None,
 ) -> None:
-    """Put steering methods on a model and save it, to be trained, diagnosed or folded.
+    """Add steering methods to a model and save it, ready to train, diagnose or fold.
 
+    A pretrained model loses accuracy unless you train it after steering. Only spectral and
+    layernormscaling can be folded into stock weights.
     Needs oversmooth[models], or oversmooth[timm] for timm names.
     """
     from oversmooth import models
@@ -61,7 +68,7 @@ def steer(
         out.print(terminal.moved(steering.moved))
     if steering.reparametrized:
         checked = verify(loaded.model)
-        for line in checked.problems or ["verified: every eigenvalue lies where it was promised"]:
+        for line in checked.problems or ["verified: every eigenvalue satisfies the constraint"]:
             out.print(line)
         for line in checked.doubts[:3]:
             out.print(line, style="dim")
@@ -71,11 +78,11 @@ def steer(
 
 @app.command()
 def fold(
-    model: Annotated[str, typer.Argument(metavar="DIR", help="The directory that steer, or training after it, wrote.")],
+    model: Annotated[str, typer.Argument(metavar="DIR", help="Directory of a steered model, trained or not.")],
     output: Output,
     dtype: Dtype = None,
 ) -> None:
-    """Turn a steered model into a stock checkpoint that computes the same and loads with plain from_pretrained.
+    """Convert a steered model to a stock checkpoint with the same outputs, for plain from_pretrained.
 
     Needs oversmooth[models], or oversmooth[timm] for timm models.
     """
@@ -93,7 +100,7 @@ def fold(
     with status(f"loading {Path(model).name}"):
         loaded = models.load(model)
     if steering_of(loaded.model) is None:
-        raise InputError(f"{model} holds no steered model, so there is nothing to fold; give what steer wrote")
+        raise InputError(f"{model} is not a steered model; give a directory that oversmooth steer wrote")
     fold_in(loaded.model)
     if dtype is not None:
         loaded.model = loaded.model.to(dtype_named(dtype))

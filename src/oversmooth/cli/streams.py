@@ -1,4 +1,4 @@
-"""The two consoles, and standard output and error for everybody else: foreign text is shown, never obeyed."""
+"""The two consoles, and standard output and error of libraries, all with control characters escaped."""
 
 import contextlib
 import functools
@@ -35,7 +35,7 @@ out, err = Terminal(), Terminal(stderr=True)
 
 
 class _Kept:
-    """A stream that ignores errors of one kind: its reader may go away, as in `| head`, and the work goes on."""
+    """A stream that ignores errors of one kind: its reader may close it, as in `| head`, and the work continues."""
 
     def __init__(self, stream: Any, ignored: type[OSError]) -> None:
         self.stream, self.ignored = stream, ignored
@@ -47,7 +47,7 @@ class _Kept:
     def _try(self, method: Callable[..., Any], *text: str) -> None:
         try:
             method(*text)
-        except self.ignored:  # from here on, what is written goes nowhere
+        except self.ignored:  # discard further output
             with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), self.stream.fileno())
 
@@ -75,16 +75,16 @@ FileProxy.register(_Printed)  # which rich leaves in place when a bar starts
 
 @contextlib.contextmanager
 def standard_streams() -> Iterator[None]:
-    """Within the block nothing that anyone writes is obeyed by a terminal, or fails to be encoded or read."""
+    """Escape control characters and encode all output within the block, whoever writes it."""
     before = sys.stdout, sys.stderr
     for stream in before:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors=READABLE)
     sys.stdout = sys.stdout and _Printed(sys.stdout, BrokenPipeError)
-    sys.stderr = sys.stderr and _Printed(sys.stderr, OSError)  # a failure that could be reported nowhere
+    sys.stderr = sys.stderr and _Printed(sys.stderr, OSError)  # nowhere to report failures
     try:
         yield
     finally:
         sys.stdout, sys.stderr = before
         for stream in filter(None, before):
-            _Kept(stream, OSError).flush()  # what cannot be written by now would fail again at exit
+            _Kept(stream, OSError).flush()  # otherwise it would fail again at exit

@@ -1,4 +1,4 @@
-"""`oversmooth watch`: what a training has shown so far, live in the terminal and as a page."""
+"""`oversmooth watch`: the metrics of training runs, live in the terminal and as a page."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ _LINES = "▁▂▃▄▅▆▇█"
 
 @app.command()
 def watch(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of runs that are or were watched.")],
-    html: Annotated[Path | None, typer.Option(help="The page to write, again whenever something new is seen.")] = None,
-    follow: Annotated[bool, typer.Option("--follow/--once", help="Go on until Ctrl-C, or show what there is.")] = False,
-    seconds: Annotated[float, typer.Option(help="Between looks at the files.")] = 5.0,
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of monitored training runs.")],
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Page to write, .html; rewritten at every new snapshot.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow/--once", help="Keep updating until Ctrl-C, or show the current state once.")
+    ] = False,
+    seconds: Annotated[float, typer.Option(metavar="X", help="Seconds between updates.")] = 5.0,
 ) -> None:
-    """Draw what trainings have written so far: by depth in the last look, and over time."""
+    """Plot the metrics that training runs have logged: the latest snapshot by depth, and each metric over time."""
     from rich.console import Group
     from rich.live import Live
 
@@ -32,14 +36,14 @@ def watch(
     from oversmooth.report import film
     from oversmooth.safety import arguments
 
-    wait = float(arguments.number(seconds, "--seconds", "give a number of seconds over 0"))
+    wait = float(arguments.number(seconds, "--seconds", "give a number above 0"))
     if wait <= 0:
-        raise InputError(f"--seconds is {seconds:g}; give a number of seconds over 0")
+        raise InputError(f"--seconds is {seconds:g}; give a number above 0")
     if html is not None:
         film.check(html)
 
     def read() -> list[History]:
-        """Of a run that has a directory and has not looked yet nothing, where there is time to wait for it."""
+        """A run without a snapshot yet has an empty history if there is time to wait for it."""
         return [_nothing_yet(run) if follow and _is_early(run) else History.load(run) for run in runs]
 
     def write(histories: list[History]) -> None:
@@ -80,16 +84,17 @@ def _nothing_yet(run: Path) -> History:
 
 
 def table_of(history: History) -> Any:
-    """A run: by metric the last look by depth as a row of bars, its ends, and the last depth over time."""
+    """One row per metric: the latest snapshot by depth, its ends, and the last block over time."""
     from rich.table import Table
     from rich.text import Text
 
     from oversmooth.report.style import number
 
     steps = history.steps
-    span = f"{len(steps)} looks, step {steps[-1]:,}" if steps else "no looks yet"
+    count = f"{len(steps)} snapshot{'' if len(steps) == 1 else 's'}"
+    span = f"{count}, step {steps[-1]:,}" if steps else "no snapshots yet"
     table = Table(title=Text(f"{history.name}: {span}"), title_justify="left", box=None, header_style="dim")
-    for heading in ("", "first block → last", "by depth", "after the last block, over time"):
+    for heading in ("", "first → last block", "by depth", "last block over time"):
         table.add_column(heading)
     for name in history.metrics:
         rows = [row[name] for row in history.rows if name in row]
@@ -101,7 +106,7 @@ def table_of(history: History) -> Any:
 
 
 def bars(values: list[float | None], most: int = 32) -> str:
-    """Numbers as a row of blocks, thinned to what a line takes; a dot where there is none.
+    """Numbers as a row of blocks, thinned to fit a line; a dot for a missing number.
 
     >>> bars([0.0, 0.5, 1.0]), bars([None, 2.0]), bars([1.0, 1.0])
     ('▁▅█', '·▁', '▁▁')

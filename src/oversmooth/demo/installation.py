@@ -1,4 +1,4 @@
-"""What is installed here, which devices and data there are, and what that enables: what `oversmooth doctor` tells."""
+"""What `oversmooth doctor` reports: libraries, devices, data, and what they enable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import oversmooth
-from oversmooth.demo import gallery
+from oversmooth.demo import gallery, language
 from oversmooth.safety.errors import reason
 from oversmooth.safety.files import cache_folder, data_folder
 from oversmooth.safety.machine import free_memory, in_words
@@ -26,22 +26,24 @@ LIBRARIES = {
     "pandas": ("pandas", "pandas"),
     "oversmooth_papers": ("oversmooth-papers", "oversmooth-papers"),
 }
-"""Modules that only some commands need: the package that has each, and what to install for it."""
+"""Modules that only some commands need: the package of each, and what to install for it."""
 WORK = {
     "diagnose and steer models in Python": (),
-    "oversmooth simulate, spectrum": (),
-    "oversmooth diagnose, steer, fold by hub id or directory (transformers)": ("transformers",),
-    "oversmooth diagnose, steer, fold by timm name": ("timm", "torchvision"),
-    "your own images (folders of them) and parquet files": ("PIL", "pyarrow"),
-    "oversmooth demo and gallery": ("transformers",),
+    "oversmooth simulate, watch; spectrum of files": (),
+    "oversmooth demo and gallery: the ViTs": (),
+    "oversmooth diagnose, spectrum, steer, fold by hub id or directory": ("transformers",),
+    "oversmooth diagnose, spectrum, steer, fold by timm name": ("timm", "torchvision"),
+    "your own text files": ("transformers",),
+    "your own images": ("PIL",),
+    "your own parquet files": ("pyarrow",),
     "oversmooth train, reproduce": ("oversmooth_papers",),
     "oversmooth tune; train and reproduce on parquet files": ("oversmooth_papers", "transformers", "PIL", "pyarrow"),
     "oversmooth train --task imagenet": ("oversmooth_papers", "timm", "torchvision", "PIL", "pyarrow"),
     "Diagnosis.to_pandas": ("pandas",),
 }
-"""What can be done, and the modules that it needs."""
+"""Tasks, and the modules that each needs."""
 DATA = ("cifar-100", "imagenet-val-1k", "wikitext-2", "camvid", "imagenet-c-frost", "deit-tiny", "stories15m")
-"""Data sets and models that commands look for, by the name of their folders where OVERSMOOTH_DATA points."""
+"""Data sets and models that commands look for: folders in OVERSMOOTH_DATA."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def versions() -> list[Finding]:
 
 
 def devices() -> list[Finding]:
-    """What models can run on."""
+    """Devices that models can run on."""
     import torch
 
     found = [Finding("CPU", "yes", f"{os.cpu_count()} cores, {in_words(free_memory())} of memory free")]
@@ -76,12 +78,12 @@ def devices() -> list[Finding]:
     if torch.backends.mps.is_available():
         found.append(Finding("mps", "yes", "Apple's GPU"))
     if len(found) == 1:
-        found.append(Finding("GPU", "no", "none that torch can use; everything runs on the CPU"))
+        found.append(Finding("GPU", "no", "none that torch supports here; everything runs on the CPU"))
     return found
 
 
 def libraries() -> list[Finding]:
-    """Those that only some commands need, each imported once to see that it loads."""
+    """Optional libraries; each is imported to check that it loads."""
     return [_library(module, package, wanted) for module, (package, wanted) in LIBRARIES.items()]
 
 
@@ -91,7 +93,7 @@ def _library(module: str, package: str, wanted: str) -> Finding:
     try:
         importlib.import_module(module)
     except Exception as error:  # a library that does not fit another fails as it likes
-        return Finding(package, "broken", f"installed, but it does not load: {reason(error)}")
+        return Finding(package, "broken", f"installed, but does not load: {reason(error)}")
     try:
         return Finding(package, "yes", importlib.metadata.version(package))
     except importlib.metadata.PackageNotFoundError:
@@ -99,16 +101,18 @@ def _library(module: str, package: str, wanted: str) -> Finding:
 
 
 def data() -> list[Finding]:
-    """What OVERSMOOTH_DATA has, and the models of the gallery that are here."""
+    """Data in OVERSMOOTH_DATA, and the models of the gallery."""
     given = os.environ.get("OVERSMOOTH_DATA")
     found = [
-        Finding("OVERSMOOTH_DATA", "yes" if given else "no", given or "not set: commands take data by path"),
+        Finding("OVERSMOOTH_DATA", "yes" if given else "no", given or "not set; give data by path"),
         Finding("cache", "yes", str(cache_folder())),
     ]
     for name in DATA if given else ():
         folder = data_folder(name)
         found.append(
-            Finding(name, "yes" if folder else "no", str(folder) if folder else "no folder of this name there")
+            Finding(
+                name, "yes" if folder else "no", str(folder) if folder else "no folder of this name in OVERSMOOTH_DATA"
+            )
         )
     for entry in gallery.entries().values():
         if entry.key not in DATA:
@@ -118,10 +122,11 @@ def data() -> list[Finding]:
 
 
 def work(known: list[Finding]) -> list[Finding]:
-    """What these libraries enable."""
+    """Tasks that these libraries enable, and the demo's language models, which need packages of their own."""
     states = {finding.what: finding for finding in known}
     done = []
     for what, modules in WORK.items():
         lacking = [name for module in modules if states[name := LIBRARIES[module][0]].state != "yes"]
         done.append(Finding(what, "no" if lacking else "yes", f"needs {' and '.join(lacking)}" if lacking else ""))
-    return done
+    missing = language.missing()
+    return [*done, Finding("oversmooth demo: the language models", "no" if missing else "yes", missing)]

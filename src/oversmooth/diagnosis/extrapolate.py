@@ -15,12 +15,14 @@ from torch import Tensor, nn
 from oversmooth import metrics
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.results.facts import Number, plain
+from oversmooth.results.notes import Note
 from oversmooth.results.parts import Course, Extrapolation
 from oversmooth.safety.errors import InputError, about
 from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.theory.dominance import dominance
 from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
 from oversmooth.theory.radii import AttentionChange
+from oversmooth.theory.reasons import Reason
 from oversmooth.theory.simulate import Simulation, simulate
 from oversmooth.theory.spectrum import materialise_if_small
 from oversmooth.theory.stack import stack_dominance
@@ -46,7 +48,7 @@ def last_block(sample: Sample, modules: dict[str, nn.Module], depth: int, seed: 
     if block.plan.undecided:
         return _undecided("last block", block.plan.undecided, real)
     A, keep = _first(block), block.plan.layer.keep
-    course, seen, note = None, "open", ""
+    course, seen, notes = None, "open", []
     change = _change(modules, block, len(blocks))
     with torch.autocast(A.device.type, enabled=False):
         gains = change is not None and change.constant_gain is not None
@@ -58,10 +60,10 @@ def last_block(sample: Sample, modules: dict[str, nn.Module], depth: int, seed: 
                 raise InputError("its attention is steered, which simulation does not know")
             course, seen = _simulated([block], [A], [(W_V, W_O)], [offset])
         except InputError as error:
-            note = f"not simulated: {error}"
+            notes.append(Note("not_simulated", text=str(error)))
     if gains and block.plan.norm_position == "post":
-        note = f"{note}; FeatScale acts before the norm takes the mean of features away, so H is raw"
-    (word,), (why,) = prediction.verdict, prediction.reason
+        notes.append(Note("raw_before_norm"))
+    (word,), (why,) = prediction.verdict, prediction.reasons
     smooth = prediction.rho_smooth.clamp(min=prediction.smooth_floor)
     rough = prediction.rho_rough.clamp(min=prediction.rough_floor)
     return Extrapolation(
@@ -76,15 +78,16 @@ def last_block(sample: Sample, modules: dict[str, nn.Module], depth: int, seed: 
         simulated=course,
         simulated_verdict=seen,
         real=real,
-        note="; ".join(filter(None, [note, why])),
+        reason=why,
+        notes=notes,
     )
 
 
 def whole_stack(sample: Sample, modules: dict[str, nn.Module], passes: int, seed: int) -> list[Extrapolation]:
     """What repeating the whole stack so often does; InputError where its spectra cannot be computed."""
     blocks = sample.blocks
-    why = next((block.plan.undecided for block in blocks if block.plan.undecided), "")
-    if why:
+    why = next((block.plan.undecided for block in blocks if block.plan.undecided), None)
+    if why is not None:
         return [_undecided("stack", why, _real(blocks, sample.plan, modules, passes * len(blocks)))]
     if not all(block.plan.layer.keep for block in blocks):
         raise InputError("attention replaces the stream in some of its layers")
@@ -120,16 +123,15 @@ def whole_stack(sample: Sample, modules: dict[str, nn.Module], passes: int, seed
         simulated=course,
         simulated_verdict=seen,
         real=_real(blocks, sample.plan, modules, passes * len(blocks)),
-        note="; ".join(filter(None, ["radii are per block: the geometric mean over the stack", prediction.reason])),
+        reason=prediction.why,
+        notes=[Note("radii_per_block")],
     )
     return [entry]
 
 
-def _undecided(what: str, why: str, real: Course | None) -> Extrapolation:
+def _undecided(what: str, why: Reason, real: Course | None) -> Extrapolation:
     """Where neither spectra nor simulation apply: the real blocks still run."""
-    return Extrapolation(
-        what, 0, None, None, "undecided", None, None, "raw", None, "open", real, note=f"undecided: {why}"
-    )
+    return Extrapolation(what, 0, None, None, "undecided", None, None, "raw", None, "open", real, reason=why)
 
 
 def _change(modules: dict[str, nn.Module], block: SampleBlock, run: int) -> AttentionChange | None:

@@ -89,6 +89,7 @@ def _dominance(heads: HeadNumbers, call: int) -> LayerDominance | None:
     verdicts = heads.verdict[call]
     cases = [v for row in verdicts for v in row]
     rows, certified = heads.joined.get(call, []), heads.certified.get(call)
+    reasons = heads.undecided_because.get(call, [])
     return LayerDominance(
         smoothing_share=None if (share := share_of_smoothing(cases)) is None else plain(share),
         rho_rough=plain(sum(row[2] for row in rows) / len(rows)) if rows else None,
@@ -102,7 +103,8 @@ def _dominance(heads: HeadNumbers, call: int) -> LayerDominance | None:
         joined_residual=[plain(row[4]) for row in rows],
         undecided_share=None if certified is None else plain(sum(v == "undecided" for v in cases) / len(cases)),
         certified_share=None if certified is None else plain(sum(certified) / len(cases)),
-        undecided_because=heads.undecided_because.get(call, []),
+        undecided_because=list(map(str, reasons)),
+        undecided_reasons=reasons,
     )
 
 

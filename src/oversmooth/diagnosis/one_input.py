@@ -1,7 +1,7 @@
-"""Which tokens of one input are alike after every block, and how much attention each receives: for looking at.
+"""The example of a report: token similarities of one input after every block, and the attention each token receives.
 
-Kept in eight bits a number. Inputs of more tokens than a picture can show are taken in groups, exactly: the similarity
-of two groups is the mean over their pairs of tokens.
+Eight bits a number. Inputs with too many tokens to plot are shown in groups: the similarity of two groups is exactly
+the mean over their pairs of tokens.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _AT_ONCE = 1 << 24
 
 @dataclass(frozen=True)
 class _Groups:
-    """Which token is in which of the groups that are shown; every token in one of its own where there are few."""
+    """Which group each token is shown in; one group per token if there are few."""
 
     of_token: Tensor
     """``(n,)``"""
@@ -56,9 +56,9 @@ class _Groups:
 def one_input(
     blocks: list[SampleBlock], first: Batch | Tensor, one: Batch | Tensor, mask: Tensor | None, tokenizer: Any
 ) -> OneInput | None:
-    """What the first input looks like inside the model; None where blocks have different tokens.
+    """The first input inside the model; None if blocks have different tokens.
 
-    blocks: those of the sample that `study` gave. first: the batch that the input, one, is from. mask: ``(1, n)``,
+    blocks: of the sample that `study` returned. first: the batch that the input, one, is from. mask: ``(1, n)``,
     tokens that are not padding; None: all. tokenizer: for the text of tokens, if there is one.
     """
     streams = [blocks[0].x, *(block.y for block in blocks)]

@@ -18,11 +18,13 @@ from oversmooth._version import __version__
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.results.facts import ModelFacts, Number, plain
+from oversmooth.results.notes import MOST_NAMES, Note
 from oversmooth.results.parts import Eigenvalues, Layer, Spectrum
 from oversmooth.safety.errors import InputError, about
 from oversmooth.safety.files import cache_folder, parse_json, read_bytes
 from oversmooth.safety.typed import typed
 from oversmooth.theory.bounds import head_verdicts
+from oversmooth.theory.reasons import Reason
 from oversmooth.theory.small_matrices import eigenvalues
 from oversmooth.theory.weights import centre_features, fold_norm, head_spectrum, smaller_product, stack_heads
 
@@ -82,13 +84,14 @@ def without_radii(spectrum: Spectrum) -> Spectrum:
     return spectrum
 
 
-def why_undecided(layer: AttentionLayer) -> str | None:
-    """Why the theorem says nothing about this layer, in words; None: it applies."""
+def why_undecided(layer: AttentionLayer) -> Reason | None:
+    """Why the theorem says nothing about this layer; None: it applies."""
     if layer.leak is not None:
-        return f"rows of attention sum to less than one ({layer.leak})"
+        return Reason("rows_below_one", detail=layer.leak)
     if layer.values_normed:
-        return "values are normed token by token"
-    return layer.mixing or layer.on_branch
+        return Reason("values_normed")
+    words = layer.mixing or layer.on_branch
+    return Reason("other_mixing", detail=words) if words else None
 
 
 def _all(variants: dict[str, Tensor], W_O: Tensor, layer: AttentionLayer) -> dict[str, Tensor]:
@@ -182,7 +185,11 @@ def diagnose_weights(
         blocks.append(Layer(layer.block or layer.name, {}, spectrum=known[layer.name]))
         if progress is not None:
             progress(index + 1, len(anatomy))
-    reasons = [reason for layer in anatomy if (reason := why_undecided(layer)) is not None]
+    notes = [Note("anatomy", text=remark) for remark in anatomy.remarks]
+    reasons = [(layer.name, why_undecided(layer)) for layer in anatomy]
+    for why in dict.fromkeys(why for _, why in reasons if why is not None):
+        names = [name for name, other in reasons if other == why]
+        notes.append(Note("undecided_layers", len(names), len(anatomy), names=names[:MOST_NAMES], reason=why))
     diagnosis = Diagnosis(
         model=facts(name, anatomy, len(anatomy), anatomy.shared),
         provenance={
@@ -195,10 +202,8 @@ def diagnose_weights(
             "joined": joined,
         },
         layers=[Layer("embedding", {}), *blocks],
-        remarks=[
-            *anatomy.remarks,
-            *(f"{reasons.count(why)} of {len(anatomy)} layers are undecided: {why}" for why in dict.fromkeys(reasons)),
-        ],
+        remarks=list(map(str, notes)),
+        notes=notes,
     )
     if memory is not None:
         memory.forget()

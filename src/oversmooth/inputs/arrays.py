@@ -1,6 +1,6 @@
-"""Pictures or token ids from an .npz file: found by name or by shape, checked, and brought to one form.
+"""Pictures or token ids from an .npz file: found by name or shape, checked, and converted to one layout.
 
-Never unpickles anything. What an array unpacks to is looked at before any of it is unpacked.
+Nothing is unpickled. The unpacked size of an array is checked before it is unpacked.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Pixels = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Pictures:
-    """Those chosen of a file: pixels (chosen, h, w, channels), 0 to 255, and labels (chosen,) if there are any."""
+    """Chosen pictures of a file: pixels (chosen, h, w, channels), 0 to 255, and labels (chosen,) if there are any."""
 
     total: int
     indices: list[int]
@@ -35,7 +35,7 @@ class Pictures:
 
 @dataclass(frozen=True)
 class TokenIds:
-    """Rows chosen of a file, and their attention mask (ones if the file has none); the ends are those of all rows."""
+    """Chosen rows of a file and their attention mask (ones if it has none); least and greatest are of all rows."""
 
     total: int
     indices: list[int]
@@ -49,25 +49,23 @@ def pictures(path: Path, count: int) -> Pictures:
     """Up to ``count`` pictures, evenly spread."""
     images, labels, listing = _arrays(path, "images", "labels")
     if images is None:
-        raise InputError(f"{path} has no array `images` and no other of four dimensions; it has {listing}")
+        raise InputError(f"{path} has no array `images` and no other with four dimensions; it has {listing}")
     if images.ndim != 4 or 0 in images.shape:
-        raise InputError(f"{path}: images has the shape {images.shape}; it must be (n, h, w, 3) or (n, 3, h, w)")
+        raise InputError(f"{path}: images has shape {images.shape}; give (n, h, w, 3) or (n, 3, h, w)")
     if images.shape[-1] not in (1, 3, 4) and images.shape[1] not in (1, 3, 4):
-        raise InputError(f"{path}: images has the shape {images.shape}; no side is 1, 3 or 4 channels")
+        raise InputError(f"{path}: images has shape {images.shape}, without 1, 3 or 4 channels; give (n, h, w, 3)")
     if images.dtype.kind not in "iuf":
-        raise InputError(f"{path}: images is of type {images.dtype}; it must be numbers, 0 to 255 or 0 to 1")
+        raise InputError(f"{path}: images has type {images.dtype}; give numbers, 0 to 255 or 0 to 1")
     if labels is not None and (labels.shape != images.shape[:1] or labels.dtype.kind not in "iu"):
         raise InputError(
-            f"{path}: labels has the shape {labels.shape} and type {labels.dtype}; give {len(images)} whole numbers"
+            f"{path}: labels has shape {labels.shape} and type {labels.dtype}; give {len(images)} whole numbers"
         )
     indices = spread(len(images), count)
     pixels = images[indices]
     if images.dtype != np.uint8:
         low, high = images.min(), images.max()
         if not (low >= 0 and high <= 255):  # written so that NaN fails
-            raise InputError(
-                f"{path}: images goes from {low:.4g} to {high:.4g}; give them before normalisation, 0 to 255 or 0 to 1"
-            )
+            raise InputError(f"{path}: images ranges from {low:.4g} to {high:.4g}; give pixels from 0 to 255 or 0 to 1")
         scale = np.float32(255 if high <= 1 and images.dtype.kind == "f" else 1)
         pixels = np.rint(pixels.astype(np.float32) * scale).astype(np.uint8)
     if images.shape[-1] not in (1, 3, 4):
@@ -82,12 +80,14 @@ def token_ids(path: Path, count: int) -> TokenIds:
         raise InputError(f"{path} has no array `input_ids`; it has {listing}")
     if ids.ndim != 2 or ids.dtype.kind not in "iu" or 0 in ids.shape:
         raise InputError(
-            f"{path}: input_ids has the shape {ids.shape} and type {ids.dtype}; it must be (n, length) of whole numbers"
+            f"{path}: input_ids has shape {ids.shape} and type {ids.dtype}; give whole numbers (n, length)"
         )
     if hidden is not None and hidden.shape != ids.shape:
-        raise InputError(f"{path}: attention_mask has the shape {hidden.shape}, but input_ids has {ids.shape}")
+        raise InputError(
+            f"{path}: attention_mask has shape {hidden.shape}, but input_ids has {ids.shape}; give equal shapes"
+        )
     if hidden is not None and hidden.dtype.kind not in "biuf":
-        raise InputError(f"{path}: attention_mask is of type {hidden.dtype}; give 1 for each token and 0 for padding")
+        raise InputError(f"{path}: attention_mask has type {hidden.dtype}; give 1 for each token and 0 for padding")
     indices = spread(len(ids), count)
     mask = np.ones_like(ids) if hidden is None else hidden != 0
     chosen, mask = (rows[indices].astype(np.int64) for rows in (ids, mask))
@@ -95,11 +95,11 @@ def token_ids(path: Path, count: int) -> TokenIds:
 
 
 def _arrays(path: Path, wanted: str, other: str) -> tuple[NDArray[Any] | None, NDArray[Any] | None, str]:
-    """The two arrays of these names, None where there is none, and what there is, in words.
+    """The two arrays of these names, None if missing, and a list of all arrays.
 
     Pictures may have any name: the first array of four dimensions is taken.
     """
-    # Errors are zip's own, those of every way to pack, and what numpy makes of a header.
+    # zip, its compression methods and numpy raise errors of many types.
     with read_as(f"{path} is not a readable .npz file", "write it with numpy.savez"):
         with zipfile.ZipFile(path) as packed:
             for info in packed.infolist():
@@ -108,9 +108,9 @@ def _arrays(path: Path, wanted: str, other: str) -> tuple[NDArray[Any] | None, N
         with np.load(path, allow_pickle=False) as file:
             found = {name: file[name] for name in (wanted, other) if name in file.files}
             if any(isinstance(array, bytes) for array in found.values()):
-                raise ValueError("it holds something else than arrays")
+                raise ValueError("it contains something other than arrays")
             for name in file.files if wanted == "images" else ():
-                with contextlib.suppress(ValueError, AttributeError):  # what is no array may lie beside it
+                with contextlib.suppress(ValueError, AttributeError):  # other members may be no arrays
                     if wanted not in found and (array := file[name]).ndim == 4 and array.dtype.kind in "uf":
                         found[wanted] = array
             listing = ", ".join(file.files[:8]) + (" and so on" if len(file.files) > 8 else "")

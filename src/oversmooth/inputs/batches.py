@@ -1,6 +1,6 @@
-"""What one call of a model gets, and the description of all calls together.
+"""The inputs of one forward pass, and of all passes with their description.
 
-Not for reading anything: text.py and images.py make these, and whoever runs a model takes them.
+text.py and images.py make these.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Kind = Literal["vision", "text"]
 
 @dataclass(frozen=True)
 class Batch:
-    """What one call of the model gets, and which tokens count.
+    """The inputs of one forward pass.
 
-    ``special`` (b, n) is True for tokens such as [CLS], [SEP] and the beginning of a text. Padding is not special: that
-    is what ``inputs["attention_mask"]`` has at zero. None where it is not known.
+    ``special`` (b, n) is True for tokens such as [CLS], [SEP] and the beginning of a text; None if unknown. Padding is
+    not special: ``inputs["attention_mask"]`` is zero there.
     """
 
     inputs: dict[str, Tensor]
@@ -35,10 +35,10 @@ class Batch:
 
 @dataclass
 class Inputs:
-    """An iterable of batches with its description; can be iterated again.
+    """An iterable of batches with its description; can be iterated several times.
 
-    ``count`` is how many inputs were chosen. What does not decode is only known once it is read, so each complete
-    iteration refills ``skipped`` with a sentence for each of those, and sets ``count`` to what the model really got.
+    ``count`` is the number of chosen inputs. Inputs that do not decode are found while reading, so each complete
+    iteration refills ``skipped`` with a sentence for each of them, and sets ``count`` to the inputs of the model.
     """
 
     what: str
@@ -55,24 +55,24 @@ class Inputs:
         self.count = given
 
     def kept(self) -> Inputs:
-        """The same, read once and held in memory: for whoever goes through them many times."""
+        """The same, read once and kept in memory, to be iterated many times."""
         held = list(self)
         return Inputs(self.what, self.kind, self.count, self.skipped, lambda: iter(held))
 
 
 def spread(available: int, count: int) -> list[int]:
-    """Which ``count`` of ``available`` things to take: all, or evenly spread, in order and without chance.
+    """Indices of ``count`` of ``available`` things: all, or evenly spread, in order and deterministic.
 
     >>> spread(10, 4), spread(3, 4)
     ([1, 3, 6, 8], [0, 1, 2])
     """
     if count >= available:
         return list(range(available))
-    # The middle of each of `count` equal stretches, so that neither end is favoured.
+    # The middle of each of `count` equal intervals, so that neither end is favoured.
     return [(2 * i + 1) * available // (2 * count) for i in range(count)]
 
 
 def check_positive(**settings: int) -> None:
-    """Refuse a count, a length or a batch below one, by its name."""
+    """Refuse a count, a length or a batch below one."""
     for name, value in settings.items():
         arguments.whole(value, name, least=1)

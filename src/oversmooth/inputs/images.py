@@ -1,7 +1,6 @@
-"""Batches of pictures for a vision model: from files, parquet, an .npz, a library's samples, or painted here.
+"""Batches of pictures for a vision model: from files, parquet, an .npz, a library's samples, or painted.
 
-Pictures are read when their batch is wanted, so memory is that of one batch. Not for what is done to a picture:
-that is preprocessing.py.
+Pictures are read when their batch is needed, so only one batch is in memory. preprocessing.py transforms them.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from oversmooth.inputs.sources import Source, resolve
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.libraries import import_library
 
-# Those of sources.IMAGES, whatever a file is named: of the others some run programs, as that for PostScript does.
+# The formats of sources.IMAGES, whatever the file name: some decoders, such as PostScript's, run programs.
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
 _LARGEST_LABEL = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A picture that was chosen and may yet fail to decode."""
+    """A chosen picture, which may fail to decode."""
 
     name: str
     read: Callable[[], Any]  # a PIL image
@@ -43,24 +42,24 @@ class _Candidate:
 def image_inputs(
     preprocessing: Preprocessing, source: Path | str | None, *, count: int, batch: int, argument: str = "pixel_values"
 ) -> Inputs:
-    """Up to ``count`` pictures of ``source``, or as many painted by this package where it is None.
+    """Up to ``count`` pictures of ``source``, or as many painted by this package if it is None.
 
-    Where there are more, they are taken evenly spread over the data, always the same ones. A picture that does not
-    decode is left out and named in ``skipped``.
+    If there are more, the chosen ones are spread evenly over the data and always the same. A picture that does not
+    decode is skipped and named in ``skipped``.
 
     Args:
-        preprocessing: what the checkpoint says is done to a picture.
+        preprocessing: of the checkpoint.
         source: a file or directory; or the photographs of an installed library, "sample:skimage" or "sample:sklearn".
         count: at most so many.
         batch: pictures per batch.
-        argument: the name that the model has for pictures.
+        argument: the model's argument for pictures.
     """
     check_positive(count=count, batch=batch)
     if source is None:
         made = partial(_made, preprocessing, count, batch, argument)
         return Inputs(f"{count:,} pictures painted by oversmooth", "vision", count, [], made)
     resolved = resolve(Path(source), "vision")
-    pil = import_library("PIL.Image", f"reading {resolved.path}")  # missing is said now, not in the middle of the work
+    pil = import_library("PIL.Image", f"reading {resolved.path}")  # a missing library is reported now
     total, candidates = _OPEN[resolved.format](resolved, count, pil)
     chosen = min(count, total)
     what = f"{chosen:,} images of {source}"
@@ -77,7 +76,7 @@ def image_inputs(
 def _made(preprocessing: Preprocessing, count: int, batch: int, argument: str) -> Iterator[Batch]:
     for first in range(0, count, batch):
         indices = range(first, min(first + batch, count))
-        # Made at the size the model takes: nothing is resized, and PIL is not needed.
+        # Painted at the model's size: nothing is resized, and PIL is not needed.
         pixels = [preprocessing.tensor(picture(index, preprocessing.size)) for index in indices]
         yield Batch({argument: torch.stack(pixels)}, names=tuple(f"picture {index}" for index in indices))
 
@@ -99,7 +98,7 @@ def _decoded(
         except InputError:
             raise
         except Exception as error:  # decoders raise whatever they like on broken files
-            skipped.append(f"{candidate.name} does not decode ({reason(error)}) and was left out")
+            skipped.append(f"{candidate.name} does not decode ({reason(error)}) and was skipped")
             continue
         decoded += 1
         if len(held) == batch:
@@ -108,7 +107,9 @@ def _decoded(
     if held:
         yield _batch(held, argument)
     if not decoded:
-        raise InputError(f"none of the {len(skipped):,} images of {source} decodes; the first: {skipped[0]}")
+        raise InputError(
+            f"none of the {len(skipped):,} images of {source} decodes (first: {skipped[0]}); convert them to PNG"
+        )
 
 
 def _batch(held: list[tuple[_Candidate, Tensor]], argument: str) -> Batch:
@@ -162,9 +163,7 @@ _OPEN: dict[str, Callable[[Source, int, Any], _Opened]] = {
 
 def _label(name: str, label: int) -> int:
     if abs(label) > _LARGEST_LABEL:
-        raise InputError(
-            f"{name} has the label {label}; labels are counted from 0, and none is over {_LARGEST_LABEL:,}"
-        )
+        raise InputError(f"{name} has the label {label}; give labels from 0 to {_LARGEST_LABEL:,}")
     return label
 
 

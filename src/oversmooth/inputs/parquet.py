@@ -1,6 +1,6 @@
-"""Parquet files of one data set: looked at first, then read a few rows at a time or whole.
+"""Parquet files of one data set: checked first, then read a few rows at a time or whole.
 
-Not for what the rows mean: images.py and text.py decide that.
+images.py and text.py interpret the rows.
 """
 
 from __future__ import annotations
@@ -21,23 +21,22 @@ ROWS_AT_ONCE = 32
 
 @dataclass(frozen=True)
 class Row:
-    """The wanted columns of one row, by column name, and where it stood."""
+    """The requested columns of one row, by column name, and its position."""
 
     where: str
     values: dict[str, Any]
 
     def encoded(self, column: str) -> Any:
-        """What should be the bytes of an image, which stands alone or beside its name."""
+        """The bytes of an image, which are stored alone or with its name."""
         cell = self.values[column]
         return cell.get("bytes") if isinstance(cell, dict) else cell
 
 
 class Table:
-    """Parquet files of one data set, one after the other, as one numbered list of rows.
+    """Parquet files of one data set, concatenated into one numbered list of rows.
 
-    ``wanted``: one of these columns must be there; ``extra``: of these too, where the table is ``whole``, else one
-    may be. The first that is there is used. ``whole``: its columns will be read all at once, so all of it must fit
-    into memory; else one group of rows must.
+    ``wanted``: columns, the first present of which is used; one must be there. ``extra``: likewise, optional unless
+    ``whole``. ``whole``: columns are read at once, so all of them must fit into memory; else one row group must.
     """
 
     def __init__(
@@ -54,7 +53,9 @@ class Table:
             other = _one_of(extra, columns, file) if whole else _first_of(extra, columns)
             for name in (column, other):
                 if columns.count(name) > 1:
-                    raise InputError(f"{file} has {columns.count(name)} columns named {name}; leave one of that name")
+                    raise InputError(
+                        f"{file} has {columns.count(name)} columns named {name}; rename or remove all but one"
+                    )
             if whole:
                 size += sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
             else:
@@ -62,21 +63,21 @@ class Table:
             if not self._rows:
                 self.column, self.extra = column, other
             elif column != self.column or self.extra not in (None, other):
-                raise InputError(f"{file} has other columns than {source.files[0]}; give data sets one at a time")
+                raise InputError(f"{file} and {source.files[0]} have different columns; give data sets one at a time")
             self._rows.append(metadata.num_rows)
         self.total = sum(self._rows)
         if not self.total:
-            raise InputError(f"{source.path} has no rows; give data with some")
+            raise InputError(f"{source.path} has no rows; give other data")
         # Twice: as columns, and one by one.
         check_fits(2 * size, f"reading {source.path}", "give fewer rows")
 
     @property
     def columns(self) -> list[str]:
-        """Those that are read, in this order."""
+        """The columns that are read, in this order."""
         return [name for name in (self.column, self.extra) if name is not None]
 
     def rows(self, wanted: Sequence[int] | None = None) -> Iterator[Row]:
-        """The rows of these numbers (ascending), or all of them; row groups without any are never read."""
+        """The rows of these numbers (ascending), or all; row groups without any are not read."""
         chosen = None if wanted is None else set(wanted)
         first = 0
         for file, count in zip(self._source.files, self._rows, strict=True):
@@ -88,7 +89,7 @@ class Table:
             first += count
 
     def whole_files(self) -> list[Any]:
-        """The columns of each file as one of pyarrow's tables."""
+        """The columns of each file as a pyarrow table."""
         tables = []
         for file in self._source.files:
             with readable(file), self._parquet.ParquetFile(file) as opened:
@@ -111,7 +112,7 @@ class Table:
 
 @contextmanager
 def readable(file: Path) -> Iterator[None]:
-    """One sentence for whatever pyarrow finds wrong with a file: it has a family of errors, of several lines."""
+    """Turn pyarrow's errors, of many types and several lines, into one sentence."""
     with read_as(f"{file} is not a readable parquet file", "write it again"):
         yield
 
@@ -124,12 +125,12 @@ def _one_of(names: tuple[str, ...], columns: Sequence[str], file: Path) -> str:
     column = _first_of(names, columns)
     if column is None:
         have = ", ".join(columns[:8]) + (" and so on" if len(columns) > 8 else "")
-        raise InputError(f"{file} has the columns {have or '(none)'}; it needs one named {' or '.join(names)}")
+        raise InputError(f"{file} has the columns {have or '(none)'}; name one of them {' or '.join(names)}")
     return column
 
 
 def _check_groups(file: Path, metadata: Any, column: str) -> None:
-    """A group of rows is read at once: what its pages unpack to must fit into memory."""
+    """A row group is read at once, so its unpacked pages must fit into memory."""
     sizes = [0]
     for group in range(metadata.num_row_groups):
         parts = (metadata.row_group(group).column(i) for i in range(metadata.num_columns))

@@ -1,6 +1,6 @@
-"""Stretches of text from files: all of a short text, or evenly spread parts of a long one without reading the rest.
+"""Passages of text from files: all of a short text, or evenly spread parts of a long one without reading the rest.
 
-Not for tokens: text.py cuts passages into pieces.
+text.py cuts passages into pieces of tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LETTERS_A_TOKEN = 16
 
 @dataclass(frozen=True)
 class Passage:
-    """Some consecutive text and where it stood."""
+    """Some consecutive text and its position."""
 
     name: str
     text: str
@@ -34,7 +34,7 @@ def passages_of(source: Source, count: int, length: int) -> list[Passage]:
     if source.format == "parquet":
         return _rows(Table(source, ("text",)), source, count, letters)
     sizes = [file.stat().st_size for file in source.files]
-    # Passages start within `letters` of their place, so at twice that distance no two are the same.
+    # Passages start within `letters` of their position, so at twice that distance all differ.
     if sum(sizes) <= 2 * count * letters:
         texts = [_whole(file) for file in source.files]
         return [_some(source, "\n\n".join(text for text in texts if text.strip()))]
@@ -69,7 +69,7 @@ def lines_of(source: Source, count: int) -> list[Passage]:
 
 
 def _rows(table: Table, source: Source, count: int, letters: int) -> list[Passage]:
-    """Rows joined: all of them where that is little, else the beginning of each of ``count`` equal stretches."""
+    """Rows joined: all of them if they are few, else the beginning of each of ``count`` equal intervals."""
     parts: list[Passage] = []
     stretches = min(count, table.total)
     complete = True
@@ -94,12 +94,12 @@ def _rows(table: Table, source: Source, count: int, letters: int) -> list[Passag
 
 def _some(source: Source, text: str) -> Passage:
     if not text.strip():
-        raise InputError(f"{source.path} has no text in it; give a file with some")
+        raise InputError(f"{source.path} contains no text; give another file")
     return Passage(source.path.name, text)
 
 
 def _slice(file: Path, offset: int, size: int) -> tuple[int, str]:
-    """Where the next paragraph, line, sentence or word after ``offset`` begins, and about ``size`` bytes from there."""
+    """Start of the next paragraph, line, sentence or word after ``offset``, and about ``size`` bytes from there."""
     with read_as(f"{file} cannot be read", "give another text"), file.open("rb") as opened:
         opened.seek(offset)
         data = opened.read(2 * size)
@@ -110,7 +110,7 @@ def _slice(file: Path, offset: int, size: int) -> tuple[int, str]:
         while start < len(data) and data[start] & 0xC0 == 0x80:  # inside a letter of several bytes
             start += 1
     part = data[start : start + size]
-    for cut in range(4):  # so many bytes of a letter may be left at the end
+    for cut in range(4):  # a letter may be cut at the end
         try:
             text = part[: len(part) - cut].decode("utf-8")
         except UnicodeDecodeError as error:
@@ -131,12 +131,12 @@ def _whole(file: Path) -> str:
 
 
 def _text(row: Row) -> str:
-    """What a row of parquet says; nothing where it is no text."""
+    """The text of a parquet row; empty if it is not text."""
     text = row.values["text"]
     return _checked(row.where, text) if isinstance(text, str) else ""
 
 
 def _checked(what: Path | str, text: str) -> str:
     if "\0" in text:
-        raise InputError(f"{what} is not text: it holds zero bytes, as UTF-16 does; give plain text in UTF-8")
+        raise InputError(f"{what} is not text: it contains zero bytes, as UTF-16 does; give plain text in UTF-8")
     return text.removeprefix("\ufeff")

@@ -1,8 +1,8 @@
-"""Pictures painted by rule, for vision models when no data is given: the same on every machine, whatever is installed.
+"""Painted pictures for vision models without data: the same on every machine.
 
-Three kinds of scene with what matters in photographs' statistics: strong low frequencies and a 1/f fall, edges by
-occlusion, shading, texture. Each is fixed by its index and seed, and is the same scene at every size. Not photographs
-(samples.py finds some), and no class of any data set: accuracies mean nothing on them.
+Three kinds of scene share statistics of photographs: a 1/f spectrum, edges by occlusion, shading, texture. Index and
+seed determine a picture, at every size. They belong to no class of any data set, so accuracies mean nothing on them;
+samples.py finds photographs.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from oversmooth.inputs.preprocessing import sides
 from oversmooth.safety import arguments
 
-_FINER = 2  # painted at this many times the size and averaged, so that edges are not jagged
+_FINER = 2  # painted at this multiple of the size and averaged, against jagged edges
 Plane = NDArray[np.floating[Any]]  # (h, w)
 Colours = NDArray[np.floating[Any]]  # (h, w, 3), or (3,) for one colour; 0 to 1
 
 
 def picture(index: int, size: int | tuple[int, int] = 224, *, seed: int = 0) -> NDArray[np.uint8]:
-    """Picture number ``index`` of the endless set of this seed: ``(h, w, 3)``, 0 to 255.
+    """Picture number ``index`` of this seed: ``(h, w, 3)``, 0 to 255.
 
     Args:
         index: its number, from 0.
@@ -42,7 +42,7 @@ def picture(index: int, size: int | tuple[int, int] = 224, *, seed: int = 0) -> 
 
 
 class _Canvas:
-    """Coordinates, chance, colours and clouds. y goes from 0 to 1 over the picture, and x as far as it is wide."""
+    """Coordinates, random numbers, colours and clouds. y goes from 0 to 1, and x from 0 to width/height."""
 
     def __init__(self, height: int, width: int, random: np.random.Generator) -> None:
         self.shape, self.random = (height, width), random
@@ -64,7 +64,7 @@ class _Canvas:
         total = np.zeros(shape, np.float32)
         for octave in range(octaves):
             cells = round(first * 2.0**octave) + 2
-            # Drawn whatever the size, so that the same scene comes out at every size.
+            # Independent of the size, so that the scene is the same at every size.
             grid = torch.from_numpy(self.random.standard_normal((1, 1, cells, cells)).astype(np.float32))
             fine = torch.nn.functional.interpolate(grid, shape, mode="bicubic", align_corners=True)
             total += fine[0, 0].numpy() * 2.0 ** (-fall * octave)
@@ -72,7 +72,7 @@ class _Canvas:
 
 
 def _leaves(c: _Canvas) -> Colours:
-    """Shapes of all sizes falling over each other: the model of occlusion whose spectrum falls as pictures' do."""
+    """Overlapping shapes of all sizes: the dead-leaves model, whose spectrum falls as those of photographs do."""
     across, hue = c.shape[1] / c.shape[0], c.number(0, 1)
     image = np.broadcast_to(c.colour(hue, 0.4, 0.3), (*c.shape, 3)).copy()
     texture = c.noise(4, 8, 0.7)
@@ -80,7 +80,7 @@ def _leaves(c: _Canvas) -> Colours:
         x, y, turn, thin = c.number(0, across), c.number(0, 1), c.number(0, np.pi), c.number(0.35, 0.9)
         colour = c.colour(hue + c.random.normal(0, 0.11), c.number(0.25, 0.8), c.number(0.25, 0.95))
         grain, tilt, reach = c.number(0.02, 0.2), c.number(-0.5, 0.5), 1.25 * radius
-        # Only the part of the picture that the shape and its shadow can touch.
+        # Only the region that the shape and its shadow can touch.
         rows = slice(*(np.clip((y - reach, y + reach), 0, 1) * c.shape[0]).astype(int))
         columns = slice(*(np.clip((x - reach, x + reach), 0, across) * c.shape[0]).astype(int))
         part, dx, dy = image[rows, columns], c.x[rows, columns] - x, c.y[rows, columns] - y
@@ -93,7 +93,7 @@ def _leaves(c: _Canvas) -> Colours:
 
 
 def _hills(c: _Canvas) -> Colours:
-    """A sky with clouds, and ranges of hills before each other that fade into its haze."""
+    """A sky with clouds, and ranges of hills that fade into haze."""
     horizon, hue, land = c.number(0.35, 0.6), c.number(0.52, 0.64), c.number(0.0, 0.4)
     haze = c.colour(hue + 0.45, 0.22, 0.97)
     image = _mix(c.colour(hue, 0.6, c.number(0.45, 0.8)), haze, (c.y / horizon) ** 1.5)

@@ -1,9 +1,8 @@
 """How a picture becomes what a vision model was trained on: resize, centre crop, rescale, normalise.
 
-The steps are those of the Hugging Face image processors (their PIL form) and of timm's evaluation transform, so a
-model sees what it would see there. A model states them in preprocessor_config.json or processor_config.json, or in
-timm's configuration, in config.json or on a live model; keys that are left out have the default of the image processor
-that is named, as in transformers, or timm's. Not for augmentation, and not for finding pictures: that is images.py.
+The steps are those of the Hugging Face image processors (PIL version) and of timm's evaluation transform. A model
+states them in preprocessor_config.json or processor_config.json, or in timm's configuration, in config.json or on a
+live model. Missing keys have the default of the named image processor, as in transformers, or timm's.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 FILES = ("processor_config.json", "preprocessor_config.json", "config.json")
-"""Where it may be stated, in the order in which transformers looks; models of several senses keep it in the first."""
-LUMA = (0.299, 0.587, 0.114)  # of red, green and blue in grey, as PIL and television have it
+"""Files with the preprocessing, in the order of transformers; multimodal models use the first."""
+LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue in grey, as in PIL
 LARGEST_SIDE = 8192
-"""Of a picture, in pixels: several times what any model takes; one of that size has a gigabyte on its way."""
+"""Pixels of a picture's side: several times that of any model; such a picture takes a gigabyte in transit."""
 _MOST = 1e30
 
 Interpolation = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]
@@ -51,20 +50,19 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "Siglip": dict(size=224, resample=3, mean_std=(_HALF, _HALF)),
     "Pvt": dict(size=224, resample=3, mean_std=_IMAGENET),
 }
-# Steps of other processors that are not done here; said, never silently left out.
+# Steps of other processors that are not supported; a note names them.
 _NOT_DONE = ("do_flip_channel_order", "do_pad", "do_thumbnail", "do_align_long_axis", "crop_pct")
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What is done to a picture before the model, in this order, and what of it had to be guessed.
+    """The preprocessing of a picture, in order, and what of it had to be guessed.
 
     Resizing is to ``resize_size`` (h, w): ``"exact"`` whatever the proportions, ``"shortest"`` with the proportions
-    kept until both sides are covered, ``"none"`` not at all. Then the middle of ``size`` (h, w) is cut out (with black
-    where the picture is smaller), multiplied by ``rescale`` and normalised by ``mean`` and ``std`` of each channel: of
-    one, if the model takes grey pictures. ``note`` is one sentence on what the model's files did not say, or empty.
-    ``centring`` says where the middle of an odd rest is: a pixel further left and up, as Hugging Face's PIL form has
-    it, or where torchvision, and so timm, rounds to.
+    kept until both sides are covered, ``"none"`` not at all. Then the central ``size`` (h, w) is cropped (with black
+    if the picture is smaller), multiplied by ``rescale`` and normalised by ``mean`` and ``std`` of each channel: one
+    channel if the model takes grey pictures. ``note`` is one sentence on what the model's files do not state, or empty.
+    ``centring`` rounds an odd margin down, as Hugging Face's PIL version does, or as torchvision, and so timm, does.
     """
 
     size: tuple[int, int] = (224, 224)
@@ -87,19 +85,19 @@ class Preprocessing:
         arguments.number(self.rescale, "rescale", least=-_MOST, most=_MOST)
         for name, values in (("mean", self.mean), ("std", self.std)):
             if not isinstance(values, tuple) or len(values) not in (1, 3):
-                raise InputError(f"{name} is {arguments.shown(values)}; give a number for each channel, one or three")
+                raise InputError(f"{name} is {arguments.shown(values)}; give one number per channel, one or three")
             for value in values:
                 arguments.number(value, name, "give finite numbers, one per channel", least=-_MOST, most=_MOST)
         if len(self.mean) != len(self.std) or 0 in self.std:
-            raise InputError(f"mean is {self.mean} and std {self.std}; give as many numbers of each, std not 0")
+            raise InputError(f"mean is {self.mean} and std is {self.std}; give equally many numbers, std not 0")
 
     @classmethod
     def from_folder(
         cls, path: Path, *, image_size: int | tuple[int, int] = 224, name: str | None = None
     ) -> Preprocessing:
-        """What the files of a model's folder say; ``image_size`` and one half where they do not (see ``note``).
+        """As stated by the files of a model's folder, else with ``image_size`` and one half (see ``note``).
 
-        name: of the model, where the folder's is not what the user knows it by.
+        name: of the model, if not that of the folder.
         """
         several, one, config = (_json(path / file) for file in FILES)
         size = sides(image_size, "image_size")
@@ -114,22 +112,22 @@ class Preprocessing:
 
     @classmethod
     def from_timm(cls, settings: dict[str, Any], name: str) -> Preprocessing:
-        """What a live timm model's pretrained_cfg says."""
+        """As stated by a live timm model's pretrained_cfg."""
         return _timm(settings, f"{name}'s pretrained_cfg")
 
     @classmethod
     def unstated(cls, name: str, *, image_size: int | tuple[int, int] = 224) -> Preprocessing:
-        """For a model that comes without any statement."""
+        """For a model that states nothing."""
         height, width = size = sides(image_size, "image_size")
-        note = f"{name} has no preprocessor_config.json: pictures are resized to {height} by {width}"
-        return cls(size, note=f"{note} and normalised with mean 0.5 and deviation 0.5")
+        note = f"{name} has no preprocessor_config.json: pictures are resized to {height} × {width}"
+        return cls(size, note=f"{note} and normalised with mean 0.5 and standard deviation 0.5")
 
     def __call__(self, image: Image) -> Tensor:
         """A picture to (channels, h, w)."""
         return self.tensor(np.asarray(self._cropped(self._resized(rgb(image)))))
 
     def tensor(self, pixels: NDArray[np.uint8]) -> Tensor:
-        """Pixels (h, w, 3), 0 to 255 and of the right size already, to (channels, h, w)."""
+        """Pixels (h, w, 3), 0 to 255 and of the final size, to (channels, h, w)."""
         if len(self.mean) == 1:
             pixels = np.rint(pixels @ np.asarray(LUMA))[..., None]
         scaled = (pixels.astype(np.float64) * self.rescale).astype(np.float32)
@@ -156,14 +154,14 @@ class Preprocessing:
         return image.crop((left, top, left + width, top + height))
 
     def _start(self, rest: int) -> int:
-        """Where the middle begins, if rest pixels are too many, or too few: below zero then."""
+        """Where the crop begins, for this many extra pixels; negative if pixels are missing."""
         if self.centring == "down":
             return rest // 2
         return round(rest / 2) if rest > 0 else -(-rest // 2)
 
 
 def rgb(image: Image) -> Image:
-    """A picture upright and in red, green and blue, be it grey, 16 bits deep, with a palette or see-through."""
+    """A picture upright and in RGB, whether grey, 16 bits deep, with a palette or transparent."""
     operations: Any = import_library("PIL.ImageOps", "turning pictures upright")
     image = operations.exif_transpose(image)
     if image.mode.startswith(("I", "F")):
@@ -187,13 +185,13 @@ def sides(size: Any, what: str) -> tuple[int, int]:
 
 
 def _hugging_face(file: Path, given: dict[str, Any], image_size: tuple[int, int]) -> Preprocessing:
-    """What an image processor's settings say, with the defaults of the one that they name."""
+    """The settings of an image processor, with the defaults of the named one."""
     named = given.get("image_processor_type") or given.get("feature_extractor_type") or "ViTImageProcessor"
     kind = named = str(named)[:80]
     for ending in ("Pil", "Fast", "ImageProcessor", "FeatureExtractor"):
         kind = kind.removesuffix(ending)
-    notes = [] if kind in _DEFAULTS else [f"{named} is not a processor known here and is taken for ViT's"]
-    notes += [f"{key} is not done" for key in _NOT_DONE if given.get(key)]
+    notes = [] if kind in _DEFAULTS else [f"{named} is unknown and treated as ViTImageProcessor"]
+    notes += [f"{key} is not applied" for key in _NOT_DONE if given.get(key)]
     defaults = _DEFAULTS.get(kind, _DEFAULTS["ViT"])
     values = {**defaults, **{key: value for key, value in given.items() if value is not None}}
     with about(str(file)):
@@ -201,20 +199,20 @@ def _hugging_face(file: Path, given: dict[str, Any], image_size: tuple[int, int]
         if not values.get("do_resize", True):
             rule = "none"
         elif rule == "none":
-            notes.append(f"size {reprlib.repr(values['size'])} is taken for {image_size[0]} by {image_size[1]}")
+            notes.append(f"size {reprlib.repr(values['size'])} is treated as {image_size[0]} × {image_size[1]}")
             rule, resized = "exact", image_size
         size = resized
         if values.get("do_center_crop", False):
             _, size = _size(values.get("crop_size", values["size"]))
         elif rule == "shortest":
             size = sides(resized, "size")
-            notes.append(f"only the middle {size[0]} by {size[1]} is taken, so that pictures can be batched")
+            notes.append(f"only the central {size[0]} × {size[1]} is used, so that pictures can be batched")
         elif rule == "none":
-            notes.append(f"do_resize is off: pictures are resized to {image_size[0]} by {image_size[1]} all the same")
+            notes.append(f"do_resize is off, but pictures are resized to {image_size[0]} × {image_size[1]}")
             rule, size, resized = "exact", image_size, image_size
         code = values["resample"]
         if not isinstance(code, int) or not 0 <= code < len(_RESAMPLE):
-            raise InputError(f"resample is {reprlib.repr(code)}; it must be one of PIL's codes, 0 to 5")
+            raise InputError(f"resample is {reprlib.repr(code)}; give a PIL code, 0 to 5")
         mean, std = defaults["mean_std"]
         normalised = values.get("do_normalize", True)
         return Preprocessing(
@@ -230,9 +228,9 @@ def _hugging_face(file: Path, given: dict[str, Any], image_size: tuple[int, int]
 
 
 def _size(value: Any, *, shortest: bool = False) -> tuple[Literal["exact", "shortest", "none"], Any]:
-    """The rule and the sides, from any of the ways it has been written; no rule where it is none of them.
+    """The rule and the sides, from any of its formats; no rule if it has none of them.
 
-    shortest: what one number stands for.
+    shortest: the meaning of a single number.
     """
     match value:
         case {"height": height, "width": width}:
@@ -245,7 +243,7 @@ def _size(value: Any, *, shortest: bool = False) -> tuple[Literal["exact", "shor
 
 
 def _timm(given: dict[str, Any], where: str) -> Preprocessing:
-    """timm's pretrained_cfg, as its own evaluation transform takes it. where: what holds it, for sentences."""
+    """timm's pretrained_cfg, as in its evaluation transform. where: its source, for messages."""
     input_size, percent = given.get("input_size") or (3, 224, 224), given.get("crop_pct") or 0.875
     with about(where):
         try:
@@ -253,22 +251,22 @@ def _timm(given: dict[str, Any], where: str) -> Preprocessing:
             scaled = math.floor(height / percent), math.floor(width / percent)
         except (TypeError, ValueError, OverflowError) as error:
             raise InputError(
-                f"input_size is {reprlib.repr(input_size)} and crop_pct {reprlib.repr(percent)}; "
-                "they must be three whole numbers and a share above 0"
+                f"input_size is {reprlib.repr(input_size)} and crop_pct is {reprlib.repr(percent)}; "
+                "give three whole numbers and a fraction above 0"
             ) from error
         notes = []
         name: Any = given.get("interpolation") or "bicubic"
         if name not in _RESAMPLE:
-            notes.append(f"interpolation {reprlib.repr(name)} is taken for 'bicubic'")
+            notes.append(f"interpolation {reprlib.repr(name)} is treated as 'bicubic'")
             name = "bicubic"
         mode = given.get("crop_mode") or "center"
         if mode not in ("center", "squash"):
-            notes.append(f"crop_mode {reprlib.repr(mode)} is taken for 'center'")
+            notes.append(f"crop_mode {reprlib.repr(mode)} is treated as 'center'")
         if mode != "squash" and scaled[0] != scaled[1]:
-            name = "bilinear"  # timm does not pass the interpolation on to the resizing of such sizes
+            name = "bilinear"  # timm ignores the interpolation when it resizes to such sizes
         mean, std = (_channels(given.get(key) or _IMAGENET[i]) for i, key in enumerate(("mean", "std")))
         if channels != len(mean):
-            raise InputError(f"input_size is of {channels} channels and mean of {len(mean)}; give as many of each")
+            raise InputError(f"input_size has {channels} channels and mean {len(mean)}; give equally many")
         return Preprocessing(
             size=sides((height, width), "input_size"),
             resize="exact" if mode == "squash" else "shortest",
@@ -290,5 +288,5 @@ def _json(file: Path) -> dict[str, Any] | None:
         return None
     value = read_json(file, "fetch the model again")
     if not isinstance(value, dict):
-        raise InputError(f"{file} holds {json_kind(value)}, not an object of settings; fetch the model again")
+        raise InputError(f"{file} contains {json_kind(value)}, not an object of settings; fetch the model again")
     return value

@@ -1,7 +1,7 @@
-"""Photographs that other libraries bring along, as data to be asked for by name: ``sample:skimage``.
+"""Photographs that come with other libraries, as data by name: ``sample:skimage``.
 
-They are found as files of the library that is installed: nothing of it is imported or copied, and nothing fetched. Only
-by name, never by themselves: what a model is run on must not depend on what happens to be installed.
+They are read as files of the installed library, which is neither imported nor copied; nothing is downloaded. They are
+never a default, because inputs must not depend on what is installed.
 """
 
 from __future__ import annotations
@@ -31,31 +31,28 @@ _LIBRARIES = {
     "skimage": _Library("scikit-image", "data", _OF_SKIMAGE),
     "sklearn": _Library("scikit-learn", "datasets/images", ("china.jpg", "flower.jpg")),
 }
-"""By the name they are imported under; of scikit-image the photographs in its wheel, but for near repetitions."""
+"""By module name; of scikit-image the photographs in its wheel, without near duplicates."""
 NAMES = tuple(PREFIX + name for name in _LIBRARIES)
 
 
 def is_sample(path: Path) -> bool:
-    """Whether it names samples; a file or folder of that name comes first."""
+    """Whether it names samples; a file or folder of that name takes precedence."""
     return str(path).startswith(PREFIX) and not path.exists()
 
 
 def find(path: Path) -> tuple[str, tuple[Path, ...]]:
-    """The library with its version, and the photographs of it that are there."""
+    """The library with its version, and its photographs."""
     module = str(path).removeprefix(PREFIX)
     library = _LIBRARIES.get(module)
     if library is None:
-        raise InputError(f"there are no samples named {path}; choose {' or '.join(NAMES)}")
+        raise InputError(f"unknown samples {path}; choose {' or '.join(NAMES)}")
     package = library.package
     spec = find_spec(module)
     if spec is None:
-        raise InputError(f"{path} is photographs that come with {package}, which is not installed; install {package}")
-    try:
-        title = f"{package} {importlib.metadata.version(package)}"
-    except importlib.metadata.PackageNotFoundError:
-        title = package
+        raise InputError(f"{path} needs {package}, which is not installed; install {package}")
+    title = f"{package} {importlib.metadata.version(package)}"
     places = [Path(folder) / library.folder for folder in spec.submodule_search_locations or ()]
     files = tuple(file for folder in places for photo in library.photographs if (file := folder / photo).is_file())
     if not files:
-        raise InputError(f"the {title} that is installed came without its photographs; reinstall {package}")
+        raise InputError(f"the installed {title} has no photographs; reinstall {package}")
     return title, files

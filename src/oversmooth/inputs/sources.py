@@ -1,6 +1,6 @@
-"""Which files a path given as data stands for, and whether a model of this kind can take them.
+"""The files of a data path, and whether a model of this kind takes them.
 
-Not for opening them: parquet.py, arrays.py, text.py and images.py do that. samples.py knows the names that are no path.
+parquet.py, arrays.py, text.py and images.py open them; samples.py has the names that are not paths.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class Source:
     format: Format
     files: tuple[Path, ...]
     library: str = ""
-    """Whose sample photographs these are, with its version."""
+    """The library of sample photographs, with its version."""
 
     def name(self, file: Path) -> str:
-        """A file as the user would call it: its place in the folder given, or its own name."""
+        """A file as users name it: its path in the given folder, or its own name."""
         return file.name if self.library or file == self.path else str(file.relative_to(self.path))
 
 
 def resolve(path: Path, kind: Kind) -> Source:
-    """The files that path stands for, or a sentence on why a model of this kind cannot take them."""
+    """The files of a path; refuses those that a model of this kind does not take."""
     if samples.is_sample(path):
         library, files = samples.find(path)
         _check_taken(path, "images", kind)
@@ -55,7 +55,7 @@ def resolve(path: Path, kind: Kind) -> Source:
         return _folder(path, kind)
     form = _format(path)
     if form is None:
-        raise InputError(f"{path} ends in {path.suffix or 'nothing'!r}, which is no known data; {_REMEDY[kind]}")
+        raise InputError(f"{path} ends in {path.suffix or 'nothing'!r}, an unknown format; {_REMEDY[kind]}")
     _check_taken(path, form, kind)
     check_plain(path, _REMEDY[kind])
     return Source(path, form, (path,))
@@ -63,7 +63,7 @@ def resolve(path: Path, kind: Kind) -> Source:
 
 @contextmanager
 def read_as(problem: str, remedy: str) -> Iterator[None]:
-    """One sentence for whatever a library finds wrong inside: they have errors of any kind, some of several lines."""
+    """Turn a library's errors inside, of any type and several lines, into one sentence."""
     try:
         yield
     except InputError:
@@ -73,7 +73,7 @@ def read_as(problem: str, remedy: str) -> Iterator[None]:
 
 
 def check_readable(path: Path) -> None:
-    """Refuse data that is not there, or needs a library that is not, before a model is loaded for it."""
+    """Refuse data that does not exist, or whose library is not installed, before a model is loaded."""
     if sample := samples.is_sample(path):
         samples.find(path)
     elif not path.exists():
@@ -87,24 +87,24 @@ def check_readable(path: Path) -> None:
 
 def _check_taken(path: Path, form: Format, kind: Kind) -> None:
     if form not in _TAKES[kind]:
-        raise InputError(f"{path} holds {form}, which {_MODELS[kind]} does not take; {_REMEDY[kind]}")
+        raise InputError(f"{path} contains {form}, which {_MODELS[kind]} does not take; {_REMEDY[kind]}")
 
 
 def _folder(path: Path, kind: Kind) -> Source:
     by_format: dict[Format, list[Path]] = {}
-    # Hidden files are left out: desktops put thumbnails and resource forks named like pictures there.
+    # Hidden files are skipped: desktops store thumbnails and resource forks named like pictures.
     for file in sorted(path.rglob("*")):
         hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
         form = _format(file)
         if form is not None and form != "npz" and not hidden and file.is_file():
             by_format.setdefault(form, []).append(file)
-    # Parquet comes first: a data set in that form often has a picture or a list of label names beside it.
+    # Parquet first: such data sets often contain a picture or a list of label names too.
     for form in _TAKES[kind]:
         if form in by_format:
             return Source(path, form, tuple(by_format[form]))
     wanted = ".parquet, " + (", ".join(IMAGES) if kind == "vision" else ".txt")
     other = "".join(f", only {form}" for form in by_format)
-    raise InputError(f"the folder {path} holds nothing for {_MODELS[kind]}{other}; looked for {wanted}")
+    raise InputError(f"the folder {path} contains nothing for {_MODELS[kind]}{other}; add {wanted}")
 
 
 def _format(file: Path) -> Format | None:

@@ -1,8 +1,6 @@
-"""Batches of tokens for a language model: from text files, parquet, an .npz, or the prose that comes with the package.
+"""Batches of tokens for a language model: from text files, parquet, an .npz, or the package's prose.
 
-The tokenizer is the caller's; it is only called, so that any Hugging Face tokenizer will do. Tokens are a few bytes
-each, so all pieces are cut at once and only texts longer than that needs are read in part. Not for models of anything
-but text.
+Any Hugging Face tokenizer works. All pieces are cut at once, and only the needed parts of long texts are read.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ REACTIONS = Path(__file__).parent / "reactions.txt"
 
 @dataclass(frozen=True)
 class Piece:
-    """What the tokenizer made of one stretch of text, special tokens included: each of shape (n,)."""
+    """The tokens of one passage, special tokens included: each of shape (n,)."""
 
     name: str
     values: dict[str, Tensor]
@@ -37,31 +35,30 @@ class Piece:
 
     @property
     def words(self) -> int:
-        """How many tokens are text."""
+        """Number of tokens that are not special."""
         return int((~self.special).sum())
 
 
 def text_inputs(
     tokenizer: Any, source: Path | str | None, *, count: int, length: int, batch: int, lines: bool = False
 ) -> Inputs:
-    """Up to ``count`` pieces of up to ``length`` tokens of ``source``, or of the package's prose where it is None.
+    """Up to ``count`` pieces of up to ``length`` tokens of ``source``, or of the package's prose if it is None.
 
-    Pieces follow each other in the text and fill their length, so padding is rare; where the text has more of them than
-    asked for, they are spread evenly over it. ``attention_mask`` is always given, ``token_type_ids`` where the
-    tokenizer makes them.
+    Pieces are consecutive and fill their length, so padding is rare. If the text has more than ``count``, they are
+    spread evenly over it. Batches have an ``attention_mask``, and ``token_type_ids`` if the tokenizer makes them.
 
     Args:
-        tokenizer: one of transformers'.
+        tokenizer: of transformers.
         source: a file or directory of text, or an .npz file of token ids.
-        count: at most so many pieces.
+        count: maximum number of pieces.
         length: tokens per piece, special ones included.
         batch: pieces per batch.
-        lines: whether each line is a piece of its own, as for reactions or sentences.
+        lines: whether each line is a piece, as for reactions or sentences.
     """
     check_positive(count=count, length=length, batch=batch)
     if not callable(tokenizer) or not hasattr(tokenizer, "num_special_tokens_to_add"):
         raise InputError(
-            f"the tokenizer, {arguments.kind(tokenizer)}, does not do what those of transformers do; give one of those"
+            f"the tokenizer is {arguments.kind(tokenizer)}, not a transformers tokenizer; give one of those"
         )
     resolved = resolve(Path(source), "text") if source is not None else Source(PROSE, "text", (PROSE,))
     if resolved.format == "npz":
@@ -71,7 +68,7 @@ def text_inputs(
     room = length - tokenizer.num_special_tokens_to_add()
     if room < 1:
         raise InputError(
-            f"length is {length}, which leaves no room for text beside the tokenizer's own {length - room} tokens; "
+            f"length is {length}, which leaves no text beside the tokenizer's {length - room} special tokens; "
             f"give {length - room + 1} or more"
         )
     if lines:
@@ -80,7 +77,7 @@ def text_inputs(
     else:
         pieces = _cut(tokenizer, passages_of(resolved, count, length), count, length)
     if not pieces:
-        raise InputError(f"{resolved.path} has no text that the tokenizer makes a token of; give a longer text")
+        raise InputError(f"the tokenizer finds no token in {resolved.path}; give a longer text")
     longest = max(len(piece.special) for piece in pieces)
     where = f"{source}" if source is not None else "the prose that comes with oversmooth"
     unit = "lines" if lines else "pieces"
@@ -89,13 +86,13 @@ def text_inputs(
 
 
 def _cut(tokenizer: Any, passages: list[Passage], count: int, length: int) -> list[Piece]:
-    """Pieces that fill their length, from one whole text or from the beginning of each of several passages."""
+    """Pieces that fill their length, from one whole text or from the beginning of each passage."""
     if len(passages) > 1:
         first = [piece for passage in passages for piece in _windows(tokenizer, passage, length)[:1]]
         return [piece for piece in first if piece.words]
     pieces = [piece for passage in passages for piece in _windows(tokenizer, passage, length) if piece.words]
     full = [piece for piece in pieces if len(piece.special) == length]
-    # What is left over at the end counts where pieces are wanting, unless there is hardly any of it.
+    # The rest at the end is used if pieces are missing, unless it is short.
     rest = [piece for piece in pieces if len(piece.special) < length]
     if len(full) < count and rest and (not full or 2 * len(rest[-1].special) >= length):
         full.append(rest[-1])
@@ -103,9 +100,9 @@ def _cut(tokenizer: Any, passages: list[Passage], count: int, length: int) -> li
 
 
 def _windows(tokenizer: Any, passage: Passage, length: int) -> list[Piece]:
-    """One passage cut every ``length`` tokens, the tokenizer's special tokens in each piece."""
-    # Damaged ones, which load and then do not work, raise what they like.
-    with read_as(f"the tokenizer makes nothing of {passage.name}", "check the tokenizer's files"):
+    """One passage cut into pieces of ``length`` tokens, special tokens included."""
+    # Damaged tokenizers may load and then raise anything.
+    with read_as(f"the tokenizer fails on {passage.name}", "check the tokenizer's files"):
         return _encoded(tokenizer, passage, length)
 
 
@@ -115,7 +112,7 @@ def _encoded(tokenizer: Any, passage: Passage, length: int) -> list[Piece]:
         encoded = tokenizer(passage.text, return_overflowing_tokens=True, **asked)
         encodings = [{key: encoded[key][i] for key in encoded} for i in range(len(encoded["input_ids"]))]
     else:
-        # Tokenizers in Python give what does not fit as one list; they have a second half to call alone instead.
+        # Tokenizers in Python return the overflow as one list; their second step can be called alone.
         ids = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(passage.text))
         room = length - tokenizer.num_special_tokens_to_add()
         encodings = [tokenizer.prepare_for_model(ids[i : i + room], **asked) for i in range(0, len(ids), room)]
@@ -137,8 +134,8 @@ def _ready_made(tokenizer: Any, path: Path, count: int, length: int) -> tuple[li
     known = len(tokenizer)
     if table.least < 0 or table.greatest >= known:
         raise InputError(
-            f"{path}: input_ids goes from {table.least} to {table.greatest}, but the tokenizer has {known:,} tokens, "
-            "from 0; give ids of this model's tokenizer"
+            f"{path}: input_ids ranges from {table.least} to {table.greatest}, but the tokenizer has {known:,} tokens; "
+            "give ids of this model's tokenizer"
         )
     names = torch.tensor(sorted(tokenizer.all_special_ids), dtype=torch.long)
     pieces, skipped = [], []
@@ -152,10 +149,10 @@ def _ready_made(tokenizer: Any, path: Path, count: int, length: int) -> tuple[li
         if values["attention_mask"].any():
             pieces.append(Piece(f"row {index} of {path.name}", values, special))
         else:
-            skipped.append(f"row {index} of {path.name} is padding throughout and was left out")
+            skipped.append(f"row {index} of {path.name} is all padding and was skipped")
     if not pieces:
         raise InputError(
-            f"{path}: attention_mask is zero for every token of the {len(indices):,} rows; mark some as text"
+            f"{path}: attention_mask is zero for all tokens of the {len(indices):,} rows; set it to 1 for text"
         )
     what = f"{len(indices):,} rows of {path}"
     if len(indices) < table.total:
@@ -166,7 +163,7 @@ def _ready_made(tokenizer: Any, path: Path, count: int, length: int) -> tuple[li
 
 
 def _batches(tokenizer: Any, pieces: list[Piece], batch: int) -> Iterator[Batch]:
-    # Any id will do where the tokenizer has no padding: the attention mask hides it.
+    # Without a padding token any id works: the attention mask hides it.
     pad = next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), 0)
     fillers = {"input_ids": pad, "attention_mask": 0, "token_type_ids": 0}
     for first in range(0, len(pieces), batch):

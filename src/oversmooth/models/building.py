@@ -1,4 +1,4 @@
-"""A model's size, known before memory is taken for it: from its configuration, and while it is built."""
+"""Checks of a model's size before memory is allocated: in its configuration, and while it is built."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ from oversmooth.safety.arguments import shown
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.machine import free_memory, in_words
 
-# As configurations name them: num_hidden_layers, n_layer, encoder_layers, depths; hidden_size, n_embd, n_positions.
+# Keys of configurations: num_hidden_layers, n_layer, encoder_layers, depths; hidden_size, n_embd, n_positions.
 _MOST = {
     re.compile(r"(^|_)(layers?|blocks?|depths?|groups?|group_num)$"): MOST_LAYERS,
     re.compile(r"(^|_)(size|dim|embd|d_model|d_ff|inner|positions?|embeddings|heads?|experts|channels|width)$"): 2**27,
     re.compile(r"(^|_)(labels|classes)$"): 10**6,
 }
 _LONGEST = 200_000
-_REFUSED = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")  # as torch says it on a CPU
+_REFUSED = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")  # torch, on a CPU
 
 
 def check_numbers(config: dict[str, Any], name: str) -> None:
-    """Refuse a configuration with so many layers, or of such sizes, that building it would not end."""
+    """Refuse a configuration whose layers or sizes would take forever to build."""
     for key, value in config.items():
         if isinstance(value, (list, tuple, dict)) and len(value) > _LONGEST:
-            raise InputError(f"{key} in a configuration has {len(value):,} entries, over {_LONGEST:,}; fix it")
+            raise InputError(
+                f"{name}: {key} in its configuration has {len(value):,} entries, over the limit of {_LONGEST:,}; fix it"
+            )
         for part in value if isinstance(value, (list, tuple)) else (value,):
             if isinstance(part, dict):
                 check_numbers(part, name)
@@ -42,16 +44,16 @@ def check_numbers(config: dict[str, Any], name: str) -> None:
                 if part > most:
                     value = f"{part:,}" if part < 10**30 else shown(part)
                     raise InputError(
-                        f"{name}: its configuration says {key} {value}, and models are built up to {most:,}; fix it"
+                        f"{name}: {key} in its configuration is {value}, over the limit of {most:,}; fix it"
                     )
 
 
 @contextmanager
 def watched(name: str) -> Iterator[None]:
-    """Stop the building of a model inside as soon as its parameters add up to more than memory holds.
+    """Stop building a model as soon as its parameters exceed the free memory.
 
-    They are counted as modules take them, before anything is written to them. Libraries build on the meta device and
-    fill another one afterwards: what is on the first device counts.
+    Parameters are counted when modules register them, before anything is written to them. Libraries build on the meta
+    device and fill another one afterwards, so only those on the first device count.
     """
     free, builder = free_memory(), threading.get_ident()
     device: str | None = None
@@ -68,15 +70,15 @@ def watched(name: str) -> Iterator[None]:
 
     def too_large(size: int) -> InputError:
         return InputError(
-            f"{name} needs over {in_words(size)} of memory for its weights, and {in_words(free)} are free; "
-            "check the sizes in its configuration, or take a machine with more"
+            f"{name} needs over {in_words(size)} of memory for its weights, but {in_words(free)} are free; "
+            "check the sizes in its configuration, or use a larger machine"
         )
 
     hooks = [register_module_parameter_registration_hook(take), register_module_buffer_registration_hook(take)]
     try:
         yield
     except RuntimeError as error:
-        # Some systems give room that is not there, and others refuse it before a module has the weight.
+        # Some systems overcommit memory; others refuse before a module has the weight.
         refused = _REFUSED.search(str(error))
         if refused is None:
             raise

@@ -1,4 +1,4 @@
-"""Models of timm: by their names, and from directories that timm wrote."""
+"""timm models: by name, and from directories that timm wrote."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def load(wanted: Wanted) -> Loaded:
 
 
 def is_timm_name(name: str) -> bool:
-    """Whether a name that is no path is one of timm's, as far as is known without a network."""
+    """Whether a name that is not a path is a timm name, as far as is known without a network."""
     if name.startswith(("timm/", "hf_hub:timm/", "hf-hub:timm/")):
         return True
     if "/" in name:
@@ -53,7 +53,7 @@ def is_timm_name(name: str) -> bool:
 
 
 def timm_repository(name: str) -> str:
-    """The hub's repository for a timm name; the name itself where timm states none."""
+    """The hub repository of a timm name; the name itself if timm states none."""
     if "/" in name:
         return name.rpartition(":")[2]
     repository = getattr(import_library("timm", "a timm name").get_pretrained_cfg(name), "hf_hub_id", None)
@@ -61,7 +61,7 @@ def timm_repository(name: str) -> str:
 
 
 def why_no_timm() -> str:
-    """Why timm cannot be used; empty where it can."""
+    """Why timm cannot be used; empty if it can."""
     try:
         import_library("timm", "a timm name")
     except InputError as error:
@@ -70,15 +70,15 @@ def why_no_timm() -> str:
 
 
 def from_timm(name: str, folder: Path | None, random: bool, seed: int) -> Loaded:
-    timm = import_library("timm", f"{name} is a timm model and")
+    timm = import_library("timm", f"loading the timm model {name}")
     hub = name.replace("timm/", "hf-hub:timm/", 1) if name.startswith("timm/") else name
     config = read_config(folder) if folder is not None else {}
     if folder is not None:
         architecture = config["architecture"]
         if not isinstance(architecture, str) or ":" in architecture or not timm.is_model(architecture):
             raise InputError(
-                f"{folder}: its configuration says architecture {reprlib.repr(architecture)}, which timm does not "
-                "have; fix it, or take a newer timm"
+                f"{folder}: timm does not have the architecture {reprlib.repr(architecture)}; fix config.json, or "
+                "upgrade timm"
             )
         check_numbers(config, str(folder))
     with fetching(name), watched(name), arrays_only(), seeded(seed):
@@ -94,7 +94,7 @@ def from_timm(name: str, folder: Path | None, random: bool, seed: int) -> Loaded
             restore_into(model, settings, arrays, folder)
         else:
             if folder is not None:
-                Checkpoint(folder)  # says what is missing, cut off, or more than arrays
+                Checkpoint(folder)  # refuses missing or damaged weights, and pickles
             model = timm.create_model(hub, pretrained=not random)
     return described(model, name, folder, None)
 
@@ -102,7 +102,7 @@ def from_timm(name: str, folder: Path | None, random: bool, seed: int) -> Loaded
 def save_timm(model: nn.Module, folder: Path) -> None:
     timm = import_library("timm", "saving a timm model")
     if not hasattr(model, "pretrained_cfg"):
-        raise InputError(f"a {type(model).__name__} has no configuration to go with it; use save_steered(model, file)")
+        raise InputError(f"{type(model).__name__} has no configuration to save; use save_steered(model, file)")
     timm.models.save_for_hf(model, folder, safe_serialization=True)
     if (steering := steered_as(model)) is not None:
         config = read_config(folder) | {"oversmooth": steering.settings()}

@@ -1,4 +1,4 @@
-"""Small ViTs that `oversmooth train` wrote, the demo's among them; what else it writes, oversmooth-papers loads."""
+"""Small ViTs that `oversmooth train` wrote, such as the demo's; oversmooth-papers loads its other models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIBRARY = ""
 
 @dataclass
 class _Shape:
-    """Of the ViT, as recipes have it."""
+    """The shape of the ViT in a recipe."""
 
     image: int
     patch: int
@@ -35,12 +35,14 @@ class _Shape:
     eps: float = 1e-6
 
     def check(self, file: TrainedFile) -> None:
-        """Refuse what the arrays of the file cannot be of, before it is built."""
+        """Refuse a shape that does not fit the file's arrays, before the model is built."""
         held = sum(value.numel() for value in file.arrays.values())
         sizes = (self.image, self.patch, self.channels, self.classes, self.width, self.heads, self.mlp_ratio)
         fits = all(0 < size <= held for size in sizes) and 0 < self.depth <= len(file.arrays) and self.eps > 0
         if not fits or self.width % self.heads or self.image % self.patch:
-            raise InputError(f"the recipe of {file.path} has no shape of a ViT of {held:,} weights; train it again")
+            raise InputError(
+                f"{file.path} has {held:,} weights, which do not fit the ViT of its recipe; train it again"
+            )
 
 
 def accepts(name: str) -> bool:
@@ -52,10 +54,10 @@ def load(wanted: Wanted) -> Loaded:
     assert path is not None, "it was accepted"
     file = TrainedFile.read(path)
     recipe = file.recipe if isinstance(file.recipe, dict) else {}
-    if "task" in recipe or "shape" not in recipe:  # the task of images is the one that recipes do not name
+    if "task" in recipe or "shape" not in recipe:  # recipes for images name no task
         raise InputError(
-            f"{path} was trained for {recipe.get('task', 'a task that it does not name')}; "
-            "pip install oversmooth-papers, which loads it"
+            f"{path} was trained for {recipe.get('task', 'an unnamed task')}, which needs oversmooth-papers; "
+            "pip install oversmooth-papers"
         )
     try:
         shape = typed(_Shape, recipe["shape"])

@@ -1,4 +1,4 @@
-"""Models of transformers: by their hub ids, and from directories."""
+"""transformers models: by hub id, and from directories."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_TEXT = 2**28
 
 
 def accepts(_name: str) -> bool:
-    """Every name that no other loader accepts: only transformers knows whether it exists."""
+    """Any name that no other loader accepts: only transformers knows whether it exists."""
     return True
 
 
@@ -62,18 +62,18 @@ def from_transformers(name: str, folder: Path | None, wanted: Wanted) -> Loaded:
         with fetching(name):
             # Explicit: without it transformers asks on standard input whether to run code.
             config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=trust)
-        # Once more: what the hub just gave may be newer.
+        # Again, because the hub may have a newer version.
         read = config.to_dict() | {"attn_implementation": getattr(config, "_attn_implementation", None)}
         check_numbers(read, name)
         if not trust:
             check_asks_for_none(read, name)
         if folder is not None and not random:
-            Checkpoint(folder)  # refuses what is missing, cut off, or more than arrays, in a sentence of its own
+            Checkpoint(folder)  # refuses missing or damaged weights, and pickles
         try:
             cls = class_of(transformers, config, trust)
         except (ImportError, RuntimeError) as error:  # classes are imported lazily
             raise unusable("transformers", f"loading {name}", error) from error
-        settings = getattr(config, "oversmooth", None)  # of a model that was saved steered
+        settings = getattr(config, "oversmooth", None)  # of a steered model
         load = cls
         if settings and not random:
             load = steered_class(cls, settings)
@@ -81,7 +81,7 @@ def from_transformers(name: str, folder: Path | None, wanted: Wanted) -> Loaded:
                 config.transformers_weights = weights  # the name that from_pretrained looks for
         remarks = code_run(name, config) if trust else []
         if dtype is None and wanted.device in (None, "cpu"):
-            # Half precision on a CPU is slow, or refused; what is stored in it is exact in float32.
+            # Half precision is slow or unsupported on a CPU, and float32 holds it exactly.
             dtype = "float32"
         with fetching(name):
             if random:
@@ -101,10 +101,12 @@ def from_transformers(name: str, folder: Path | None, wanted: Wanted) -> Loaded:
                         del model.config.transformers_weights  # what is saved may have the usual name
                 inside = tuple(f"{layer.block}." for layer in locate(model))
                 if lost := [key for key in missing if key.startswith(inside)]:
-                    raise InputError(f"{name} lacks {len(lost)} weights of its blocks, {lost[0]} first; fetch it again")
+                    raise InputError(
+                        f"{name} lacks {len(lost)} weights of its blocks (first: {lost[0]}); fetch it again"
+                    )
                 if missing:
                     remarks.append(
-                        f"not in the checkpoint, and drawn at random: {len(missing)} of the weights, "
+                        f"{len(missing)} weights are not in the checkpoint and were initialised at random: "
                         f"{', '.join(missing[:3])}"
                     )
         tokenizer, without = None, ""
@@ -129,18 +131,20 @@ def _why_no_tokenizer(error: BaseException) -> str:
         import_library("tokenizers", "reading it")  # without it transformers fails in arbitrary ways
     except InputError as lacking:
         return str(lacking)
-    return reason(error) if "trust_remote_code" not in str(error) else "its own code, which is not run"
+    return reason(error) if "trust_remote_code" not in str(error) else "it needs code of its own, which is not run"
 
 
 def _check_texts(folder: Path) -> None:
     """Refuse oversized text files beside the weights, before libraries read them whole."""
     for file in folder.iterdir():
         if file.suffix in _TEXTS and file.is_file() and (size := file.stat().st_size) > _MOST_TEXT:
-            raise InputError(f"{file} has {size:,} bytes, over {_MOST_TEXT:,}; fetch it again, or remove it")
+            raise InputError(
+                f"{file} has {size:,} bytes, over the limit of {_MOST_TEXT:,}; fetch it again, or remove it"
+            )
 
 
 def _steered_weights(name: str, folder: Path | None) -> str | None:
-    """The file of a steered model's weights where it is not the one that transformers looks for."""
+    """The file with a steered model's weights, if it is not the one that transformers looks for."""
     if folder is not None:
         # save_pretrained into the same directory since, as a Trainer does it, leaves newer ones under the usual name.
         newer = not Checkpoint(folder).files[0].name.startswith(STEERED)
@@ -150,7 +154,7 @@ def _steered_weights(name: str, folder: Path | None) -> str | None:
 
 @contextlib.contextmanager
 def quiet(transformers: Any) -> Iterator[None]:
-    """Without the library's own progress bars and advice; remarks have what matters."""
+    """Silence the library's progress bars and advice; notes hold what matters."""
     tools = transformers.utils.logging
     level = tools.get_verbosity()
     bars = getattr(tools, "is_progress_bar_enabled", lambda: True)()

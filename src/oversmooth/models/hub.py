@@ -1,4 +1,4 @@
-"""Names on the hub: whether they can be reached, what their repositories hold, and why they could not be fetched."""
+"""Hub names: whether they can be reached, what their repositories contain, and why a download failed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fetch(name: str) -> Path:
 
 
 def cached(name: str, file: str) -> Path | None:
-    """A file of a hub id in the cache, fetched if necessary; None where it is in neither, or there is no network."""
+    """A file of a hub id in the cache, fetched if necessary; None if it does not exist or there is no network."""
     hub = import_library("huggingface_hub", f"fetching {name}")
     with contextlib.suppress(Exception):
         kept = hub.try_to_load_from_cache(name, file)
@@ -39,7 +39,7 @@ def cached(name: str, file: str) -> Path | None:
 
 
 def fetched_config(name: str) -> dict[str, Any]:
-    """The configuration of a hub id; empty where it cannot be fetched, which loading reports later."""
+    """The configuration of a hub id; empty if it cannot be fetched, which loading reports later."""
     file = cached(name, "config.json")
     with contextlib.suppress(InputError):
         return read_config(file.parent) if file is not None else {}
@@ -47,7 +47,7 @@ def fetched_config(name: str) -> dict[str, Any]:
 
 
 def processor_folder(name: str) -> Path | None:
-    """The cached directory that states a hub id's preprocessing, fetched if necessary; None where there is none."""
+    """The cached directory with a hub id's preprocessing, fetched if necessary; None if there is none."""
     found = [file.parent for file in (cached(name, file) for file in FILES) if file is not None]
     return found[-1] if found else None
 
@@ -65,7 +65,7 @@ def check_reachable(name: str, files: tuple[str, ...] = ("config.json",)) -> Non
             return
     if getattr(hub.constants, "HF_HUB_OFFLINE", False):
         raise InputError(
-            f"{name!r} is no path here and not in the hub's cache, and HF_HUB_OFFLINE is set; "
+            f"{name!r} is neither a path nor in the hub's cache, and HF_HUB_OFFLINE is set; "
             "unset it, or give the directory of a downloaded checkpoint"
         )
     with fetching(name):
@@ -74,7 +74,7 @@ def check_reachable(name: str, files: tuple[str, ...] = ("config.json",)) -> Non
 
 @contextlib.contextmanager
 def fetching(name: str) -> Iterator[None]:
-    """One sentence for whatever goes wrong inside: the hub and the libraries raise exceptions of any type."""
+    """Turn any exception inside into one sentence: the hub and the libraries raise many types."""
     try:
         yield
     except InputError:
@@ -87,12 +87,12 @@ def _not_fetched(name: str, error: Exception) -> str:
     first = reason(error)
     if "trust_remote_code" in str(error):
         return (
-            f"{name} comes with code of its own, which is not run; if you trust it, give --trust-remote-code, or load "
-            "it yourself and call oversmooth.diagnose(model, inputs)"
+            f"{name} comes with its own code, which oversmooth does not run; if you trust it, give "
+            "--trust-remote-code, or load it yourself and call oversmooth.diagnose(model, inputs)"
         )
     if Path(name.removeprefix("local-dir:")).exists():
         return f"{name.removeprefix('local-dir:')} could not be loaded ({first}); check its files"
     return (
-        f"{name!r} is no path here and could not be fetched by that name ({type(error).__name__}: {first}); "
+        f"{name!r} is not a path and could not be fetched from the hub ({type(error).__name__}: {first}); "
         "check the spelling, or, without a network, give the directory of a downloaded checkpoint"
     )

@@ -48,21 +48,21 @@ class Loaded:
     preprocessing: Preprocessing | None = None
     argument: str = "pixel_values"
     longest: int | None = None
-    """The largest number of tokens it takes; None if unknown."""
+    """The largest number of tokens of an input; None if unknown."""
     no_tokenizer: str = ""
-    """Why there is no tokenizer, where there should be one."""
+    """Why a language model has no tokenizer."""
     remarks: list[str] = field(default_factory=list)
     folder: Path | None = None
-    """Where it was loaded from, if from the user's files."""
+    """The user's directory that it was loaded from, if any."""
     processor: Path | None = None
-    """Where the files of a hub id's processor are, if it has any."""
+    """The directory with the processor files of a hub id, if any."""
     about: dict[str, Any] = field(default_factory=dict)
-    """What a diagnosis keeps of it, such as the recipe it was trained with."""
+    """Facts that a diagnosis stores, such as the training recipe."""
     write: Callable[[nn.Module, Path], None] | None = None
-    """Writes the model, changed or not, to a file as it was loaded from; None: by the library that it is of."""
+    """Writes the model in the format it was loaded from; None: its library does."""
 
     def of_folder(self, folder: Path) -> Loaded:
-        """This model, named after the user's directory that it was loaded from."""
+        """This model, named after the user's directory."""
         self.name, self.folder = folder.resolve().name, folder
         return self
 
@@ -75,11 +75,10 @@ class Loaded:
         batch: int = DEFAULT_BATCH,
         lines: bool = False,
     ) -> Inputs:
-        """Inputs from the user's data, a library's samples by name, or the package's own prose or painted pictures.
+        """Inputs from the user's data, a library's samples by name, or the package's own prose or pictures.
 
         Args:
-            source: a file or directory of the user's, or a library's samples such as "sample:skimage"; None for the
-                package's own.
+            source: a file or directory, or a library's samples such as "sample:skimage"; None for the package's own.
             count: how many.
             length: tokens per text; None for the default, or the model's limit if that is less.
             batch: inputs per batch.
@@ -94,7 +93,7 @@ class Loaded:
         if self.kind == "text" and self.tokenizer is not None:
             if length is not None and self.longest is not None and length > self.longest:
                 raise InputError(
-                    f"inputs of {length} tokens are longer than the {self.longest} that {self.name} takes; "
+                    f"length is {length}, over the limit of {self.longest} tokens of {self.name}; "
                     f"give --length {self.longest} or less"
                 )
             length = min(length or DEFAULT_LENGTH, self.longest or sys.maxsize)
@@ -102,10 +101,10 @@ class Loaded:
         if self.kind == "text":
             why = f" that can be read ({self.no_tokenizer})" if self.no_tokenizer else ""
             raise InputError(
-                f"{self.name} has no tokenizer beside its weights{why}; add its tokenizer files, or give inputs"
+                f"{self.name} has no tokenizer beside its weights{why}; add its tokenizer files, or pass inputs"
             )
         raise InputError(
-            f"{self.name} takes neither images nor text; call oversmooth.diagnose(model, inputs) with its own"
+            f"{self.name} takes neither images nor text; call oversmooth.diagnose(model, inputs) with your inputs"
         )
 
 
@@ -123,12 +122,12 @@ def default_inputs(model: nn.Module, tokenizer: Any = None) -> Inputs:
 
 
 def described(model: nn.Module, name: str, folder: Path | None, tokenizer: Any) -> Loaded:
-    """A live model with what it states about its inputs.
+    """A live model and what it states about its inputs.
 
     Args:
         model: a module.
         name: of the model in reports.
-        folder: where its configuration is; None: in the model alone.
+        folder: with its configuration; None: only the model states it.
         tokenizer: of a language model.
     """
     config = getattr(model, "config", None)
@@ -158,11 +157,8 @@ def described(model: nn.Module, name: str, folder: Path | None, tokenizer: Any) 
 
 
 def _timm_settings(model: nn.Module) -> dict[str, Any] | None:
-    """The pretrained_cfg of a timm model (default_cfg, in old versions); None for any other model."""
-    for key in ("pretrained_cfg", "default_cfg"):
-        settings = getattr(model, key, None)
-        if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
-            settings = dataclasses.asdict(settings)
-        if isinstance(settings, dict) and settings:
-            return settings
-    return None
+    """The pretrained_cfg of a timm model; None for any other model."""
+    settings = getattr(model, "pretrained_cfg", None)
+    if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
+        settings = dataclasses.asdict(settings)
+    return settings if isinstance(settings, dict) and settings else None

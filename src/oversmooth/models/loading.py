@@ -23,7 +23,7 @@ from oversmooth.safety.libraries import import_library
 from oversmooth.steering import saving
 
 LOADERS: tuple[ModuleType, ...] = (from_training, from_timm, from_transformers)
-"""In the order in which they are tried, after those of other packages; the last accepts every name."""
+"""Tried in this order, after loaders of other packages; the last accepts every name."""
 
 
 def load(
@@ -47,7 +47,7 @@ def load(
         trust_remote_code: run Python files that come with the checkpoint, where its configuration names any.
 
     Raises:
-        InputError: it is not there, damaged, or needs a library that is not installed.
+        InputError: it does not exist, is damaged, or needs a library that is not installed.
     """
     arguments.path(name, "the model", "give a path, a hub id or a timm name")
     name, seed = os.fspath(name), arguments.seed(seed)
@@ -59,10 +59,8 @@ def load(
     if floating is not None:
         loaded.model = loaded.model.to(floating)
     if device is not None:
-        try:
-            loaded.model = loaded.model.to(device)
-        except (RuntimeError, AssertionError) as error:
-            raise InputError(f"device {device!r} cannot be used ({str(error).splitlines()[0]}); try cpu") from error
+        check_device(device)
+        loaded.model = loaded.model.to(device)
     loaded.model.eval()
     return loaded
 
@@ -72,7 +70,7 @@ def _loader(name: str) -> ModuleType:
 
 
 def check_loadable(name: str) -> None:
-    """Refuse a name or path that does not exist, or needs a library that is not installed, without loading it."""
+    """Refuse a name or path that does not exist, or whose library is not installed, without loading it."""
     check_there(name)
     if library := _loader(name).LIBRARY:
         maybe_timm = library == "transformers" and "/" not in name and not Path(name).exists()
@@ -92,7 +90,7 @@ def check_device(name: str) -> None:
 
 
 def dtype_named(name: str) -> torch.dtype:
-    """The floating type of this name, such as "bfloat16"; InputError where there is none."""
+    """The floating type of this name, such as "bfloat16"."""
     dtype = getattr(torch, name, None) if isinstance(name, str) else None
     if dtype not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
         raise InputError(f"dtype is {name!r}; give a floating type, such as float32 or bfloat16")
@@ -104,24 +102,24 @@ def load_steered(path: str | Path, model: torch.nn.Module | None = None) -> torc
 
     Args:
         path: a file or a directory.
-        model: a stock model, changed in place, for a file that has weights alone.
+        model: a stock model, changed in place, for a file without a configuration.
 
     Returns:
         The steered model.
 
     Raises:
-        InputError: there is no steered model, it is damaged, or it is of another model than the one given.
+        InputError: there is no steered model, it is damaged, or it belongs to another model.
     """
     path = arguments.path(path, "the path", "give what save_steered wrote")
     if path.suffix == ".safetensors" and (model is not None or not (path.parent / "config.json").is_file()):
         if model is None:
             raise InputError(
-                f"{path} has weights alone; give the stock model they belong to: load_steered(path, model)"
+                f"{path} has weights but no configuration; pass their stock model: load_steered(path, model)"
             )
         return saving.load_into(model, path)
     loaded = load(str(path)).model
     if steered_as(loaded) is None:
         raise InputError(
-            f"{path} holds no steered model: its configuration has no {saving.KEY!r}; load it as any other"
+            f"{path} is not a steered model: its configuration has no {saving.KEY!r}; load it with its own library"
         )
     return loaded

@@ -11,7 +11,7 @@ from oversmooth.safety.errors import InputError
 
 
 def class_of(transformers: Any, config: Any, trust: bool) -> Any:
-    """The class that a configuration names, if it is one of transformers' models; else what the library chooses."""
+    """The transformers class that a configuration names; else the one the library chooses."""
     architectures = getattr(config, "architectures", None)
     named = architectures[0] if isinstance(architectures, (list, tuple)) and architectures else ""
     named = named if isinstance(named, str) and named.isidentifier() else ""
@@ -32,18 +32,18 @@ def own_code(config: Any) -> dict[str, str]:
 
 def code_run(name: str, config: Any) -> list[str]:
     files = sorted({where.rpartition(".")[0] + ".py" for where in own_code(config).values()})
-    return [f"code that comes with {name} was run, as asked: {', '.join(files)}"] if files else []
+    return [f"ran code that comes with {name} (--trust-remote-code): {', '.join(files)}"] if files else []
 
 
 def check_asks_for_none(config: dict[str, Any], name: str) -> None:
-    """Refuse a configuration that makes some versions of transformers fetch and run code without asking: attention
-    that is named by a repository, or trust that it grants itself.
+    """Refuse a configuration that makes some versions of transformers run code without asking: attention named by a
+    repository, or trust that it grants itself.
     """
     for key, value in _entries(config):
         if ("implementation" in key and "/" in str(value)) or (key == "trust_remote_code" and value):
             raise InputError(
-                f"{name} has code of a repository run by {key} in its configuration, and none is; take that out of its "
-                "config.json, or, if you trust it, give --trust-remote-code"
+                f"{name}: {key} in its configuration would run code from a repository; remove it from config.json, or, "
+                "if you trust it, give --trust-remote-code"
             )
 
 
@@ -57,7 +57,7 @@ def _entries(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def arrays_only() -> Iterator[None]:
-    """Use torch's restricted loader for everything read inside, even where a library requests the other one."""
+    """Use torch's restricted loader for everything read inside, even if a library requests the other one."""
     force, other = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
     before = {name: os.environ.pop(name, None) for name in (force, other)}
     os.environ[force] = "1"

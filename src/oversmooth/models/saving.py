@@ -1,4 +1,4 @@
-"""A loaded model written as a directory that can be loaded again."""
+"""Save a loaded model as a directory that can be loaded again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from oversmooth.safety.libraries import import_library
 from oversmooth.steering.saving import rename_weights
 
 _CODE = (".py", ".pyc", ".pyd", ".so", ".pkl", ".pickle", ".joblib")
-_MOST_BESIDE = 2**30  # bytes: what is larger is data or weights of some other kind
+_MOST_BESIDE = 2**30  # bytes: larger files are data or weights
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf")
 
 
@@ -23,8 +23,8 @@ def save(loaded: Loaded, path: Path) -> None:
     """Write a directory that `load` reads, whole or not at all: weights, configuration, and files beside them.
 
     Args:
-        loaded: what `load` gave.
-        path: of a new directory.
+        loaded: the result of `load`.
+        path: a new directory.
 
     Raises:
         InputError: it cannot be written, or the model has no configuration.
@@ -53,9 +53,9 @@ def save(loaded: Loaded, path: Path) -> None:
 
 
 def _beside(folder: Path) -> list[Path]:
-    """Files that go along with a checkpoint: neither weights, code nor large, and only those inside it.
+    """Files to copy with a checkpoint: neither weights, code nor large files, and only those inside it.
 
-    A link may lead to anything that its owner can read; the hub's cache consists of links, from snapshots to blobs of
+    A link may lead to any file that the user can read. The hub's cache consists of links, from snapshots to blobs of
     the same repository.
     """
     home = folder.resolve()

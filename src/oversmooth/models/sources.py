@@ -1,4 +1,4 @@
-"""What a name refers to: a path, and of what kind, or a name on the hub."""
+"""What a name refers to: a path of some kind, or a name on the hub."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def folder_of(path: Path) -> Path:
     folder = path if path.is_dir() else path.parent
     if not (folder / "config.json").is_file():
         if path.is_dir():
-            Checkpoint(path)  # says what is missing, if there are no weights either
+            Checkpoint(path)  # reports missing weights
         raise InputError(
-            f"{path} has no config.json beside its weights, so there is no telling what to run them in; "
+            f"{path} has no config.json beside its weights, so its architecture is unknown; "
             "use oversmooth spectrum, or oversmooth.diagnose(model) with the live model"
         )
     used = [] if path.is_dir() or path.name.endswith(".index.json") else Checkpoint(folder).files
     if used and path.resolve() not in {file.resolve() for file in used}:
         raise InputError(
-            f"{path} is not what would be run: {folder} loads {', '.join(file.name for file in used)}; give that, "
-            "or put this file into a directory of its own with its config.json"
+            f"{path} would not be used: {folder} loads {', '.join(file.name for file in used)}; give that file, "
+            "or put this one into its own directory with a config.json"
         )
     return folder
 

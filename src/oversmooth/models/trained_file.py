@@ -1,8 +1,8 @@
-"""The file that `oversmooth train` writes: safetensors with a recipe in its metadata, and the settings of steering.
+"""The file that `oversmooth train` writes: safetensors with the recipe and the steering settings in its metadata.
 
 A steered file follows the conventions of `steering.save_steered`: `oversmooth.load_steered(path, model)` reads it into
-the plain model of its recipe. Where parts of a model were steered each for itself, as an encoder and a decoder are, the
-settings of each stand by its name, and only `TrainedFile` reads them.
+the unmodified model of its recipe. If modules were steered separately, such as an encoder and a decoder, the settings
+are stored by module name, and only `TrainedFile` reads them.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from oversmooth.anatomy.live import unwrapped
 from oversmooth.anatomy.steered import STEERED
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import parse_json, whole_file
-from oversmooth.safety.signals import held_back
+from oversmooth.safety.signals import delay_signals
 from oversmooth.steering.saving import KEY, read_file, read_settings, restore_into, restore_structure
 
 RECIPE = "recipe"
-"""Of the recipe, in the file's metadata."""
+"""Key of the recipe in the metadata."""
 PARTS = "oversmooth_parts"
-"""Of the settings of parts that were steered each for itself."""
+"""Key of the settings of modules that were steered separately."""
 
 
 def trained_file(path: Path) -> Path | None:
-    """The file that `save_trained` wrote: this one, or in this run's folder; None otherwise."""
+    """The file that `save_trained` wrote: this one, or the one in this run's folder; None otherwise."""
     file = path / "model.safetensors" if path.is_dir() and not (path / "config.json").is_file() else path
     if file.suffix != ".safetensors" or not file.is_file():
         return None
     try:
-        with held_back(), safe_open(file, framework="pt") as opened:
+        with delay_signals(), safe_open(file, framework="pt") as opened:
             return file if RECIPE in (opened.metadata() or {}) else None
     except (SafetensorError, OSError):
-        return None  # whoever reads it says what is wrong
+        return None  # reading it reports what is wrong
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -50,12 +50,12 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 def recipe_in(metadata: dict[str, str], path: Path) -> Any:
     """The recipe as JSON has it."""
-    return parse_json(metadata[RECIPE], f"the recipe of {path} is no JSON", "write it again with Recipe.to_json")
+    return parse_json(metadata[RECIPE], f"the recipe of {path} is not JSON", "write it again with Recipe.to_json")
 
 
 @dataclass(frozen=True)
 class TrainedFile:
-    """What such a file holds."""
+    """The content of such a file."""
 
     path: Path
     arrays: dict[str, Tensor]
@@ -67,19 +67,17 @@ class TrainedFile:
     def read(cls, path: Path) -> TrainedFile:
         arrays, metadata = read_file(path)
         if RECIPE not in metadata:
-            raise InputError(f"{path} has no recipe in its metadata; give a model that oversmooth train wrote")
+            raise InputError(f"{path} has no recipe in its metadata; give a model written by oversmooth train")
         return cls(path, arrays, metadata, recipe_in(metadata, path))
 
     def check_size(self, wanted: int) -> None:
-        """Refuse a recipe of many more weights than there are, before they are made."""
+        """Refuse a recipe with far more weights than the file, before they are allocated."""
         held = sum(value.numel() for value in self.arrays.values())
         if wanted > 2 * held:  # steering may store a weight in another form
-            raise InputError(
-                f"{self.path} has {held:,} weights and its recipe is of {wanted:,}; it is damaged: train it again"
-            )
+            raise InputError(f"{self.path} has {held:,} weights, but its recipe needs {wanted:,}; train it again")
 
     def into(self, model: nn.Module) -> nn.Module:
-        """The plain model of its recipe with these weights, steered as it was, in float32 and ready to evaluate."""
+        """The model of the recipe with these weights and its steering, in float32 and eval mode."""
         arrays = {name: value.float() for name, value in self.arrays.items()}
         if KEY in self.metadata:
             restore_into(model, read_settings(self.metadata[KEY], self.path), arrays, self.path)
@@ -87,12 +85,12 @@ class TrainedFile:
         modules = dict(model.named_modules())
         for name, part in read_settings(self.metadata.get(PARTS, "{}"), self.path).items():
             if name not in modules or not isinstance(part, dict):
-                raise InputError(f"{self.path}: {name!r} was steered, and its model has no such part; train it again")
+                raise InputError(f"{self.path}: {name!r} was steered, but the model has no such module; train it again")
             restore_structure(modules[name], part)
         expected = model.state_dict()
         for name in {**expected, **arrays}:
             if name not in arrays or name not in expected or arrays[name].shape != expected[name].shape:
-                raise InputError(f"{self.path} is of another model: {name} does not fit its recipe; train it again")
+                raise InputError(f"{self.path} does not fit its recipe at {name}; train it again")
         model.load_state_dict(arrays)
         return model.eval()
 
@@ -100,7 +98,7 @@ class TrainedFile:
 def save_trained(
     model: nn.Module, recipe: str, path: Path, *, dtype: torch.dtype, more: dict[str, str] | None = None
 ) -> None:
-    """All weights of a model, with its recipe as JSON; ViT-Ti's 5.4 million take 11 MB in bf16.
+    """Save all weights of a model with its recipe as JSON; ViT-Ti's 5.4 million take 11 MB in bf16.
 
     more: further texts by name, such as a tokenizer.
     """

@@ -1,16 +1,16 @@
-"""A plain, small ViT with timm's names, a CLS token and every intermediate named: the demo's and Dovonon et al.'s.
+"""A small ViT with timm's names, a CLS token and named intermediates, as in the demo and in Dovonon et al.
 
-``model(images)`` gives logits; ``model(images, intermediates=True)`` gives the same numbers on their way, by name:
+``model(images)`` returns logits; ``model(images, intermediates=True)`` returns all intermediates by name:
 
 * ``embedding``: the tokens that enter the first block;
-* ``blocks.0.norm1``, ``blocks.0.attn``: what attention sees, and what it adds to the tokens;
+* ``blocks.0.norm1``, ``blocks.0.attn``: input of attention, and what it adds to the tokens;
 * ``blocks.0.middle``: the tokens after that;
-* ``blocks.0.norm2``, ``blocks.0.mlp``: what the MLP sees, and what it adds;
+* ``blocks.0.norm2``, ``blocks.0.mlp``: input of the MLP, and what it adds;
 * ``blocks.0``: the tokens that leave the block; and so on for every block;
 * ``norm``: the tokens after the last norm; ``head``: the logits.
 
-All but the last are ``(b, n, d)``, the CLS token first. Not for attention's matrix, which is never formed:
-`oversmooth.diagnose` measures that.
+All but the last are ``(b, n, d)``, the CLS token first. The attention matrix is never formed; `oversmooth.diagnose`
+measures it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 Keep = Callable[[str, Tensor], Tensor]
-"""Takes an intermediate by its name, and gives it back."""
+"""Receives an intermediate by name, and returns it."""
 
 
 class Attention(nn.Module):
@@ -68,7 +68,7 @@ class Block(nn.Module):
 
 
 class ViT(nn.Module):
-    """``(b, channels, image, image) -> (b, classes)``, or with ``intermediates`` a dict of what lies between too."""
+    """``(b, channels, image, image) -> (b, classes)``, or with ``intermediates`` a dict of all intermediates."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class ViT(nn.Module):
 
 
 def start_weights(model: nn.Module) -> None:
-    """As ViTs usually begin: linear layers with truncated normal weights of 0.02 and zero biases."""
+    """The usual initialisation of ViTs: linear layers with truncated normal weights (0.02) and zero biases."""
     for module in model.modules():
         if isinstance(module, nn.Linear):
             nn.init.trunc_normal_(module.weight, std=0.02)

@@ -19,8 +19,8 @@ from oversmooth.report.fitting import embedded, fit
 from oversmooth.report.shell import check as check
 from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, UNKNOWN, arrow, fixed, number, percent, sentence
 from oversmooth.results.data import DiagnosisData
+from oversmooth.results.findings import agreement
 from oversmooth.results.parts import Eigenvalues, Layer
-from oversmooth.results.verdict import agreement
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.foreign import shortened
 

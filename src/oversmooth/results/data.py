@@ -1,7 +1,7 @@
 """The data of a `Diagnosis`: everything measured and predicted about a model, saved to and loaded from JSON.
 
-The JSON it writes is described in docs/diagnosis.md. Numbers that have no meaning (the cosine of a single token, an
-infinite ratio) are None here and ``null`` there.
+The JSON it writes is described in docs/diagnosis.md. Undefined numbers (the cosine of a single token, an infinite
+ratio) are None here and ``null`` there.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from oversmooth.metrics import METRICS
 from oversmooth.results.facts import ModelFacts, Number, Provenance, Steered
+from oversmooth.results.notes import Note
 from oversmooth.results.parts import Accuracy, Extrapolation, Layer, OneInput, share_of_smoothing
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
@@ -28,10 +29,10 @@ from oversmooth.safety.typed import typed
 if TYPE_CHECKING:
     import pandas
 
-SCHEMA, VERSION = "oversmooth/diagnosis", 3
-_READ = (1, 2, 3)
-"""Version 1 had neither undecided cases nor how verdicts are known, version 2 no single input to look at: what they
-lack is None.
+SCHEMA, VERSION = "oversmooth/diagnosis", 4
+_READ = (1, 2, 3, 4)
+"""Version 1 had neither undecided cases nor how verdicts are known, version 2 no single input to show, version 3 no
+reasons and notes as values: what they lack is None or empty.
 """
 _MOST_BYTES = 2 * 2**30
 _MEMORY_PER_BYTE = 12  # of a file: what its numbers take once they are read
@@ -46,15 +47,17 @@ class DiagnosisData:
     layers: list[Layer]
     extrapolation: list[Extrapolation] = field(default_factory=list)
     verdict: list[str] = field(default_factory=list)
-    """In plain words: what was measured, what was predicted, and where the two disagree."""
+    """In plain words: the answer, what was measured, what was predicted, and where the two disagree."""
     remarks: list[str] = field(default_factory=list)
-    """What a reader should know about how this was measured."""
+    """What a reader should know about how this was measured, in words."""
+    notes: list[Note] = field(default_factory=list)
+    """The same as values, in the same order; empty before version 4."""
     steering: Annotated[dict[str, Any], Steered] | None = None
-    """Of a steered model: the methods, how far a warm start moved its layers, whether the promised spectrum holds."""
+    """Of a steered model: the methods, how far a warm start moved layers, and whether its constraint is satisfied."""
     accuracy: Accuracy | None = None
     """Of a classifier that was tested as well."""
     one_input: OneInput | None = None
-    """The tokens of one input, to look at; None where it was not kept, or cannot be."""
+    """The tokens of the example input; None if they were not stored."""
 
     def __repr__(self) -> str:
         """One line; `to_dict` gives everything."""
@@ -63,7 +66,7 @@ class DiagnosisData:
         if known:
             facts.append(f"HFC/LFC {known[0]:.3g} → {known[-1]:.3g}")
         if self.smoothing_share is not None:
-            facts.append(f"{self.smoothing_share:.1%} smoothing cases")
+            facts.append(f"smoothing share {self.smoothing_share:.1%}")
         return f"<Diagnosis of {self.model.get('name')}: {', '.join(facts)}>"
 
     @property
@@ -73,25 +76,25 @@ class DiagnosisData:
 
     @property
     def smoothing_share(self) -> Number:
-        """Share of cases, over all inputs, layers and heads, that smooth (table 1 of Dovonon et al.)."""
+        """Share of (input, layer, head) triples that smooth (table 1 of Dovonon et al.)."""
         verdicts = [v for layer in self.layers if layer.dominance for row in layer.dominance.verdict_heads for v in row]
         return share_of_smoothing(verdicts)
 
     @property
     def undecided_share(self) -> Number:
-        """Share of these cases that rounding could turn or no theorem covers; None where that is not known."""
+        """Share of these triples that are undecided; None if that is unknown."""
         layers = [layer.dominance for layer in self.layers if layer.dominance]
         return _share_of_all((d.undecided_share, sum(len(row) for row in d.verdict_heads)) for d in layers)
 
     @property
     def negative_share(self) -> Number:
-        """Share of the eigenvalues of the joined H, over all layers, that have a negative real part."""
+        """Share of the eigenvalues of H of all heads jointly, over all layers, with a negative real part."""
         spectra = [layer.spectrum.joined["raw"] for layer in self.layers if layer.spectrum]
         return _share_of_all((e.negative_share, len(e.real)) for e in spectra)
 
     @property
     def real_parts(self) -> list[float]:
-        """Real parts of the eigenvalues of H, over all layers: joined, or per head where only those were computed."""
+        """Real parts of the eigenvalues of H over all layers: of all heads jointly, or per head if only those exist."""
         parts: list[float] = []
         for layer in self.layers:
             if layer.spectrum:
@@ -100,7 +103,7 @@ class DiagnosisData:
         return parts
 
     def change(self, part: str) -> Number:
-        """Change of log HFC/LFC through one part over all blocks; None where it was not measured."""
+        """Change of log HFC/LFC through one sublayer over all blocks; None if it was not measured."""
         known = [value for layer in self.layers if (value := layer.change(part)) is not None]
         return math.fsum(known) if known else None
 
@@ -148,7 +151,7 @@ class DiagnosisData:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Read what `to_dict` gave.
+        """Read the result of `to_dict`.
 
         Args:
             data: of this version or an earlier one.
@@ -157,11 +160,13 @@ class DiagnosisData:
             InputError: it is something else, of a later version, or damaged.
         """
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-            raise InputError(f"this is not a diagnosis: its schema is not {SCHEMA!r}; give what Diagnosis.save wrote")
+            raise InputError(
+                f"this is not a diagnosis: its schema is not {SCHEMA!r}; give a file written by Diagnosis.save"
+            )
         if data.get("version") not in _READ:
             raise InputError(
-                f"this diagnosis has version {data.get('version')!r} and this program reads {_READ[0]} to {_READ[-1]}; "
-                "diagnose again"
+                f"this diagnosis has version {data.get('version')!r}, but only {_READ[0]} to {_READ[-1]} are "
+                "supported; diagnose again"
             )
         try:
             for name in ("extrapolation", "verdict", "remarks"):
@@ -176,7 +181,7 @@ class DiagnosisData:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read what `to_json` gave.
+        """Read the result of `to_json`.
 
         Args:
             text: JSON.
@@ -185,12 +190,14 @@ class DiagnosisData:
             InputError: it is something else, of a later version, or damaged.
         """
         if not isinstance(text, (str, bytes, bytearray)):
-            raise InputError(f"this is {arguments.kind(text)}, not JSON as text; give what Diagnosis.save wrote")
-        return cls.from_dict(parse_json(text, "this is not JSON", "give what Diagnosis.save wrote"))
+            raise InputError(
+                f"this is {arguments.kind(text)}, not JSON text; give the text of a file written by Diagnosis.save"
+            )
+        return cls.from_dict(parse_json(text, "this is not JSON", "give a file written by Diagnosis.save"))
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a file that `save` wrote.
+        """Read a file written by `save`.
 
         Args:
             path: of the file.
@@ -198,7 +205,7 @@ class DiagnosisData:
         Raises:
             InputError: it cannot be read, or is no diagnosis.
         """
-        remedy = "give a file that Diagnosis.save wrote"
+        remedy = "give a file written by Diagnosis.save"
         path = arguments.path(path, remedy=remedy)
         check_fits(_MEMORY_PER_BYTE * check_plain(path, remedy), f"reading {path}", remedy)
         try:
@@ -229,7 +236,7 @@ class DiagnosisData:
 
 
 def _share_of_all(shares: Iterable[tuple[Number, int]]) -> Number:
-    """Of shares, each of so many cases, that of all cases; None where none is known."""
+    """The share over all, of shares with their counts; None if none is known."""
     known = [(share * count, count) for share, count in shares if share is not None]
     total = sum(count for _, count in known)
     return sum(part for part, _ in known) / total if total else None
@@ -252,7 +259,7 @@ def _check_whole(diagnosis: DiagnosisData) -> None:
             sample = d.joined_inputs, d.joined_rho_smooth, d.joined_rho_rough, d.joined_verdict, d.joined_residual
             _check_alike(layer.name, *((sample[0], other) for other in sample))
             if "counting_rule" not in diagnosis.provenance and diagnosis.smoothing_share is not None:
-                raise ValueError("it does not say by which rule cases are counted (provenance.counting_rule)")
+                raise ValueError("it has no counting rule (provenance.counting_rule)")
     for entry in diagnosis.extrapolation:
         courses = [course for course in (entry.simulated, entry.real) if course is not None]
         _check_alike(entry.what, *((course.depth, course.log_hfc_lfc) for course in courses))
@@ -270,12 +277,12 @@ def _check_bytes(shown: OneInput, depths: int) -> None:
     _check_alike("one_input", (shown.labels or [""] * groups, [""] * groups), (shown.received, shown.received_most))
     _check_alike("one_input", (shown.similarity, [""] * depths), (shown.received, [""] * (depths - 1)))
     if any(_bytes(code) != groups * (groups - 1) // 2 for code in shown.similarity):
-        raise ValueError("a similarity of one_input has another size than its pairs of tokens")
+        raise ValueError("a similarity of one_input does not have the size of its pairs of tokens")
     if any(code and (not _bytes(code) or _bytes(code) % groups) for code in shown.received):
-        raise ValueError("what one_input received has another size than its tokens")
+        raise ValueError("the attention received in one_input does not have the size of its tokens")
     picture = shown.picture
     if picture is not None and _bytes(picture.pixels) != 3 * picture.width * picture.height:
-        raise ValueError("the picture of one_input has another size than its pixels")
+        raise ValueError("the picture of one_input does not have the size of its pixels")
 
 
 def _bytes(code: str) -> int:
@@ -289,4 +296,4 @@ def _bytes(code: str) -> int:
 def _check_alike(what: str, *pairs: tuple[Sequence[Any], Sequence[Any]]) -> None:
     for one, other in pairs:
         if len(one) != len(other):
-            raise ValueError(f"two lists of {what} have {len(one)} and {len(other)} entries and belong together")
+            raise ValueError(f"two lists of {what} have {len(one)} and {len(other)} entries and must have equally many")

@@ -37,6 +37,8 @@ class ModelFacts(_ModelAlways, total=False):
     norm_kind: str | None
     dtype: str
     parameters: int
+    input_kind: Annotated[str, Literal["image", "text", "other"]]
+    """What the model was run on: decides which reference models are of its kind."""
     training: bool
     dropout: bool
     """In train mode: whether dropout was active."""
@@ -62,12 +64,14 @@ class Provenance(_ProvenanceAlways, total=False):
     created: str
     seed: int
     tokens: list[int]
-    """Number of tokens of the shortest and of the longest input."""
+    """Valid tokens of the shortest and of the longest input."""
     rank_inputs: int
     joined_inputs: int
     spectra_inputs: int
     joined: bool
     variant: str
+    left_out: list[int]
+    """Positions of the tokens that token metrics leave out: `diagnose(special=...)`."""
     counting_rule: str
     massive_rule: str
     top1: Number
@@ -97,15 +101,21 @@ class _Verified(TypedDict):
     layers: list[_VerifiedLayer]
 
 
-class _VerifiedLayer(TypedDict):
+class _VerifiedAlways(TypedDict):
     layer: int
     least: Number
     greatest: Number
     room: Number
 
 
+class _VerifiedLayer(_VerifiedAlways, total=False):
+    outside_when_folded: bool
+    """Whether H leaves the constraint once the norm before it and the layer scale are folded in."""
+    zero_eigenvalues: int
+
+
 class Steered(TypedDict):
-    """What steering did: its settings, and whether the promised spectrum holds."""
+    """What steering did: its settings, and whether its spectral constraint is satisfied."""
 
     methods: list[dict[str, Any]]
     layers: list[int]

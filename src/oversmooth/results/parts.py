@@ -7,23 +7,22 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from oversmooth.results.facts import Alone, Massive, Number, Numbers, Verdict
-
-SPECIAL_COUNTED = "special tokens counted"
-"""In the note of an extrapolation whose input has special tokens."""
+from oversmooth.results.notes import Note
+from oversmooth.theory.reasons import Reason
 
 
 @dataclass
 class Change:
-    """What one part of a block did, mean over inputs of differences of logarithms: negative log_hfc_lfc smooths."""
+    """What one sublayer of a block did: mean differences of logarithms over inputs. Negative log_hfc_lfc smooths."""
 
     part: str
-    """attention, mlp, or norm where it stands on the residual stream."""
+    """attention, mlp, or norm if it acts on the residual stream."""
     log_hfc_lfc: Number
     spread: Number
     log_hfc: Number
-    """Growth of the band in which tokens differ."""
+    """Growth of the high-frequency component, in which tokens differ."""
     log_lfc: Number
-    """Growth of the constant band."""
+    """Growth of the low-frequency component, which tokens share."""
 
 
 @dataclass
@@ -34,39 +33,39 @@ class Eigenvalues:
     """Share of eigenvalues with negative real part."""
     mean_real: Number
     rho_smooth: Number
-    """The largest |1 + λ|; None where a factor that varies by token stands between H and the stream."""
+    """The largest |1 + λ|; None if a factor between H and the residual stream varies by token."""
     real: list[float] = field(default_factory=list, repr=False)
     imag: list[float] = field(default_factory=list, repr=False)
 
 
 @dataclass
 class Spectrum:
-    """Spectra of H of one layer, by weights alone but for the observed 1/σ."""
+    """Spectra of H of one layer, from weights alone except for the observed 1/σ."""
 
     negative_share: Number
-    """Of the joined H, as are the next two."""
+    """Of H of all heads jointly, as are the next two."""
     mean_real: Number
     rho_smooth: Number
     joined: dict[str, Eigenvalues] = field(repr=False)
     """By how the norm before the layer enters: raw (not at all, as in the papers), folded (its γ and centring),
-    observed (also the mean 1/σ of the tokens that were seen).
+    observed (also the mean 1/σ of the measured tokens).
     """
     heads: dict[str, list[Eigenvalues]] = field(repr=False)
     inverse_sigma: Number = None
     verdicts: list[Alone] = field(default_factory=list)
-    """Per head, of raw H and for any attention: smooth, rough, or open where weights alone do not decide. Empty where
-    not requested.
+    """Per head, of raw H and for any attention: smooth, rough, or open if weights alone do not decide. Empty unless
+    requested.
     """
 
 
-@dataclass
+@dataclass(frozen=True)
 class LayerDominance:
-    """Which eigenvalue dominates, in one layer."""
+    """Which eigenvalue dominates in one layer. A triple is an (input, layer, head)."""
 
     smoothing_share: Number
-    """Share of (input, head) cases in which the smoothing eigenvalue dominates; None where none is decided."""
+    """Share of triples in which the smoothing eigenvalue dominates; None if none is decided."""
     rho_rough: Number
-    """Of all heads together, mean over the sample of inputs; compare with joined_rho_smooth."""
+    """Of all heads jointly, mean over the sample of inputs; compare with joined_rho_smooth."""
     rho_smooth_heads: list[Number]
     rho_rough_heads: list[list[Number]] = field(repr=False)
     """One row per input, one column per head."""
@@ -79,24 +78,24 @@ class LayerDominance:
     joined_verdict: list[Verdict] = field(default_factory=list, repr=False)
     joined_residual: list[Number] = field(default_factory=list, repr=False)
     undecided_share: Number = None
-    """Share of (input, head) cases that rounding could turn either way or that no theorem covers: neither smooth nor
-    rough.
-    """
+    """Share of triples without a verdict, because rounding could change it or no theorem covers the layer."""
     certified_share: Number = None
-    """Share of (input, head) cases whose verdict is proven, rounding included; the other decided ones are estimated."""
+    """Share of triples whose verdict is proven, rounding included; the other decided ones are estimated."""
     undecided_because: list[str] = field(default_factory=list)
-    """Why, of the first few such cases."""
+    """Why, for the first few such triples, in words."""
+    undecided_reasons: list[Reason] = field(default_factory=list, repr=False)
+    """The same as values; empty before version 4."""
 
 
 def share_of_smoothing(verdicts: list[str]) -> Number:
-    """The share of cases that smooth, undecided ones included; None where all are undecided."""
+    """The share of triples that smooth, among all; None if all are undecided."""
     if all(v == "undecided" for v in verdicts):
         return None
     return sum(v == "smooth" for v in verdicts) / len(verdicts)
 
 
 def standard_error(share: float, count: int) -> float:
-    """Of a share that was counted in so many independent cases.
+    """Of a share counted over so many independent samples.
 
     >>> standard_error(0.5, 100)
     0.05
@@ -114,10 +113,10 @@ class Layer:
     spread: Numbers = field(default_factory=dict, repr=False)
     """Standard deviation over inputs."""
     attention_out: Numbers | None = field(default=None, repr=False)
-    """After the attention sub-layer (and, in Post-LN, the norm that follows it)."""
+    """After the attention sublayer (and, in Post-LN, the norm that follows it)."""
     attention_out_spread: Numbers | None = field(default=None, repr=False)
     without_massive: Numbers | None = field(default=None, repr=False)
-    """tokens, without massive-activation tokens; None if there were none."""
+    """The same as tokens without massive-activation tokens; None if there are none."""
     massive: Annotated[dict[str, Any], Massive] | None = None
     """Share of inputs that have such tokens, their most frequent positions, the largest norm over the median."""
     changes: list[Change] = field(default_factory=list)
@@ -126,14 +125,14 @@ class Layer:
 
     @property
     def rho_smooth(self) -> Number:
-        """Of all heads together: what rho_rough was compared with, or by weights alone where nothing was compared."""
+        """Of all heads jointly: what rho_rough was compared with, or from weights alone if nothing was compared."""
         known = [v for v in (self.dominance.joined_rho_smooth if self.dominance else []) if v is not None]
         if known:
             return sum(known) / len(known)
         return self.spectrum.rho_smooth if self.spectrum else None
 
     def change(self, part: str) -> Number:
-        """Change of log HFC/LFC through one part, all its stages together; None where it was not measured."""
+        """Change of log HFC/LFC through one sublayer, all its stages added up; None if it was not measured."""
         values = [c.log_hfc_lfc for c in self.changes if c.part == part]
         known = [v for v in values if v is not None]
         return math.fsum(known) if known and len(known) == len(values) else None
@@ -141,7 +140,7 @@ class Layer:
 
 @dataclass
 class Course:
-    """HFC/LFC over further depth, from what the last block gave: ``log_hfc_lfc[i]`` after ``depth[i]`` more blocks."""
+    """HFC/LFC over further depth, from the last block's output: ``log_hfc_lfc[i]`` after ``depth[i]`` more blocks."""
 
     depth: list[float]
     log_hfc_lfc: list[Number]
@@ -154,7 +153,7 @@ class Course:
 
 @dataclass
 class Extrapolation:
-    """What more depth would do, by spectra, by simulating attention alone, and by running the real blocks again."""
+    """What more depth would do: by the spectra, by a simulation of attention alone, and by the real blocks repeated."""
 
     what: str
     """last block, or stack."""
@@ -163,17 +162,22 @@ class Extrapolation:
     rho_rough: Number
     verdict: Verdict
     predicted_rate: Number
-    """Factor on HFC/LFC per block, where smoothing dominates; None where a level is reached instead."""
+    """Factor on HFC/LFC per block if smoothing dominates; None otherwise."""
     residual: Number
     variant: str
     """How the norm entered: raw, folded, observed, or post (tokens whose features have zero mean, as after a norm)."""
     simulated: Course | None
-    """Attention alone, frozen as last seen."""
+    """Attention alone, fixed as last measured."""
     simulated_verdict: Alone
-    """smooth where HFC/LFC kept falling, rough where it did not, open where that is unclear."""
+    """smooth if HFC/LFC kept falling, rough if it did not, open if that is unclear."""
     real: Course | None
-    """The blocks themselves, norm and MLP included, attention computed again each time."""
+    """The real blocks, norms and MLPs included, with attention recomputed each time."""
     note: str = ""
+    """The reason and the notes, in words."""
+    reason: Reason | None = None
+    """Why the verdict is undecided, a tie, or not what the radii say; None before version 4."""
+    notes: list[Note] = field(default_factory=list)
+    """What else limits this entry; empty before version 4."""
 
 
 @dataclass
@@ -188,7 +192,7 @@ class Accuracy:
     how: str
     """How images were corrupted, in words."""
     trained: Number = None
-    """On the whole test set, as noted after training."""
+    """On the whole test set, as recorded after training."""
 
 
 @dataclass
@@ -202,28 +206,28 @@ class Picture:
 
 @dataclass
 class OneInput:
-    """Which tokens of one input are alike after every block, for looking at. Bytes are in base64."""
+    """Which tokens of one input are similar after every block, for the report. Bytes are in base64."""
 
     what: str
     """Which input it is."""
     kind: Annotated[str, Literal["image", "text", "tokens"]]
     tokens: int
     groups: int
-    """Shown tokens: all, or groups of them where there are too many to show."""
+    """Tokens as shown: all, or groups of them if there are too many."""
     grid: list[int] | None
     """Rows and columns of an image's patches."""
     leading: int
-    """Shown tokens before the patches, such as [CLS]."""
+    """Tokens before the patches, such as [CLS]."""
     labels: list[str] = field(repr=False)
-    """The text of each; empty where it is not known."""
+    """The text of each; empty if unknown."""
     picture: Picture | None
     similarity: list[str] = field(repr=False)
     """Per depth, the cosines of all pairs, row by row above the diagonal: byte / 127 − 1."""
     received: list[str] = field(repr=False)
-    """Per block, head by head, the attention that each receives from all others on average, in 255ths of the largest;
-    empty where attention was not observed.
+    """Per block and head, the mean attention that each token receives, in 255ths of the largest; empty if attention was
+    not observed.
     """
     received_most: list[Number] = field(repr=False)
     """Per block, the largest of these."""
     aggregated: str = ""
-    """How tokens were grouped, in words; empty where each is shown by itself."""
+    """How tokens were grouped, in words; empty if each is shown by itself."""

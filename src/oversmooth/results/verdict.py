@@ -1,203 +1,240 @@
-"""A diagnosis in plain words: what was measured, what was predicted, where the two disagree.
+"""A diagnosis in English: the answer first, then what was measured, what was predicted, and whether they agree.
 
-Neutral by design: smoothing is a quantity, not a fault.
+Neutral by design: smoothing is a quantity, not a fault. The values behind these sentences are those of `findings`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
-from oversmooth.anatomy.steered import FOLDED
-from oversmooth.metrics import METRICS
 from oversmooth.results.data import DiagnosisData
 from oversmooth.results.facts import Number
-from oversmooth.results.parts import SPECIAL_COUNTED, Extrapolation, Layer, standard_error
+from oversmooth.results.findings import Comparison, agreement, compared, ends, sublayers
+from oversmooth.results.parts import Extrapolation, standard_error
+from oversmooth.results.references import Reference, kind_of, references_for
 
 _ROUNDING = 1e-6  # relative to the largest eigenvalue: anything smaller is zero
-
-
-_NOTIONS = {"hfc_lfc": "HFC/LFC", "cos": "the mean cosine", "effective_rank": "the effective rank"}
-_LEAST = 0.005  # change that counts as one: relative, but for the cosine
+_MOST_REFERENCES = 3
+_METRICS = {"hfc_lfc": "HFC/LFC", "cos": "the mean cosine", "effective_rank": "the effective rank"}
+_SIDES = {1: "more similar", -1: "less similar", 0: "about as similar as they began"}
+_SUBLAYERS = {"mlp": "MLPs", "norm": "norms"}
 
 
 def sentences(diagnosis: DiagnosisData) -> list[str]:
-    """The verdict: what was measured, by part, what spectra predict, and what more depth would do."""
-    topics = (_mode, _measured, _parts, _massive, _steered, _predicted, _agreement, _accuracy)
-    further = [_further(entry, diagnosis) for entry in diagnosis.extrapolation]
+    """The verdict, one topic a sentence, the answer first."""
+    topics = (
+        headline,
+        _dropout,
+        _measured,
+        _by_sublayer,
+        _massive,
+        constraint,
+        _predicted,
+        _agreement,
+        _accuracy,
+    )
+    further = [_repeated(entry) for entry in diagnosis.extrapolation]
     return [*(sentence for topic in topics if (sentence := topic(diagnosis))), *further]
 
 
-def _mode(diagnosis: DiagnosisData) -> str:
-    if not diagnosis.model.get("dropout"):
+def headline(diagnosis: DiagnosisData) -> str:
+    """Whether it smooths, how much, where, through which sublayer, and compared to what; empty where nothing was
+    measured.
+    """
+    found = ends(diagnosis)
+    if not found:
         return ""
-    return "Train mode: dropout was active and is in every number; diagnose after model.eval() to leave it out."
+    sides = {metric: end.side for metric, end in found.items()}
+    answer = f"{diagnosis.name} {_answer(sides)}"
+    end, course = found.get("hfc_lfc"), sublayers(diagnosis)
+    if end is not None and end.before:
+        ratio = end.after / end.before
+        course_of_it = {1: f"falls to {_times(ratio)} its start", -1: f"rises to {_times(ratio)} its start"}
+        answer += f": HFC/LFC {course_of_it.get(end.side, 'stays at its start')}"
+        if course is not None and end.side * course.total < 0:
+            depth = f"depth {course.depth} of {len(diagnosis.layers) - 1}"
+            answer += f", mostly through {_SUBLAYERS.get(course.strongest, course.strongest)}, above all at {depth}"
+        answer += f". {_references(diagnosis, ratio)}"
+    else:
+        metric, first = next(iter(found.items()))
+        answer += f": {_METRICS[metric]} goes from {_value(metric, first.before)} to {_value(metric, first.after)}."
+    without = ends(diagnosis, without_massive=True).get("hfc_lfc")
+    if end is not None and without is not None and without.before and without.side * end.side < 0:
+        answer += f" Without massive tokens it is {_times(without.after / without.before)} its start."
+    return answer
+
+
+def _answer(sides: Mapping[str, int]) -> str:
+    by = {side: [_METRICS[metric] for metric, found in sides.items() if found == side] for side in (1, -1, 0)}
+    if not by[1]:
+        return "does not smooth" if by[-1] else "leaves its tokens about as similar as they began"
+    if not by[-1] and not by[0]:
+        return "smooths"
+    return f"smooths by {' and '.join(by[1])} but not by {' and '.join(by[-1] + by[0])}"
+
+
+def _times(ratio: float) -> str:
+    """A factor on a start.
+
+    >>> _times(0.3), _times(1.24)
+    ('0.3 of', '1.2 times')
+    """
+    return f"{ratio:.2g} {'times' if ratio > 1 else 'of'}"
+
+
+def _references(diagnosis: DiagnosisData, ratio: float) -> str:
+    """The models of the same kind that end nearest."""
+    kind = kind_of(diagnosis)
+    others = [one for one in references_for(diagnosis) if one.name.casefold() != diagnosis.name.casefold()]
+    known = [reference for reference in others if not reference.constrained]
+    if kind is None or not known:
+        return "No reference for this kind of model." if kind is None else f"No other {kind} to compare with."
+
+    def apart(reference: Reference) -> float:
+        return abs(math.log(reference.hfc_lfc_ratio) - math.log(max(ratio, 1e-9)))
+
+    nearest = sorted(known, key=apart)[:_MOST_REFERENCES]
+    return f"Reference {kind}s: {', '.join(f'{one.name} {one.hfc_lfc_ratio:.2g}' for one in nearest)}."
 
 
 def disagreement(diagnosis: DiagnosisData) -> str:
-    """By which notions tokens end more alike and by which less; empty where none contradicts another."""
-    sides = {metric: side for metric, (_, _, side) in _ends(diagnosis).items()}
-    return _in_all(sides).partition("tokens end ")[2] if {1, -1} <= set(sides.values()) else ""
+    """By which definitions tokens end more similar and by which less; empty where none contradicts another."""
+    sides = {metric: end.side for metric, end in ends(diagnosis).items()}
+    return _by_side(sides) if {1, -1} <= set(sides.values()) else ""
 
 
-def _ends(diagnosis: DiagnosisData) -> dict[str, tuple[float, float, int]]:
-    """By metric: its value before the first block and after the last, and whether tokens end more alike (1), less (−1)
-    or about as alike (0) by it.
-    """
-    ends = {}
-    for metric in _NOTIONS:
-        before, after = (diagnosis.layers[end].tokens.get(metric) for end in (0, -1))
-        if before is not None and after is not None:
-            moved = abs(after - before) > (_LEAST if metric == "cos" else _LEAST * abs(before))
-            ends[metric] = before, after, moved * (1 if (after > before) != METRICS[metric].falls else -1)
-    return ends
+def _by_side(sides: Mapping[str, int]) -> str:
+    clauses = []
+    for side, words in _SIDES.items():
+        if names := [_METRICS[metric] for metric, found in sides.items() if found == side]:
+            clauses.append(f"{words} by {' and '.join(names)}")
+    return ", ".join(clauses)
+
+
+def _dropout(diagnosis: DiagnosisData) -> str:
+    if not diagnosis.model.get("dropout"):
+        return ""
+    return "Train mode: dropout is active and part of every number; call model.eval() first to measure without it."
 
 
 def _measured(diagnosis: DiagnosisData) -> str:
-    clauses: list[str] = []
-    sides = {}
-    for metric, (before, after, side) in _ends(diagnosis).items():
-        name, goes = _NOTIONS[metric], "" if clauses else " goes"
-        if metric == "cos":
-            clauses.append(f"{name}{goes} from {round(before, 2) + 0.0:.2f} to {round(after, 2) + 0.0:.2f}")
-        else:
-            factor = f" (× {after / before:.3g})" if metric == "hfc_lfc" and before and side else ""
-            clauses.append(f"{name}{goes} from {before:.3g} to {after:.3g}{factor}")
-        sides[metric] = side
-    if not clauses:
+    found = ends(diagnosis)
+    if not found:
         return ""
-    return f"Measured: from the first block to the last, {', '.join(clauses)}; {_in_all(sides)}."
+    clauses = []
+    for metric, end in found.items():
+        clauses.append(f"{_METRICS[metric]} from {_value(metric, end.before)} to {_value(metric, end.after)}")
+    sides = {metric: end.side for metric, end in found.items()}
+    if len(set(sides.values())) == 1:
+        by = {1: "", 2: " by both", 3: " by all three"}[len(sides)]
+        end_as = f"Tokens end {_SIDES[next(iter(sides.values()))]}{by}"
+    else:
+        end_as = f"The definitions disagree: tokens end {_by_side(sides)}"
+    return f"Measured, first block to last: {', '.join(clauses)}. {end_as}."
 
 
-def _in_all(sides: dict[str, int]) -> str:
-    """Whether tokens end more alike, and by which notion where they disagree."""
-    words = {1: "more alike", -1: "less alike", 0: "about as alike as they began"}
-    by_side = {side: [_NOTIONS[metric] for metric, found in sides.items() if found == side] for side in words}
-    known = {side: names for side, names in by_side.items() if names}
-    if len(known) == 1:
-        ((side, names),) = known.items()
-        by = f" by {'both' if len(names) == 2 else 'all three'}" if len(names) > 1 else ""
-        return f"tokens end {words[side]}{by}"
-    clauses = [f"{words[side]} by {' and '.join(names)}" for side, names in known.items()]
-    return f"the notions disagree: tokens end {', '.join(clauses)}"
+def _value(metric: str, value: float) -> str:
+    return f"{round(value, 2) + 0.0:.2f}" if metric == "cos" else f"{value:.3g}"
 
 
-def _steered(diagnosis: DiagnosisData) -> str:
-    """Whether the spectrum that steering promised holds."""
+def _by_sublayer(diagnosis: DiagnosisData) -> str:
+    found = sublayers(diagnosis)
+    if found is None:
+        return ""
+    listed = ", ".join(f"{_SUBLAYERS.get(part, part)} {_signed(value)}" for part, value in found.sums.items())
+    return f"Measured by sublayer: log HFC/LFC changes by {_signed(found.total)} over all blocks ({listed})."
+
+
+def _massive(diagnosis: DiagnosisData) -> str:
+    depths = [(depth, layer) for depth, layer in enumerate(diagnosis.layers) if layer.massive]
+    if not depths:
+        return ""
+    depth, worst = max(depths, key=lambda one: (one[1].massive or {}).get("largest_ratio") or 0.0)
+    found = worst.massive or {}
+    effect, with_all, without = "", worst.tokens.get("hfc_lfc"), (worst.without_massive or {}).get("hfc_lfc")
+    if with_all and without:
+        effect = f" There HFC/LFC is {with_all:.3g} with massive tokens and {without:.3g} without."
+    positions = list(found["positions"])
+    return (
+        f"Massive tokens ({diagnosis.provenance['massive_rule']}): at {len(depths)} of {len(diagnosis.layers)} depths. "
+        f"The largest is at depth {depth}, position{'s' if len(positions) > 1 else ''} {', '.join(positions)}: "
+        f"{found['largest_ratio'] or 0.0:.3g} times the median.{effect}"
+    )
+
+
+def constraint(diagnosis: DiagnosisData) -> str:
+    """Whether a steered model satisfies its spectral constraint; empty where it has none."""
     verified = (diagnosis.steering or {}).get("verified")
     if not verified:
         return ""
     if not verified["ok"]:
-        return f"Steered, but not as promised: {'; '.join(verified['problems'])}."
-    layers = verified["layers"]
+        return f"Constraint violated: {'; '.join(verified['problems'])}."
+    layers = [layer for layer in verified["layers"] if None not in (layer["least"], layer["greatest"])]
+    if not layers:
+        return "Constraint satisfied."
     low, high = min(c["least"] for c in layers), max(c["greatest"] for c in layers)
     noise = _ROUNDING * max(abs(low), abs(high))
     low, high = (0.0 if abs(end) <= noise else end for end in (low, high))
-    sentence = (
-        f"Steered as promised: the eigenvalues of H lie from {low:.3g} to {high:.3g} in {_layers(len(layers))[0]}"
-    )
-    rooms = [c["room"] for c in layers if c["room"] is not None]
-    if low < 0 and high <= 0 and rooms:
-        sentence += f", {min(rooms):.2g} from where sharpening could turn into smoothing"
+    said = [f"Constraint satisfied: all eigenvalues of H lie in [{low:.3g}, {high:.3g}] ({_count(len(layers))})."]
+    margins = [c["room"] for c in layers if c["room"] is not None]
+    if low < 0 and high <= 0 and margins:
+        said.append(f"Margin before sharpening could become smoothing: {min(margins):.2g}.")
     elif low >= 0:
-        sentence += ", none below zero, so none sharpens"
-    others = sum(FOLDED in doubt for doubt in verified["doubts"])
-    if others:
-        sentence += f"; with norms and layer scales folded in, {' '.join(_layers(others))} others too"
-    if still := len(verified["doubts"]) - others:
-        sentence += f"; {' '.join(_layers(still))} some that are 0, which neither smooth nor sharpen"
-    return sentence + "."
+        said.append("No eigenvalue is negative, so none sharpens.")
+    return " ".join([*said, *_warnings(verified)])
 
 
-def _layers(count: int) -> tuple[str, str]:
-    return ("1 layer", "has") if count == 1 else (f"{count} layers", "have")
-
-
-def _parts(diagnosis: DiagnosisData) -> str:
-    parts = dict.fromkeys(change.part for layer in diagnosis.layers[1:] for change in layer.changes)
-    sums = {part: total for part in parts if (total := diagnosis.change(part)) is not None}
-    if not sums:
-        return ""
-    names = {part: {"mlp": "MLPs", "norm": "norms"}.get(part, part) for part in parts}
-    listed = ", ".join(f"{names[part]} {round(value, 2) + 0.0:+.2f}" for part, value in sums.items())
-    total = round(math.fsum(sums.values()), 2)
-    # What a part does against the whole is in the list; it does not explain the whole.
-    strongest = (min if total < 0 else max)(sums, key=lambda part: sums[part])
-    where = ""
-    if total:
-        values = [layer.change(strongest) or 0.0 for layer in diagnosis.layers[1:]]
-        depth = values.index((min if total < 0 else max)(values)) + 1
-        what = "most smoothing comes from" if total < 0 else "tokens are set apart above all by"
-        where = f"; {what} {names[strongest]}, {'above all' if total < 0 else 'most'} at depth {depth}"
-    return f"By part: over all blocks log HFC/LFC changes by {round(total, 2) + 0.0:+.2f}, through {listed}{where}."
-
-
-def _massive(diagnosis: DiagnosisData) -> str:
-    with_them = [layer for layer in diagnosis.layers if layer.massive]
-    if not with_them:
-        return ""
-    worst = max(with_them, key=lambda layer: layer.massive["largest_ratio"] if layer.massive else 0.0)
-    assert worst.massive is not None
-    effect, with_all, without = "", worst.tokens.get("hfc_lfc"), (worst.without_massive or {}).get("hfc_lfc")
-    if with_all and without:
-        effect = f"; there HFC/LFC is {with_all:.3g} with them and {without:.3g} without"
-    return (
-        f"Massive tokens ({diagnosis.provenance['massive_rule']}): at {len(with_them)} of {len(diagnosis.layers)} "
-        f"depths; the largest at depth {diagnosis.layers.index(worst)}, "
-        f"position {', '.join(worst.massive['positions'])}, {worst.massive['largest_ratio']:.3g} times the median"
-        f"{effect}."
-    )
+def _warnings(verified: Mapping[str, Any]) -> list[str]:
+    """What the constraint on H alone does not cover. Files before version 4 have it in words only."""
+    layers = verified["layers"]
+    if not all("outside_when_folded" in layer and "zero_eigenvalues" in layer for layer in layers):
+        return [f"{warning[0].upper()}{warning[1:]}." for warning in verified["doubts"]]
+    warnings = []
+    if outside := sum(layer["outside_when_folded"] for layer in layers):
+        warnings.append(f"With the norm and layer scale folded in, H leaves this range in {_count(outside)}.")
+    if zero := sum(layer["zero_eigenvalues"] > 0 for layer in layers):
+        warnings.append(f"Eigenvalues of 0, which neither smooth nor sharpen, occur in {_count(zero)}.")
+    return warnings
 
 
 def _predicted(diagnosis: DiagnosisData) -> str:
-    clauses = []
     found = [layer.dominance for layer in diagnosis.layers if layer.dominance]
     negative, share = diagnosis.negative_share, diagnosis.smoothing_share
+    triples = sum(len(row) for one in found for row in one.verdict_heads)
+    undecided = round((diagnosis.undecided_share or 0.0) * triples)
+    why = next((str(reason) for one in found for reason in one.undecided_reasons), None)
+    why = why or next((words for one in found for words in one.undecided_because), "the reason was not recorded")
+    clauses = []
+    if share is None and undecided:
+        clauses.append(f"all {triples:,} (input, layer, head) triples are undecided, because {why}")
+    if share is not None:
+        open_ones = f" ({undecided:,} undecided; first reason: {why})" if undecided else ""
+        clauses.append(f"{share:.1%} of {triples:,} (input, layer, head) triples smooth in the long run{open_ones}")
+    if judged := [v for one in found for v in one.joined_verdict]:
+        smooth = judged.count("smooth")
+        clauses.append(f"all heads jointly smooth in {smooth} of {len(judged)} (input, layer) pairs{_others(judged)}")
     if negative is not None:
         clauses.append(f"{negative:.0%} of the eigenvalues of H have a negative real part")
-    undecided = diagnosis.undecided_share or 0.0
-    if share is None and undecided:
-        reasons = [why for one in found for why in one.undecided_because]
-        clauses.append(f"head by head no case is decided ({reasons[0].removeprefix('undecided: ')})")
-    if share is not None:
-        cases = sum(len(row) for one in found for row in one.verdict_heads)
-        rest = f", {round(undecided * cases):,} undecided" if undecided else ""
-        clauses.append(
-            f"head by head the smoothing eigenvalue dominates in {share:.1%} of {cases:,} cases (one per input, layer "
-            f"and head){rest}"
-        )
-    if judged := [v for one in found for v in one.joined_verdict]:
-        ties, open_ = judged.count("tie"), judged.count("undecided")
-        others = [f"{ties} tie{'s' if ties > 1 else ''}"] * bool(ties) + [f"{open_} undecided"] * bool(open_)
-        more = f" ({', '.join(others)})" if others else ""
-        clauses.append(f"with all heads together in {judged.count('smooth')} of {len(judged)}{more}")
-    return f"Spectra: {', '.join(clauses)}." if clauses else ""
+    return f"Predicted by the spectra of attention alone: {'; '.join(clauses)}." if clauses else ""
 
 
-def agreement(blocks: list[Layer]) -> tuple[int, list[int]]:
-    """In how many blocks attention, applied once, went to the side its spectrum favours in the long run; and the
-    depths where it did not.
-    """
-    agree, apart = 0, []
-    for index, layer in enumerate(blocks):
-        verdicts, change = layer.dominance.joined_verdict if layer.dominance else [], layer.change("attention")
-        favour = verdicts.count("smooth") - verdicts.count("rough")
-        if change is None or not favour:  # ties, and what is undecided, have no side
-            continue
-        if change * favour < 0:
-            agree += 1
-        else:
-            apart.append(index + 1)
-    return agree, apart
+def _others(judged: list[str]) -> str:
+    ties, undecided = judged.count("tie"), judged.count("undecided")
+    others = [f"{ties} tie{'s' if ties > 1 else ''}"] if ties else []
+    others += [f"{undecided} undecided: radii closer than their numerical error"] if undecided else []
+    return f" ({', '.join(others)})" if others else ""
 
 
 def _agreement(diagnosis: DiagnosisData) -> str:
     agree, apart = agreement(diagnosis.layers[1:])
     if not agree and not apart:
         return ""
-    where = f"; they disagree at depth {_runs(apart)}" if apart else ""
+    where = f"; it did not at depth {_runs(apart)}" if apart else ""
     return (
-        f"Prediction and measurement: in {agree} of {agree + len(apart)} blocks one pass of attention moved HFC/LFC to "
-        f"the side that its spectrum (all heads) favours in the long run{where}."
+        f"Prediction against measurement: in {agree} of {agree + len(apart)} blocks, attention changed HFC/LFC in the "
+        f"predicted direction (all heads jointly){where}."
     )
 
 
@@ -207,13 +244,89 @@ def _accuracy(diagnosis: DiagnosisData) -> str:
         return ""
     sentence = f"Accuracy: {accuracy.clean:.1%} of {accuracy.images} test images"
     if accuracy.trained is not None:
-        sentence += f" ({accuracy.trained:.1%} of all, noted after training)"
+        sentence += f" ({accuracy.trained:.1%} of all, recorded after training)"
     if accuracy.corrupted:
-        first, last = accuracy.corrupted[0], accuracy.corrupted[-1]
-        around = [f"± {100 * standard_error(share, accuracy.corrupted_images):.1f}" for share in (first, last)]
-        sentence += f"; of {accuracy.corrupted_images} of them, corrupted, from {first:.1%} {around[0]} at intensity 1"
-        sentence += f" to {last:.1%} {around[1]} at {len(accuracy.corrupted)} (points, one standard error)"
+        ends = []
+        for intensity in dict.fromkeys((1, len(accuracy.corrupted))):
+            share = accuracy.corrupted[intensity - 1]
+            error = 100 * standard_error(share, accuracy.corrupted_images)
+            ends.append(f"{share:.1%} ± {error:.1f} at intensity {intensity}")
+        sentence += f". On {accuracy.corrupted_images} corrupted images: {', '.join(ends)} (points, one standard error)"
     return sentence + "."
+
+
+def _repeated(entry: Extrapolation) -> str:
+    """More depth: what the spectra predict, what the real blocks do, and whether the two agree."""
+    kinds = {note.kind for note in entry.notes}
+    special = ", special tokens included" if "special_counted" in kinds else ""
+    said = [f"Repeating the {entry.what} (first input{special}): {_spectra(entry)}."]
+    comparison = compared(entry)
+    if comparison.before is not None:
+        said.append(f"Repeating the real blocks {_real(comparison)}{_judgement(comparison)}.")
+    return " ".join([*said, _simulation(entry)])
+
+
+def _spectra(entry: Extrapolation) -> str:
+    if entry.verdict == "smooth":
+        if entry.predicted_rate is None:
+            return "the spectra predict that HFC/LFC shrinks to 0, at an unknown rate"
+        return f"the spectra predict that HFC/LFC shrinks {_per_block(entry.predicted_rate)} in the long run"
+    if entry.verdict == "rough":
+        return "the spectra predict that HFC/LFC does not shrink to 0"
+    what = "are undecided" if entry.verdict == "undecided" else "predict a tie"
+    why = "the two radii differ by less than their numerical error" if entry.rho_rough is not None else entry.note
+    return f"the spectra {what}, because {entry.reason or why}"
+
+
+def _per_block(rate: float) -> str:
+    change = 100 * abs(rate - 1)
+    return f"by {change:.2g}% per block" if rate >= 0.01 else "by more than 99% per block"
+
+
+def _real(comparison: Comparison) -> str:
+    assert comparison.before is not None
+    assert comparison.after is not None
+    assert comparison.real_rate is not None
+    course = f"takes HFC/LFC from {comparison.before:.3g} to {comparison.after:.3g} in {comparison.blocks} blocks"
+    if comparison.judgement == "no decay":
+        return course
+    moves = "growing" if comparison.real_rate > 1 else "shrinking"
+    return f"{course}, {moves} {_per_block(comparison.real_rate)} on average"
+
+
+def _judgement(comparison: Comparison) -> str:
+    factor = f"{comparison.factor or 0:.2g}"
+    return {
+        "right": ": prediction right" if comparison.factor is None else ": prediction right in sign and rate",
+        "too fast": f": prediction right in sign, {factor} times too fast",
+        "too slow": f": prediction right in sign, {factor} times too slow",
+        "no decay": ": prediction wrong, nothing decays",
+        "wrong sign": ": prediction wrong in sign",
+        "still falling": ": prediction wrong so far, it still falls",
+        "unknown": "",
+    }[comparison.judgement]
+
+
+def _simulation(entry: Extrapolation) -> str:
+    if entry.simulated is None:
+        why = next((note.text for note in entry.notes if note.kind == "not_simulated"), "")
+        return f"Attention alone was not simulated{f': {why}' if why else ''}."
+    layers = f"{entry.simulated.depth[-1]:.0f} layers" if entry.simulated.depth else "its last layer"
+    seen = {
+        "smooth": "smooths",
+        "rough": f"does not smooth within {layers}",
+        "open": f"is inconclusive after {layers}: HFC/LFC has not settled",
+    }[entry.simulated_verdict]
+    agrees = entry.simulated_verdict == entry.verdict
+    return f"A simulation of attention alone {'agrees with the spectra' if agrees else seen}."
+
+
+def _count(layers: int) -> str:
+    return f"{layers} layer{'' if layers == 1 else 's'}"
+
+
+def _signed(value: Number) -> str:
+    return f"{round(value or 0.0, 2) + 0.0:+.2f}"
 
 
 def _runs(numbers: list[int]) -> str:
@@ -225,37 +338,3 @@ def _runs(numbers: list[int]) -> str:
         else:
             runs.append([number])
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
-
-
-def _further(entry: Extrapolation, diagnosis: DiagnosisData) -> str:
-    predicted = {
-        "smooth": f"smoothing, in the end × {entry.predicted_rate:.3g} per block"
-        if entry.predicted_rate is not None
-        else "smoothing",
-        "rough": "no smoothing, HFC/LFC stays above zero",
-        "tie": "a tie, which spectra do not decide",
-        "undecided": "neither, the two radii being nearer to one another than they are known"
-        if entry.rho_rough is not None
-        else f"nothing ({entry.note.removeprefix('undecided: ').split('; ')[0]})",
-    }[entry.verdict]
-    simulated = {
-        "smooth": "agrees" if entry.verdict == "smooth" else "smooths",
-        "rough": "agrees" if entry.verdict == "rough" else "does not smooth within its depth",
-        "open": "has not settled after its last layer",
-    }[entry.simulated_verdict]
-    alone = f"attention alone, simulated, {simulated}" if entry.simulated else "attention alone was not simulated"
-    text = f"Repeating the {entry.what} on the first input: spectra say {predicted}; {alone}"
-    if entry.real is not None and len(entry.real.depth) > 1:
-        first, last = entry.real.log_hfc_lfc[0], entry.real.log_hfc_lfc[-1]
-        if first is not None and last is not None:
-            text += f"; the real blocks, norm and MLP included, take HFC/LFC from {_ratio(first)} to {_ratio(last)}"
-            text += f" in {entry.real.depth[-1]:.0f} blocks"
-            mean = diagnosis.layers[-1].tokens.get("hfc_lfc")
-            if mean is not None and diagnosis.provenance["inputs"] > 1 and _ratio(first) != f"{mean:.3g}":
-                text += f" ({_ratio(first)} is of this input alone; the mean over all inputs is {mean:.3g})"
-    return text + (f" ({SPECIAL_COUNTED})." if SPECIAL_COUNTED in entry.note else ".")
-
-
-def _ratio(log_value: Number) -> str:
-    assert log_value is not None
-    return f"{math.exp(log_value):.3g}"

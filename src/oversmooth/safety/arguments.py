@@ -1,7 +1,6 @@
-"""Arguments looked at where they come in: what will not do is refused in a sentence that names it and what to give.
+"""Checks of arguments: each returns its argument, or raises `InputError` with its name, its value and the remedy.
 
-Each checker returns what it was given, as a tensor or a number, and looks at nothing but types and shapes: nothing is
-copied, and no device is waited for.
+They read only types and shapes: nothing is copied, and no device synchronises.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _SEVERAL = ("tokens", "queries", "keys", "inputs", "layers")
 """Names that take a plural verb."""
 _PLURAL = {"is": "are", "has": "have", "it": "them"}
 _WORTH_ASKING = 1 << 27
-"""Entries from which on it is asked whether they fit into memory: half a GiB in float32. Asking reads files."""
+"""Entries from which on free memory is checked, which reads files: half a GiB in float32."""
 _LEAST_SEED, _MOST_SEED = -(2**63), 2**64 - 1  # torch's
 _LONGEST_NAME = 255  # bytes, as file systems have it
 _MOST_SHOWN = 60
@@ -33,12 +32,12 @@ T = TypeVar("T")
 
 
 def tensor(value: Any, what: str, shape: str, *, least: int = 2, floating: bool = True) -> Tensor:
-    """A tensor that can be computed with, of a tensor, a numpy array, a number or nested lists of numbers.
+    """A dense tensor, from a tensor, a numpy array, a number or nested lists of numbers.
 
-    shape: what to give, in words. least: dimensions that it has at least. floating: integers will not do.
+    shape: the remedy, in words. least: minimum number of dimensions. floating: refuse integers.
     """
     x = value if isinstance(value, Tensor) else _made_tensor(value, what, shape)
-    if not torch.compiler.is_compiling():  # what is compiled is strided and in memory
+    if not torch.compiler.is_compiling():  # compiled tensors are strided and in memory
         _check_holds_numbers(x, what)
     if x.is_complex():
         raise InputError(f"{what} {_agree(what, 'has')} dtype {x.dtype}; give real numbers, such as the real part")
@@ -52,7 +51,7 @@ def tensor(value: Any, what: str, shape: str, *, least: int = 2, floating: bool 
 
 
 def numbers(value: Any, what: str, remedy: str, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """One number or an array of them, in this precision. remedy: what to give, in words."""
+    """One number or an array, in this precision. remedy: in words."""
     shape = remedy.removeprefix("give ")
     if not isinstance(value, Tensor) and type(value).__module__ != "numpy":  # no digit is lost on the way
         return _made_tensor(value, what, shape, dtype).to(device)
@@ -60,8 +59,8 @@ def numbers(value: Any, what: str, remedy: str, *, dtype: torch.dtype, device: t
 
 
 def mask(value: Any, device: torch.device) -> Tensor:
-    """Booleans, True for the tokens that count."""
-    wanted = "booleans, True for the tokens that count"
+    """Booleans, True for valid tokens."""
+    wanted = "booleans, True for valid tokens"
     given = tensor(value, "mask", wanted, least=0, floating=False)
     if given.dtype != torch.bool:
         raise InputError(f"mask has dtype {given.dtype}; give {wanted}")
@@ -69,7 +68,7 @@ def mask(value: Any, device: torch.device) -> Tensor:
 
 
 def check_broadcast(**shapes: Sequence[int]) -> None:
-    """Refuse arrays, by their names, whose dimensions do not go together as torch's do."""
+    """Refuse arrays, by their names, whose dimensions do not broadcast."""
     if torch.compiler.is_compiling():
         return
     try:
@@ -77,30 +76,30 @@ def check_broadcast(**shapes: Sequence[int]) -> None:
     except RuntimeError:
         leading = [f"{tuple(shape)} of {name}" for name, shape in shapes.items() if len(shape)]
         raise InputError(
-            f"the leading dimensions {' and '.join(leading)} do not go together; give as many arrays of each, or one"
+            f"the leading dimensions {' and '.join(leading)} do not broadcast; give equally many arrays of each, or one"
         ) from None
 
 
 def number(
     value: Any, what: str, remedy: str = "give a finite number", *, least: float = -math.inf, most: float = math.inf
 ) -> float:
-    """A finite number within these bounds, as it is. Those of numpy and torch will do."""
+    """A finite number within these bounds, of Python, numpy or torch."""
     plain = _number(value, what, remedy)
-    # Whole numbers of Python's may be beyond any float.
+    # Python's integers may exceed any float.
     if not (-_LARGEST <= plain <= _LARGEST and least <= plain <= most):
         raise InputError(f"{what} is {shown(value)}; {remedy}")
     return plain if abs(plain) < 2**63 else float(plain)  # torch takes no larger whole numbers
 
 
 def several(value: Any, what: str, remedy: str) -> tuple[float, ...]:
-    """Finite numbers, one after another, as floats."""
+    """A sequence of finite numbers, as floats."""
     if isinstance(value, (str, bytes, dict)) or not isinstance(value, Iterable):
         raise InputError(f"{what} {'are' if what.endswith('s') else 'is'} {shown(value)}; {remedy}")
     return tuple(float(number(one, f"one of {what}", remedy)) for one in value)
 
 
 def fraction(value: Any, what: str, *, zero: bool = False) -> float:
-    """A number strictly between 0 and 1. zero: 0 will do."""
+    """A number strictly between 0 and 1. zero: allow 0."""
     plain = number(value, what, remedy := "give a number between 0 and 1")
     if not (0 < plain < 1 or (zero and plain == 0)):
         raise InputError(f"{what} is {shown(value)}; {remedy}")
@@ -117,7 +116,7 @@ def whole(value: Any, what: str, *, least: int = 0, most: int | None = None) -> 
 
 
 def seed(value: Any) -> int:
-    """What torch's generators take."""
+    """A seed of torch's generators."""
     remedy = "give a whole number from 0 to 2^63 − 1"
     plain = _number(value, "seed", remedy)
     if not isinstance(plain, int) or not _LEAST_SEED <= plain <= _MOST_SEED:
@@ -126,7 +125,7 @@ def seed(value: Any) -> int:
 
 
 def flag(value: Any, what: str) -> bool:
-    """Yes or no: a boolean, or 0 or 1."""
+    """A boolean, or 0 or 1."""
     plain = _plain(value)
     if not isinstance(plain, int) or plain not in (0, 1):
         raise InputError(f"{what} is {shown(value)}; give True or False")
@@ -142,7 +141,7 @@ def choice(value: T, what: str, choices: tuple[str, ...]) -> T:
 
 
 def path(value: Any, what: str = "the path", remedy: str = "give a path as text") -> Path:
-    """A path that a file system can take, whether or not anything is there."""
+    """A valid path, whether or not it exists."""
     if isinstance(value, bytes) or not isinstance(value, (str, os.PathLike)):
         raise InputError(f"{what} is {kind(value)}; {remedy}")
     try:
@@ -151,12 +150,12 @@ def path(value: Any, what: str = "the path", remedy: str = "give a path as text"
     except (TypeError, ValueError):  # of bytes, or a letter that no file system has
         fits = False
     if not fits or not str(value):
-        raise InputError(f"{what} is {shown(str(value))}, which no file can be called; {remedy}")
+        raise InputError(f"{what} is {shown(str(value))}, which is not a valid file name; {remedy}")
     return named
 
 
 def kind(value: Any) -> str:
-    """What something is, in words.
+    """The kind of a value, in words.
 
     >>> kind(None), kind("x"), kind(3), kind([]), kind(len), kind(object())
     ('None', 'text', 'a number', 'a list', 'a function', 'an object')
@@ -175,7 +174,7 @@ def kind(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as a sentence can have it: short, and whole where it is short anyway."""
+    """A value for a sentence, shortened if necessary."""
     if isinstance(value, Tensor) or hasattr(value, "shape"):
         size = tuple(getattr(value, "shape", ()))
         return f"an array of shape {size}" if size else f"{_plain(value)}"
@@ -193,7 +192,7 @@ def shown(value: Any) -> str:
 
 
 def described(x: Tensor, what: str = "it") -> str:
-    """The shape of a tensor, as a sentence has it after its name."""
+    """The shape of a tensor, for a sentence after its name."""
     if x.ndim == 0:
         return f"{_agree(what, 'is')} a single number"
     return f"{_agree(what, 'has')} shape {tuple(x.shape)}"
@@ -207,18 +206,18 @@ def _made_tensor(value: Any, what: str, shape: str, dtype: torch.dtype | None = 
     try:
         return torch.as_tensor(value, dtype=dtype)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        words = f"{what} {_agree(what, 'is')} {kind(value)} that is no array of numbers"
+        words = f"{what} {_agree(what, 'is')} {kind(value)} that is not an array of numbers"
         raise InputError(f"{words}; give {wanted}") from error
 
 
 def _check_holds_numbers(x: Tensor, what: str) -> None:
-    """Refuse what has a shape and cannot be computed with."""
+    """Refuse tensors without dense numbers in memory."""
     kinds = {"nested": x.is_nested, "sparse": x.layout is not torch.strided, "quantized": x.is_quantized}
     if why := next((name for name, found in kinds.items() if found), ""):
         raise InputError(f"{what} {_agree(what, 'is')} {why}; give a dense tensor of floating numbers")
     if x.device.type == "meta":
-        raise InputError(f"{what} {_agree(what, 'is')} on the meta device, which holds no numbers; load the weights")
-    if x.is_floating_point() and x.element_size() < 2:  # eight bits can be stored and not computed with
+        raise InputError(f"{what} {_agree(what, 'is')} on the meta device, without numbers; load the weights")
+    if x.is_floating_point() and x.element_size() < 2:  # float8 can be stored but not computed with
         words = f"{what} {_agree(what, 'has')} dtype {x.dtype}"
         raise InputError(f"{words}; convert {_agree(what, 'it')} to float32 first")
     if x.numel() > _WORTH_ASKING and x.device.type == "cpu":
@@ -226,7 +225,7 @@ def _check_holds_numbers(x: Tensor, what: str) -> None:
 
 
 def _number(value: Any, what: str, remedy: str) -> Any:
-    """An int or a float of Python's; booleans are none."""
+    """A Python int or float, not a boolean."""
     plain = _plain(value)
     if isinstance(plain, bool) or not isinstance(plain, (int, float)):
         raise InputError(f"{what} is {shown(value)}; {remedy}")
@@ -238,7 +237,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A number of numpy's or torch's as Python's; anything else as it is."""
+    """A numpy or torch number as a Python number; anything else unchanged."""
     if isinstance(value, (int, float)):
         return value
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
@@ -249,5 +248,5 @@ def _plain(value: Any) -> Any:
 
 
 def _agree(what: str, word: str) -> str:
-    """The form of a word that goes with a name, one or several."""
+    """The singular or plural form of a word, to agree with a name."""
     return _PLURAL[word] if what in _SEVERAL else word

@@ -1,4 +1,4 @@
-"""The one way this package refuses bad input."""
+"""`InputError`, the package's error for bad input."""
 
 import re
 from collections.abc import Iterator
@@ -10,16 +10,16 @@ from oversmooth.safety import foreign
 class InputError(ValueError):
     """One sentence that names the thing, its value and the remedy.
 
-    The command line prints it and exits with code 2; in Python it is an ordinary ``ValueError``. Whatever names
-    and messages of others are put into it, it is one line of less than 300 letters that any terminal may show.
+    The command line prints it and exits with code 2; in Python it is a ``ValueError``. It is one line of fewer than 300
+    printable characters, whatever foreign names and messages it contains.
     """
 
-    def __str__(self) -> str:  # not when it is made: that may be in a graph that is being compiled
+    def __str__(self) -> str:  # not in __init__, which may be inside a compiled graph
         return foreign.sentence(super().__str__())
 
 
 def reason(error: BaseException, most: int = 120) -> str:
-    """What another library says, short enough for a sentence and without addresses; its name where it says nothing."""
+    """Another library's message, shortened and without URLs; the error's type if it has none."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"{error.name.partition('.')[0]} is not installed; install it"
     try:
@@ -29,11 +29,11 @@ def reason(error: BaseException, most: int = 120) -> str:
     text = re.sub(r"\s+", " ", re.sub(r"https?://\S+", "the hub", said)).strip()
     text = text[:most].rstrip(". (")
     if not isinstance(error, InputError) and _OF_PYTHON.search(text):
-        return "it does not hold what it should"
+        return "unexpected content"
     return text if text not in ("", "None") else type(error).__name__
 
 
-# What a library trips over that was given something else; no one learns from it what is wrong with a file.
+# Python errors inside a library, which do not explain what is wrong with a file.
 _OF_PYTHON = re.compile(
     r"NoneType|object has no attribute|object is not|not subscriptable|unexpected keyword|positional argument|"
     r"unsupported operand|indices must be|object at 0x"
@@ -42,7 +42,7 @@ _OF_PYTHON = re.compile(
 
 @contextmanager
 def about(what: str) -> Iterator[None]:
-    """Say what a refusal inside is about, such as a layer."""
+    """Prefix an `InputError` raised inside with its subject, such as a layer."""
     try:
         yield
     except InputError as error:

@@ -1,6 +1,6 @@
-"""What other packages add to the library: modules of commands and of loaders.
+"""Modules of commands and loaders that other packages add.
 
-A package names them as entry points of its distribution. Where nothing can be installed, `add` names one by hand.
+A package names them as entry points. `add` registers one without installation.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _ADDED: dict[Group, list[str]] = {"oversmooth.commands": [], "oversmooth.loaders
 
 
 def add(group: Group, module: str) -> None:
-    """Make a module known by its name, as an entry point does."""
+    """Register a module by name, as an entry point does."""
     if module not in _ADDED[group]:
         _ADDED[group].append(module)
 
 
 def extensions(group: Group) -> list[ModuleType]:
-    """The modules of a group, imported: those that were added, then those of installed packages."""
+    """Import the modules of a group: added ones, then those of installed packages."""
     return [importlib.import_module(name) for name in dict.fromkeys((*_ADDED[group], *_installed(group)))]
 
 

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and files that are looked at before they are read."""
+"""Atomic writing of files and folders, checks before writing, and bounded reading."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from typing import Any
 from oversmooth.safety.errors import InputError, reason
 
 MOST_JSON = 64 * 2**20
-"""Bytes of a file of settings; an index of a thousand shards has a few million."""
+"""Bytes of a JSON file; an index of a thousand shards has a few million."""
 _OF_MODELS = (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "preprocessor_config.json",
     "processor_config.json",
 )  # fmt: skip
-_DEEPEST = 64  # levels of lists and objects: what is deeper was made to break readers
-_ONLY_IF_LARGE, _MOST_PACKED = 2**29, 200  # bytes, and how many of one packed byte
+_DEEPEST = 64  # levels of lists and objects; deeper files are attacks
+_ONLY_IF_LARGE, _MOST_PACKED = 2**29, 200  # bytes, and unpacked bytes per packed byte
 _KINDS = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a pipe",
@@ -42,14 +42,14 @@ _PROCESSES = "/proc/self/ns/pid"
 
 
 def whole_file(path: Path) -> AbstractContextManager[Path]:
-    """A temporary name beside path, renamed to it when the block succeeds and removed when it does not."""
-    if not path.is_symlink() and (kind := _kind(path)):  # a file would take its place for everyone
+    """A temporary path, renamed to ``path`` if the block succeeds and removed otherwise."""
+    if not path.is_symlink() and (kind := _kind(path)):  # it would be replaced for everyone
         raise InputError(f"{path} cannot be written: it is {kind}; name a file")
     return _whole(path, Path.touch)
 
 
 def whole_folder(path: Path) -> AbstractContextManager[Path]:
-    """The same for a directory, which must be new or empty."""
+    """`whole_file` for a directory, which must be new or empty."""
     check_new_folder(path)
     return _whole(path, Path.mkdir)
 
@@ -58,16 +58,16 @@ def whole_folder(path: Path) -> AbstractContextManager[Path]:
 def _whole(path: Path, make: Callable[[Path], None]) -> Iterator[Path]:
     made = [parent for parent in path.parents if not parent.exists()]
     beside = path.parent.resolve()
-    # The name says what it is to be, and which process on which machine makes it; names have 255 bytes at most.
+    # The name contains the target, machine and process; file systems allow 255 bytes.
     short = os.fsencode(path.stem)[:60].decode(sys.getfilesystemencoding(), "ignore")
     temporary = beside / f".{short}.{process_space()}-{os.getpid()}-{secrets.token_hex(4)}{_MARK}{path.suffix}"
     try:
         beside.mkdir(parents=True, exist_ok=True)
-        for left in beside.glob(f".*.{process_space()}-*-*{_MARK}*"):  # those of other machines cannot be asked for
+        for left in beside.glob(f".*.{process_space()}-*-*{_MARK}*"):  # left by a killed process of this machine
             if (process := re.search(rf"-(\d+)-\w{{8}}{_MARK}(\.|$)", left.name)) and has_ended(int(process[1])):
                 _remove(left)
         make(temporary)
-        mode = temporary.stat().st_mode & 0o777  # as the user has it; libraries make private files
+        mode = temporary.stat().st_mode & 0o777  # by the user's umask; libraries make private files
         yield temporary
         for file in (temporary, *(one for one in temporary.rglob("*") if not one.is_symlink())):
             os.chmod(file, mode if file.is_dir() else mode & 0o666)
@@ -78,13 +78,13 @@ def _whole(path: Path, make: Callable[[Path], None]) -> Iterator[Path]:
         _to_disk(beside)
     except Exception as error:
         if not isinstance(error, OSError) and type(error).__name__ != "SafetensorError":
-            raise  # it could not be made, rather than written
+            raise  # the content failed, not the writing
         why = getattr(error, "strerror", None) or str(error).removeprefix("Error while serializing: ").rstrip(".")
-        kept = "what was there before is untouched" if path.is_file() else "nothing was left there"
-        raise InputError(f"{path} cannot be written: {why}; make room or choose another place ({kept})") from error
+        kept = "the previous file is unchanged" if path.is_file() else "nothing was written"
+        raise InputError(f"{path} cannot be written: {why}; free space or choose another place ({kept})") from error
     finally:
         _remove(temporary)
-        with contextlib.suppress(OSError):  # a directory that has something in it stays, and so do those around it
+        with contextlib.suppress(OSError):  # directories with other files stay
             for parent in made:
                 parent.rmdir()
 
@@ -95,18 +95,18 @@ def _remove(path: Path) -> None:
 
 
 def process_space() -> str:
-    """Where a process's number means the same process: one machine, or one container of it."""
+    """Identifies the machine or container in which a process id is unique."""
     space = os.readlink(_PROCESSES) if os.path.islink(_PROCESSES) else ""
     return hashlib.sha256(f"{socket.gethostname()} {space}".encode(errors="replace")).hexdigest()[:8]
 
 
 def has_ended(process: int) -> bool:
-    """Whether there is no such process here; False where that cannot be asked."""
+    """Whether no process with this id runs here; False if unknown."""
     try:
-        if os.name == "posix":  # elsewhere the question would end it
+        if os.name == "posix":  # on Windows the signal would end it
             os.kill(process, 0)
     except (OSError, OverflowError) as error:
-        return not isinstance(error, PermissionError)  # which says that it is another user's
+        return not isinstance(error, PermissionError)  # raised for another user's process
     return False
 
 
@@ -115,56 +115,56 @@ def _to_disk(path: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError:
-        if not path.is_dir():  # which not every file system can do
+        if not path.is_dir():  # unsupported by some file systems
             raise
     finally:
         os.close(descriptor)
 
 
 def append_line(path: Path, line: str) -> None:
-    """One more line at the end of a file, which need not be there yet: all of it, or nothing and an OSError."""
+    """Append a whole line to a file, which may be new, or nothing and raise OSError."""
     before = path.stat().st_size if path.is_file() else 0
     try:
         with path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
     except OSError:
         with contextlib.suppress(OSError):
-            os.truncate(path, before)  # there may have been room for half of it
+            os.truncate(path, before)  # half of it may have been written
         raise
 
 
-# Refused before the work is done that is to go there
+# Checked before the work
 
 
 def check_writable(path: Path, endings: tuple[str, ...]) -> None:
-    """Refuse a path that a file with one of these endings cannot be written to."""
+    """Refuse a path that is not writable or has none of these endings."""
     if kind := _kind(path):
         raise InputError(f"{path} is {kind}; name a file")
     if path.suffix.lower() not in endings:
         raise InputError(f"{path} ends in {path.suffix or 'nothing'!r}; choose one of {', '.join(endings)}")
     if path.exists() and (path.name in _OF_MODELS or path.name.endswith(".index.json")):
-        raise InputError(f"{path} is part of a model, which would lose it; name another file")
+        raise InputError(f"{path} is part of a model; name another file")
     _check_place(path.parent, path)
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a directory that is not there and cannot be made, or cannot be written to."""
+    """Refuse a directory that cannot be created or written to."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; name a directory")
     _check_place(folder, folder)
 
 
 def check_new_folder(path: Path) -> None:
-    """Refuse a directory that has something in it, and what `check_folder` refuses."""
+    """Refuse a directory that is not empty or not writable."""
     check_folder(path)
     if path.is_dir() and any(path.iterdir()):
-        raise InputError(f"{path} has files in it; name a new or an empty directory")
+        raise InputError(f"{path} is not empty; name a new or an empty directory")
 
 
 def _check_place(folder: Path, wanted: Path) -> None:
-    """What is not there of a directory is made when something is written: look at the nearest one that is."""
+    """Check the nearest existing directory: missing ones are created later."""
     if wanted.is_symlink() and not wanted.exists():
-        raise InputError(f"{wanted} is a link that leads nowhere; remove it, or choose another place")
+        raise InputError(f"{wanted} is a broken link; remove it, or choose another place")
     there = next(ancestor for ancestor in (folder, *folder.absolute().parents) if ancestor.exists())
     if not there.is_dir():
         raise InputError(f"{wanted} cannot be written: {there} is a file, not a directory; choose another place")
@@ -173,15 +173,15 @@ def _check_place(folder: Path, wanted: Path) -> None:
 
 
 def check_apart(outputs: Iterable[Path | None], inputs: Iterable[str | Path | None] = ()) -> None:
-    """Refuse outputs that are one another, or would take the place of what is read."""
+    """Refuse outputs that coincide, or would replace an input."""
     read = {os.path.realpath(name) for name in inputs if name is not None}
     written: set[str] = set()
     for path in filter(None, outputs):
         real = os.path.realpath(path)
         if real in read:
-            raise InputError(f"{path} is to be read and to be written; name another file to write")
+            raise InputError(f"{path} is both an input and an output; name another output")
         if real in written:
-            raise InputError(f"{path} is named twice as a place to write; name another file for one of the two")
+            raise InputError(f"{path} is named for two outputs; name another file for one of them")
         written.add(real)
 
 
@@ -189,22 +189,20 @@ def check_apart(outputs: Iterable[Path | None], inputs: Iterable[str | Path | No
 
 
 def cache_folder() -> Path:
-    """What may be computed again is kept here: OVERSMOOTH_CACHE, else a folder in the user's cache directory."""
+    """Directory for reproducible results: OVERSMOOTH_CACHE, else a folder in the user's cache directory."""
     if named := os.environ.get("OVERSMOOTH_CACHE"):
         return Path(named)
     users = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if not users.is_absolute():  # as its specification has it
         try:
             users = Path.home() / ".cache"
-        except RuntimeError:  # a user without a home, as in some containers: nothing is kept
+        except RuntimeError:  # no home, as in some containers: nothing is cached
             return Path(os.devnull)
     return users / "oversmooth"
 
 
 def data_folder(*names: str) -> Path | None:
-    """A data set or a model of one of these names where OVERSMOOTH_DATA points: in it, or in its folders data and
-    weights.
-    """
+    """A data set or model of one of these names in OVERSMOOTH_DATA, or in its folders data and weights."""
     given = os.environ.get("OVERSMOOTH_DATA")
     if not given:
         return None
@@ -213,21 +211,21 @@ def data_folder(*names: str) -> Path | None:
 
 
 def data_place() -> str:
-    """Where `data_folder` looks, for a sentence that says what is not there."""
+    """Where `data_folder` looks, for error messages."""
     given = os.environ.get("OVERSMOOTH_DATA")
     return f"OVERSMOOTH_DATA ({given})" if given else "OVERSMOOTH_DATA, which is not set"
 
 
-# Looked at before they are read
+# Bounded reading
 
 
 def _kind(path: Path) -> str:
-    """What a path is that is no file: a pipe or a device may never end, nor begin. "" for a file, and for nothing."""
+    """The kind of a path that is not a file, since pipes and devices may block; empty for a file or nothing."""
     return _KINDS.get(stat.S_IFMT(path.stat().st_mode), "") if path.exists() else ""
 
 
 def check_plain(path: Path, remedy: str) -> int:
-    """The size of a file, once it is sure to be one."""
+    """The size of a regular file; refuses anything else."""
     try:
         status = path.stat()
     except (OSError, ValueError) as error:  # a name with a zero byte is the latter
@@ -238,21 +236,23 @@ def check_plain(path: Path, remedy: str) -> int:
 
 
 def read_bytes(path: Path, remedy: str, most: int = MOST_JSON) -> bytes:
-    """All of a file that is no larger than this."""
+    """The content of a file, at most this large."""
     size, data = check_plain(path, remedy), b""
     if size <= most:
         try:
             with path.open("rb") as opened:
-                data = opened.read(most + 1)  # some say that they have no bytes, and have many
+                data = opened.read(most + 1)  # some report size 0 and have many
         except OSError as error:
             raise InputError(f"{path} cannot be read ({error.strerror or error}); {remedy}") from error
     if max(size, len(data)) > most:
-        raise InputError(f"{path} cannot be read: it has {max(size, len(data)):,} bytes, over {most:,}; {remedy}")
+        raise InputError(
+            f"{path} cannot be read: it has {max(size, len(data)):,} bytes, over the limit of {most:,}; {remedy}"
+        )
     return data
 
 
 def read_json(path: Path, remedy: str, most: int = MOST_JSON) -> Any:
-    """What a JSON file holds."""
+    """The content of a JSON file."""
     try:
         text = read_bytes(path, remedy, most).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -261,7 +261,7 @@ def read_json(path: Path, remedy: str, most: int = MOST_JSON) -> Any:
 
 
 def parse_json(text: str | bytes, otherwise: str, remedy: str) -> Any:
-    """The only JSON parser here. otherwise: how the error begins for text that is not JSON, or nested too deeply."""
+    """Parse JSON of limited depth. otherwise: beginning of the error message."""
     try:
         value = json.loads(text)
         if _is_deep(value):
@@ -282,17 +282,15 @@ def _is_deep(value: Any) -> bool:
 
 
 def json_kind(value: Any) -> str:
-    """What JSON calls it."""
+    """The JSON type, in words."""
     kinds = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
     return kinds.get(type(value), "a number")
 
 
 def check_unpacked(what: str, packed: int, unpacked: int) -> None:
-    """Refuse a bomb before it is unpacked: what is measured packs to a tenth, a hundredth at most; zeros to a
-    thousandth.
-    """
+    """Refuse an archive bomb before it is unpacked: data packs to a hundredth at most, zeros to a thousandth."""
     if unpacked > _ONLY_IF_LARGE and unpacked > _MOST_PACKED * max(packed, 1):
         raise InputError(
             f"{what} has {packed:,} bytes and unpacks to {unpacked:,}, {unpacked // max(packed, 1):,} times as many; "
-            "if that is meant, give it unpacked"
+            "if that is intended, give it unpacked"
         )

@@ -1,4 +1,4 @@
-"""Names and messages of others, made fit to be shown: control characters become escapes, sentences stay short."""
+"""Foreign names and messages for display: control characters escaped, sentences shortened."""
 
 import codecs
 import json
@@ -7,9 +7,9 @@ import unicodedata
 from typing import Any
 
 MOST_LETTERS = 280
-"""Length of a sentence, which stays below 300 with the program's name before it."""
+"""Length of a sentence: below 300 with the program's name."""
 READABLE = "oversmooth.readable"
-"""Error handler for `str.encode`: what an encoding lacks becomes ASCII that looks or reads alike, or its number."""
+"""Error handler for `str.encode`: missing characters become similar ASCII, or their code point."""
 # Control characters except \t and \n, marks that change the direction of writing, line separators, lone surrogates.
 _OBEYED = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _ALIKE = {
@@ -21,13 +21,13 @@ _LETTERS = str.maketrans({letter: alike for alike, letters in _ALIKE.items() for
 
 
 def visible(text: str, encoding: str = "utf-8") -> str:
-    """The text with control characters as escapes; line ends and tabs stay. encoding: of what shows it."""
+    """The text with control characters escaped; line ends and tabs stay. encoding: of the display."""
     text = _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
     return text if encoding.lower().startswith("utf") else text.encode(encoding, READABLE).decode(encoding)
 
 
 def sentence(text: str, most: int = MOST_LETTERS) -> str:
-    """One visible line: long names and lists lose their middle, the remedy after the last semicolon stays."""
+    """One printable line, shortened inside long names and lists; the remedy after the last semicolon stays."""
     text = visible(re.sub(r"\s*[\r\n\t]\s*", " ", text).strip())
     if len(text) > most:
         text = re.sub(r"\S{91,}", lambda word: shortened(word[0], 90), text)
@@ -37,7 +37,7 @@ def sentence(text: str, most: int = MOST_LETTERS) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """A long text without its middle; of its end, where names differ, more than of its beginning.
+    """A long text without its middle; keeps more of the end, where names differ.
 
     >>> shortened("encoder.layer.11.attention.output", 16)
     'encod…ion.output'

@@ -17,15 +17,15 @@ _EXTRAS = {
     "torchvision": "oversmooth-papers[imagenet]",
     "pytorch_lightning": "lightning",
 }
-"""What to install for libraries that come with an extra, or under another name."""
+"""What to install for libraries of an extra, or with another package name."""
 
 
 def import_library(module: str, purpose: str, extra: str = "") -> Any:
-    """The module, or one sentence that says what it was wanted for and how to get it: by the extra, if one is named."""
+    """Import a module; `InputError` names its purpose and how to install it, by the extra if one is given."""
     top = module.split(".")[0]
     try:
         return importlib.import_module(module)
-    except Exception as error:  # a library that does not fit another fails as it likes
+    except Exception as error:  # incompatible libraries raise anything
         if isinstance(error, ModuleNotFoundError) and (error.name or top).split(".")[0] == top:
             named = _PACKAGES.get(top, top)
             wanted = extra or _EXTRAS.get(top, named)
@@ -34,7 +34,7 @@ def import_library(module: str, purpose: str, extra: str = "") -> Any:
 
 
 def unusable(module: str, purpose: str, error: BaseException) -> InputError:
-    """For a library that is there and cannot be imported: the innermost reason, and the remedy."""
+    """For an installed library that does not import: the innermost reason, and the remedy."""
     while error.__cause__ is not None:
         error = error.__cause__
     text = " ".join(str(error).split())[:160].rstrip(". ")

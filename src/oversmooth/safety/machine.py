@@ -1,6 +1,6 @@
-"""The machine: what it is called, and how much memory there is, asked before it is taken.
+"""The machine: its name and free memory, checked before allocation.
 
-One that runs out ends a process without a word.
+A process that exhausts memory is killed without a message.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def hardware_name(device: torch.device) -> str:
-    """Of what computes there: the GPU's, or the processor's with its number of cores."""
+    """Name of the GPU, or of the processor with its number of cores."""
     if device.type == "cuda":
         import torch  # --help does without
 
@@ -30,15 +30,15 @@ def hardware_name(device: torch.device) -> str:
 
 
 def free_memory() -> int:
-    """Bytes that this process may still take: of the machine, of its control group, of its own limit."""
+    """Bytes that this process may still allocate, by the machine, its control group and its own limit."""
     return max(0, min(_machine(), _control_group(), _own_limit()))
 
 
 def check_fits(needed: int, what: str, remedy: str) -> None:
-    """Refuse what does not fit into memory, with both numbers."""
+    """Refuse an allocation that exceeds the free memory."""
     free = free_memory()
     if needed > free:
-        raise InputError(f"{what} needs {in_words(needed)} of memory, and {in_words(free)} are free; {remedy}")
+        raise InputError(f"{what} needs {in_words(needed)} of memory, but {in_words(free)} are free; {remedy}")
 
 
 def in_words(size: float) -> str:
@@ -64,7 +64,7 @@ def _machine() -> int:
 
 
 def _control_group() -> int:
-    """What a container or a batch system allows; files it holds in memory can be let go, and count as free."""
+    """Free memory in a container or batch job; cached files count as free."""
     free = sys.maxsize
     with contextlib.suppress(OSError, ValueError):
         own = Path("/proc/self/cgroup").read_text().splitlines()

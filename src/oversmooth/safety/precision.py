@@ -1,4 +1,4 @@
-"""How products of float32 matrices are computed: a GPU may round what it multiplies to TF32, where it is told to."""
+"""Precision of float32 matrix products, which a GPU may round to TF32."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import torch
 
 @contextmanager
 def float32_products(precision: str) -> Iterator[None]:
-    """Within the block products have this precision, of those that `torch.set_float32_matmul_precision` takes.
+    """Set the precision, as in `torch.set_float32_matmul_precision`, within the block.
 
-    Where the setting was made by backend (`torch.backends.cuda.matmul.fp32_precision`), which torch does not let be
-    mixed with this one, it is left alone.
+    A setting by backend (`torch.backends.cuda.matmul.fp32_precision`) stays: torch does not allow both.
     """
     try:
         before = torch.get_float32_matmul_precision()

@@ -1,4 +1,4 @@
-"""Random numbers of our own, with the caller's left alone."""
+"""Seeded random numbers that leave the caller's state unchanged."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """What torch draws within the block is decided by the seed; outside everyone draws what they would have drawn.
+    """Seed torch within the block and restore its random states afterwards.
 
-    Not by `torch.manual_seed`, which seeds GPUs that nobody used yet for good.
+    Unlike `torch.manual_seed`, this does not seed GPUs that are not initialised yet.
     """
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=devices):

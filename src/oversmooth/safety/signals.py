@@ -1,6 +1,6 @@
-"""How a command is stopped: Ctrl-C, SIGTERM or the end of its terminal leave it like an error, all tidied up.
+"""Clean exit on Ctrl-C, SIGTERM or a closed terminal.
 
-Imports nothing that takes time, so that a Ctrl-C while the rest is imported is heard too.
+Imports nothing slow, so that Ctrl-C works while the rest is imported.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ _NAMES = {"SIGINT": "Ctrl-C", "SIGTERM": "SIGTERM", "SIGHUP": "the end of its te
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal as an exception: what is done on Ctrl-C is done on every kind of stop."""
+    """A signal as an exception, handled like Ctrl-C."""
 
 
-class Heard:
-    """The signal that came, if one did. Libraries may make another error of the exception, or none."""
+class Received:
+    """The received signal, if any. Libraries may swallow the exception or raise another."""
 
     number: int | None = None
 
     @property
     def exit_code(self) -> int:
-        """As shells have it: 130 for Ctrl-C, 143 for SIGTERM."""
+        """As in shells: 130 for Ctrl-C, 143 for SIGTERM."""
         return 128 + (self.number or signal.SIGINT)
 
     @property
-    def said(self) -> str:
+    def message(self) -> str:
         name = signal.Signals(self.number or signal.SIGINT).name
         return f"stopped by {_NAMES.get(name, name)}; nothing was left half-written"
 
 
-_listening: list[Heard] = []
+_active: list[Received] = []
 
 
 @contextlib.contextmanager
-def heard() -> Iterator[Heard]:
-    """Signals raise `Stopped` within the block, unless whoever started the program had it ignore them."""
-    if _listening:
-        yield _listening[-1]
+def catch_signals() -> Iterator[Received]:
+    """Raise `Stopped` for signals within the block, unless the program was started to ignore them."""
+    if _active:
+        yield _active[-1]
         return
-    one = Heard()
+    received = Received()
 
-    def hear(number: int, _frame: Any) -> None:
-        one.number = number
+    def receive(number: int, _frame: Any) -> None:
+        received.number = number
         raise Stopped
 
     def unraisable(what: Any) -> None:
-        if isinstance(what.exc_value, Stopped):  # it came where nothing can be raised: once more, a little later
-            signal.raise_signal(one.number or signal.SIGINT)
+        if isinstance(what.exc_value, Stopped):  # raised where exceptions are lost: raise it again later
+            signal.raise_signal(received.number or signal.SIGINT)
         else:
             before_unraisable(what)
 
@@ -63,30 +63,29 @@ def heard() -> Iterator[Heard]:
     for name in _NAMES:
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-            with contextlib.suppress(ValueError):  # signals are the main thread's, wherever this one runs
-                before[number] = signal.signal(number, hear)
+            with contextlib.suppress(ValueError):  # only the main thread handles signals
+                before[number] = signal.signal(number, receive)
     before_unraisable, sys.unraisablehook = sys.unraisablehook, unraisable
-    _listening.append(one)
+    _active.append(received)
     try:
-        yield one
+        yield received
     finally:
-        _listening.pop()
+        _active.pop()
         sys.unraisablehook = before_unraisable
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 @contextlib.contextmanager
-def held_back() -> Iterator[None]:
-    """Signals wait until the end of the block, which should be short.
+def delay_signals() -> Iterator[None]:
+    """Delay signals until the end of the block, which should be short.
 
-    For calls into libraries that make another error of an exception raised within: reading an array, safetensors
-    calls a Ctrl-C a damaged file.
+    For libraries that convert exceptions: safetensors reports a Ctrl-C as a damaged file.
     """
     waiting: list[int] = []
     before: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():  # no other hears signals
-        for name in (*_NAMES, "SIGUSR2"):  # batch systems warn by it
+    if threading.current_thread() is threading.main_thread():  # others receive no signals
+        for name in (*_NAMES, "SIGUSR2"):  # the warning of batch systems
             number = getattr(signal, name, None)
             if number is not None and callable(was := signal.getsignal(number)):
                 before[number] = was
@@ -98,3 +97,7 @@ def held_back() -> Iterator[None]:
             signal.signal(number, was)
         for number in waiting[:1]:
             signal.raise_signal(number)
+
+
+held_back = delay_signals
+"""The former name."""

@@ -1,7 +1,7 @@
-"""Plain JSON values as what a type says they are: dataclasses and what they are made of, checked whole and once.
+"""Convert JSON values to typed dataclasses, with checks.
 
-``Annotated[dict[str, Any], Shape]`` is for a dictionary that stays one and is checked against the typed dictionary
-``Shape``: keys that it does not name may hold anything. ``Annotated[str, Literal[...]]`` is for one of a few words.
+``Annotated[dict[str, Any], Shape]`` keeps a dictionary and checks it against the typed dictionary ``Shape``, whose
+unnamed keys may have any value. ``Annotated[str, Literal[...]]`` is one of a few words.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import NoneType, UnionType
 from typing import Any
 
 _LARGEST = 1e100
-"""Of a number: sums and squares of such stay finite, as do the axes of a chart."""
+"""Limit of numbers: their sums, squares and chart axes stay finite."""
 _PLAIN: dict[Any, tuple[str, typing.Callable[[Any], bool]]] = {
     str: ("text", lambda value: type(value) is str),
     bool: ("true or false", lambda value: type(value) is bool),
@@ -25,14 +25,14 @@ _PLAIN: dict[Any, tuple[str, typing.Callable[[Any], bool]]] = {
 
 
 def typed(kind: Any, value: Any, where: str = "") -> Any:
-    """value as this type; ValueError that says where it is and what was expected otherwise."""
+    """value as this type; ValueError names its position and the expected type."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return value
     if kind in _PLAIN:
         words, fits = _PLAIN[kind]
         _check(fits(value), value, where, words)
-        return float(value) if kind is float else value  # 1 and 1.0 are one value, and name one thing
+        return float(value) if kind is float else value  # 1 and 1.0 are the same value
     if origin is typing.Annotated:
         typed(parts[1], value, where)
         return value
@@ -70,7 +70,7 @@ def typed(kind: Any, value: Any, where: str = "") -> Any:
 
 @cache
 def _fields(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
-    """The types of a dataclass's or typed dictionary's fields by name, and which of them must be there."""
+    """Types of a dataclass's or typed dictionary's fields by name, and the required names."""
     hints = typing.get_type_hints(kind, include_extras=True)
     if typing.is_typeddict(kind):
         return hints, kind.__required_keys__

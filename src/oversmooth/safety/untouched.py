@@ -1,4 +1,4 @@
-"""A pass through a model that is somebody's own, after which everything is as it was."""
+"""Forward passes that leave a model and all random states unchanged."""
 
 from __future__ import annotations
 
@@ -17,28 +17,27 @@ from oversmooth.safety.errors import InputError
 
 _PLAIN = (bool, int, float, complex, str, type(None))
 _OWN = frozenset(name for name, value in nn.Module().__dict__.items() if isinstance(value, dict))
-"""What torch keeps of every module: hooks, and what is put back by other ways."""
+"""Attributes that torch keeps in every module: hooks, and state that is restored elsewhere."""
 _FROZEN = 2**28
-"""Bytes of frozen weights that are copied, as a pass may write to them: copies that follow the trained ones."""
+"""Bytes of frozen weights that are copied, because a pass may write to them, as momentum encoders do."""
 _LARGE = 2**24
-"""Bytes of a tensor that is copied though it is no buffer: larger ones are caches, which a pass fills anew."""
+"""Bytes of a non-buffer tensor that is copied; larger ones are caches, which a pass refills."""
 
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """Within the block the model is in eval mode, runs eagerly, and nothing that happens is left behind.
+    """Run the model in eval mode and eagerly within the block, and restore its state afterwards.
 
-    Random states of torch, of Python and, where it is loaded, of numpy, and of generators that modules have; each
-    module's own train flag; every buffer; frozen weights, unless there are many; attributes of modules that are
-    numbers, text or tensors; the weights that autocast keeps cast, and those that torch keeps of parametrizations; and
-    what compiled code is (it is passed by, and not compiled again). Not seen: what hooks of others count, what modules
-    make in this pass, and what they keep in lists, in other objects, or in large tensors that are no buffers.
+    Restored: random states of torch, Python, numpy (if loaded) and modules; train flags; buffers; frozen weights up to
+    256 MiB; number, text and tensor attributes of modules; caches of autocast and of parametrizations. Compiled code
+    is bypassed, not recompiled. Not restored: counters in other hooks, objects that modules create in the pass, lists
+    and other containers, and tensors over 16 MiB that are not buffers.
 
     Args:
-        model: the module itself, and no wrapper around it.
+        model: the module itself, not a wrapper.
 
     Raises:
-        InputError: the model wrote to weights of which there is no copy.
+        InputError: the model changed weights that were not copied.
     """
     # Unless it is loaded nothing is compiled, and importing it takes seconds.
     eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
@@ -48,7 +47,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def in_its_own_mode(model: nn.Module) -> Iterator[None]:
-    """Within the block the model runs as it is; what it counts, averages or draws in train mode is put back."""
+    """Keep the model's mode within the block; in train mode, restore its state afterwards."""
     with ExitStack() as stack:
         stack.enter_context(caches_of_their_own())
         for what in (random_states(), put_back(model)) if model.training else ():
@@ -58,10 +57,10 @@ def in_its_own_mode(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def put_back(model: nn.Module, *, counted: bool = False) -> Iterator[None]:
-    """What a model remembers, in whichever mode it runs: buffers, frozen weights, attributes; see `untouched`.
+    """Restore buffers, frozen weights and attributes after the block; see `untouched`.
 
-    counted: whether torch's count of writes tells which buffers have changed. Batch norm in train mode writes past it;
-    a comparison of values waits for a GPU. Weights that are written to, and are not put back, are refused.
+    counted: use torch's write counter to find changed buffers. Batch norm in train mode bypasses it, and comparing
+    values synchronises a GPU. Raises if other weights were changed.
     """
     modules = list(model.modules())
     with _weights(model, modules, refused=counted), _buffers(modules, counted), _attributes(modules):
@@ -69,15 +68,15 @@ def put_back(model: nn.Module, *, counted: bool = False) -> Iterator[None]:
 
 
 _leaves_weights_alone: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-"""Models that were seen to write to no weights: no copies are made for them."""
+"""Models that were observed to change no weights, for which no copies are made."""
 
 
 @contextmanager
 def _weights(model: nn.Module, modules: list[nn.Module], *, refused: bool) -> Iterator[None]:
-    """Weights are too large to copy, and are not written to in a pass; but for those that follow others, as a momentum
-    encoder's do, and embeddings of limited length.
+    """Restore the weights that a pass may change: those of momentum encoders, and embeddings with max_norm. All weights
+    are too large to copy.
     """
-    # Those of wrappers, which move them about, are of types of their own.
+    # Wrappers that move parameters use their own types.
     every = [p for module in modules for p in module._parameters.values() if type(p) is nn.Parameter]
     limited = [module.weight for module in modules if getattr(module, "max_norm", None) is not None]
     suspects = [] if model in _leaves_weights_alone else [p for p in every if not p.requires_grad]
@@ -100,20 +99,18 @@ def _weights(model: nn.Module, modules: list[nn.Module], *, refused: bool) -> It
         if whole and lost and refused:  # else another error is on its way
             name = next((name for name, p in model.named_parameters() if id(p) in lost), "of its own")
             raise Rewritten(
-                f"the model's weight {name} was written to while it ran, which cannot be put back; "
-                "freeze it, or watch a training by its passing batch"
+                f"the forward pass changed the weight {name}, which cannot be restored; "
+                "freeze it, or monitor with use_training_batch=True"
             )
 
 
 class Rewritten(InputError):
-    """A pass changed weights for good."""
+    """A forward pass changed weights irreversibly."""
 
 
 @contextmanager
 def caches_of_their_own() -> Iterator[None]:
-    """What torch keeps of weights within `autocast` and `parametrize.cached`: without gradients, as they are computed
-    here, they would be used in training.
-    """
+    """Separate caches of `autocast` and `parametrize.cached`: without gradients, they must not reach training."""
     with ExitStack() as stack:
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
@@ -126,7 +123,7 @@ def caches_of_their_own() -> Iterator[None]:
 
 @contextmanager
 def random_states() -> Iterator[None]:
-    """Whatever is drawn within the block, those outside draw what they would have drawn."""
+    """Restore all random states after the block."""
     numpy: Any = sys.modules.get("numpy")
     python = random.getstate()
     arrays = None if numpy is None else numpy.random.get_state()
@@ -142,7 +139,7 @@ def random_states() -> Iterator[None]:
 
 @contextmanager
 def in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Every module in eval mode within the block; afterwards each has its own flag again.
+    """Put every module in eval mode within the block, and restore each flag afterwards.
 
     Not by train(), which some models override.
     """
@@ -160,7 +157,7 @@ def in_eval_mode(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _buffers(modules: list[nn.Module], counted: bool) -> Iterator[None]:
-    """Modules that count or average in their buffers may do so in eval mode too."""
+    """Restore buffers, which some modules change even in eval mode."""
     kept = [
         (module, name, value, value._version, value.detach().clone())
         for module in modules
@@ -181,9 +178,9 @@ def _buffers(modules: list[nn.Module], counted: bool) -> Iterator[None]:
 
 @contextmanager
 def _attributes(modules: list[nn.Module]) -> Iterator[None]:
-    """What modules count or remember outside their buffers: lengths that they have seen, generators of their own.
+    """Restore module attributes outside buffers: counters, cached lengths, generators.
 
-    Not of a module that makes its weights in the pass: its flags must say that they are there.
+    Skips modules that create their weights in the pass, whose flags must stay.
     """
     before, tensors, generators = [], [], []
     for module in modules:
@@ -214,12 +211,12 @@ def _names(module: nn.Module) -> tuple[list[str], ...]:
 
 
 def _write(value: torch.Tensor, copy: torch.Tensor) -> None:
-    """Past torch's count of writes, where that can be: it holds what it held, and a backward pass may yet need it."""
+    """Copy without raising torch's write counter if possible: a later backward pass may need the value."""
     (value.data if _can_be_copied(value) else value).copy_(copy)
 
 
 def _can_be_copied(value: torch.Tensor) -> bool:
-    """Of plain dense tensors; views of memory that a wrapper has given back hold nothing that could be read."""
+    """Whether it is a plain dense tensor with memory; wrappers may have freed it."""
     if type(value) not in (torch.Tensor, nn.Parameter) or value.layout is not torch.strided or value.is_inference():
         return False
     return value.nbytes > 0 and value.device.type != "meta" and value.untyped_storage().nbytes() > 0

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.anatomy.steered import FOLDED
 from oversmooth.safety.errors import InputError
 from oversmooth.steering.methods.spectral import CONDITION_LIMIT
 from oversmooth.steering.reparametrized import ReparametrizedLayer, bad_numbers
@@ -61,6 +60,12 @@ class LayerCheck:
     """Number of features whose sum is 0: they are neither smoothed nor sharpened."""
     problems: list[str] = field(default_factory=list)
 
+    @property
+    def outside_when_folded(self) -> bool:
+        """Whether H as the stream meets it leaves the promised range."""
+        (low, high), folded = self.promised, self.folded
+        return folded is not None and (folded[0] < low - _SIGN or folded[1] > high + _SIGN)
+
 
 @dataclass
 class Verification:
@@ -74,9 +79,10 @@ class Verification:
     def doubts(self) -> list[str]:
         """Where H keeps its promise, but not as the stream meets it, or does nothing."""
         folded = [
-            f"layer {c.index} ({c.name}): {FOLDED} from {c.folded[0]:.3g} to {c.folded[1]:.3g}"
+            f"layer {c.index} ({c.name}): with its norm and layer scale H has eigenvalues from {c.folded[0]:.3g} to "
+            f"{c.folded[1]:.3g}"
             for c in self.layers
-            if c.folded and (c.folded[0] < c.promised[0] - _SIGN or c.folded[1] > c.promised[1] + _SIGN)
+            if c.folded and c.outside_when_folded
         ]
         return folded + [
             f"layer {c.index} ({c.name}): {c.still} eigenvalues are 0, which neither smooths nor sharpens"
@@ -116,6 +122,8 @@ class Verification:
                 "condition": _finite(c.condition),
                 "flip": _finite(c.flip),
                 "room": _finite(c.room),
+                "outside_when_folded": c.outside_when_folded,
+                "zero_eigenvalues": c.still,
             }
             for c in self.layers
         ]

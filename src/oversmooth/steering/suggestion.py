@@ -24,10 +24,11 @@ from oversmooth.safety.errors import InputError, about
 from oversmooth.safety.precision import float32_products
 from oversmooth.steering.methods.neutreno import NeuTRENO
 from oversmooth.theory.operators import AttentionOperator
+from oversmooth.theory.reasons import Reason
 from oversmooth.theory.shifted import ShiftedDominance, shifted_dominance
 from oversmooth.trace import ONE_AT_A_TIME, Trace, study
 from oversmooth.trace.feed import ModelInput, OnProgress, Runner
-from oversmooth.trace.plans import BY_INPUT, BlockPlan
+from oversmooth.trace.plans import BlockPlan
 from oversmooth.trace.reducers import EachAttention
 
 STRENGTHS = tuple(i / 100 for i in range(101))
@@ -159,7 +160,7 @@ def suggest(
         with Trace(inside, plan, [EachAttention(along.look)]) as trace:
             for _ in trace.over(run, itertools.chain([first], batches), inputs, progress):
                 pass
-        plan = plan.undecided(trace.facts.input_dependent, BY_INPUT)
+        plan = plan.undecided(trace.facts.input_dependent, Reason("input_dependent"))
     return along.suggestion(plan.blocks)
 
 
@@ -190,10 +191,10 @@ class _Along:
     def suggestion(self, blocks: list[BlockPlan]) -> Suggestion:
         layers = [self._layer(call, blocks) for call in range(len(blocks))]
         if not any(layer.smoothing.numel() for layer in layers):
-            raise InputError("no input has two tokens that count; give longer ones")
+            raise InputError("every input has fewer than two valid tokens; give longer ones")
         curve = [self._point(j, layers) for j in range(len(self.strengths))]
         cases = [case for layer in layers for case in layer.cases]
-        because = list(dict.fromkeys(block.undecided for block in blocks if block.undecided))[:_REASONS]
+        because = list(dict.fromkeys(str(block.undecided) for block in blocks if block.undecided))[:_REASONS]
         last = list(itertools.takewhile(lambda point: point.steered_share == 0, reversed(curve)))
         strength = last[-1].strength if last else None
         inputs = max(self.inputs.values(), default=0)

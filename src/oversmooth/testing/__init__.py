@@ -1,9 +1,9 @@
 """Checks for your own methods and model families: each passes silently, or raises AssertionError with what is wrong.
 
-    check_method(MyMethod(0.5), model, inputs)     a way of steering keeps the promises that all of them make
-    check_family(model, inputs)                    a model is measured correctly, and left unchanged
+    check_method(MyMethod(0.5), model, inputs)     a steering method satisfies the contract of all methods
+    check_family(model, inputs)                    a model is measured correctly, and stays unchanged
 
-They run on a copy of the model, in a few seconds for a small one, and share no formula with what they check.
+They run on a copy of the model, take a few seconds for a small one, and share no formula with the code they check.
 """
 
 from oversmooth.testing.family import check_family

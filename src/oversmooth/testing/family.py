@@ -1,4 +1,4 @@
-"""Whether a model is measured correctly, by slow and independent computations."""
+"""Check that a model is measured correctly, by slow and independent computations."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from oversmooth.trace.watch import batch_first
 def check_family(model: nn.Module, inputs: Any, *, tolerance: float = 1e-3, **how: Any) -> None:
     """Check that `oversmooth.diagnose` measures a model correctly and leaves it unchanged.
 
-    Weights are located with shapes that fit; outputs stay the same, bit for bit; HFC/LFC after every block and the
-    share of eigenvalues of H with a negative real part agree with numpy.
+    Located weights have consistent shapes, outputs stay bit-identical, and HFC/LFC after every block and the share of
+    eigenvalues of H with a negative real part agree with numpy.
 
     Args:
-        model: as given to `oversmooth.diagnose`; a copy is checked.
+        model: as for `oversmooth.diagnose`; a copy is checked.
         inputs: a tensor, or a dict of the model's arguments, without padding.
         tolerance: relative, of HFC/LFC.
         how: options of `oversmooth.diagnose` that the model needs, such as heads or stack.
@@ -43,10 +43,10 @@ def check_family(model: nn.Module, inputs: Any, *, tolerance: float = 1e-3, **ho
     untouched(model, "after a diagnosis")
     same_bits(outputs(model, inputs), expected, "after a diagnosis")
     streams = _streams(model, anatomy, inputs)
-    if len(streams) == len(diagnosis.layers):  # blocks that run several times are seen once each here
+    if len(streams) == len(diagnosis.layers):  # shared blocks have one hook here
         for depth, (seen, x) in enumerate(zip(diagnosis.layers, streams, strict=True)):
             ours, theirs = seen.tokens.get("hfc_lfc"), _ratio(x)
-            assert ours is not None, f"{seen.name}: HFC/LFC is not there"
+            assert ours is not None, f"{seen.name}: HFC/LFC is missing"
             off = abs(ours - theirs) / theirs
             assert off < tolerance, f"after {depth} blocks HFC/LFC is {ours:.6g} in the diagnosis and {theirs:.6g}"
     for seen, layer in zip(diagnosis.layers[1:], anatomy, strict=False):
@@ -55,19 +55,19 @@ def check_family(model: nn.Module, inputs: Any, *, tolerance: float = 1e-3, **ho
 
 
 def _check_signs(name: str, ours: float | None, W_V: Tensor, W_O: Tensor) -> None:
-    """The share of eigenvalues of the joined H with a negative real part."""
+    """Compare the share of eigenvalues of the joint H with a negative real part."""
     product = sum(v.double().numpy() @ o.double().numpy() for v, o in zip(W_V, W_O, strict=True))
     values = np.linalg.eigvals(np.asarray(product))
     share = float((values.real < 0).mean())
-    near = float((np.abs(values.real) < 1e-5 * np.abs(values).max()).mean())  # either sign, by rounding
-    assert ours is not None, f"{name}: the spectrum of H is not there"
-    assert abs(ours - share) <= near + 1e-6, (  # a diagnosis keeps seven digits
+    near = float((np.abs(values.real) < 1e-5 * np.abs(values).max()).mean())  # rounding may give either sign
+    assert ours is not None, f"{name}: the spectrum of H is missing"
+    assert abs(ours - share) <= near + 1e-6, (  # a diagnosis has seven digits
         f"{name}: {ours} of the eigenvalues of H have a negative real part in the diagnosis and {share} by numpy"
     )
 
 
 def _streams(model: nn.Module, anatomy: Anatomy, inputs: Any) -> list[Tensor]:
-    """What enters the first block, and what every block gives, ``(batch, n, d)``."""
+    """The input of the first block, and the output of every block, ``(batch, n, d)``."""
     streams: list[Tensor] = []
     modules = dict(model.named_modules())
     blocks, attention = [layer.block for layer in anatomy], modules[anatomy.layers[0].name]

@@ -1,4 +1,4 @@
-"""What every way of steering promises, checked on one model."""
+"""Check the contract of steering methods on one model."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from oversmooth.testing.compare import close, outputs, same_bits, same_weights, 
 
 
 def check_method(method: Method, model: nn.Module, inputs: Any, *, tolerance: float = 1e-5) -> None:
-    """Check that a method keeps the promises that all methods make.
+    """Check that a method satisfies the contract of all methods.
 
-    Strength 0 changes no bit, any other changes something; gradients reach what is learned; saving, loading, unsteering
-    and folding work.
+    Strength 0 changes no bit, any other strength changes the outputs, gradients reach learned parameters, and saving,
+    loading, unsteering and folding work.
 
     Args:
         method: an instance of a class registered with `oversmooth.steering.register`.
-        model: any that `oversmooth.steer` takes; a copy is checked.
+        model: any that `oversmooth.steer` supports; a copy is checked.
         inputs: a tensor, or a dict of the model's arguments.
         tolerance: relative, of a folded model's outputs.
 
@@ -35,7 +35,7 @@ def check_method(method: Method, model: nn.Module, inputs: Any, *, tolerance: fl
     """
     kind = type(method).__name__
     assert METHODS.get(kind) is type(method), f"{kind} is not registered; decorate it with oversmooth.steering.register"
-    assert method_from(method.settings()) == method, f"{method} does not come back from its settings"
+    assert method_from(method.settings()) == method, f"{method} is not restored from its settings"
     plain = copy.deepcopy(model).eval()
     expected = outputs(plain, inputs)
     if "strength" in {field.name for field in dataclasses.fields(method)}:  # type: ignore[arg-type]
@@ -44,18 +44,18 @@ def check_method(method: Method, model: nn.Module, inputs: Any, *, tolerance: fl
     steered = steer(copy.deepcopy(plain), method)
     changed = outputs(steered, inputs)
     alike = all(torch.equal(a, b) for a, b in zip(changed, expected, strict=True))
-    assert not alike or method.changes_nothing(), f"{method} changes nothing, and does not say that it is off"
+    assert not alike or method.changes_nothing(), f"{method} changes nothing, but changes_nothing() is False"
     _check_gradients(method, steered, plain, inputs)
     _check_saved(method, steered, plain, inputs, changed)
     off = unsteer(copy.deepcopy(steered))
-    same_weights(off, plain.state_dict(), f"{method}, taken off")
-    untouched(off, f"{method}, taken off")
-    same_bits(outputs(off, inputs), expected, f"{method}, taken off")
+    same_weights(off, plain.state_dict(), f"{method}, unsteered")
+    untouched(off, f"{method}, unsteered")
+    same_bits(outputs(off, inputs), expected, f"{method}, unsteered")
     _check_folded(method, steered, inputs, changed, tolerance)
 
 
 def _check_gradients(method: Method, steered: nn.Module, plain: nn.Module, inputs: Any) -> None:
-    """Of the parameters that the method adds; those of the stock model may be unused in it."""
+    """Check parameters that the method adds; those of the stock model may be unused."""
     stock = dict(plain.named_parameters())
     model = copy.deepcopy(steered).train()
     for module in model.modules():
@@ -65,7 +65,7 @@ def _check_gradients(method: Method, steered: nn.Module, plain: nn.Module, input
     for name, parameter in model.named_parameters():
         if name in stock or not parameter.requires_grad:
             continue
-        assert parameter.grad is not None, f"{method}: {name} gets no gradient"
+        assert parameter.grad is not None, f"{method}: {name} receives no gradient"
         assert bool(parameter.grad.isfinite().all()), f"{method}: the gradient of {name} is not finite"
 
 
@@ -80,8 +80,8 @@ def _check_saved(method: Method, steered: nn.Module, plain: nn.Module, inputs: A
         loaded = load_into(stock, file).eval()
         same_bits(outputs(loaded, inputs), changed, f"{method}, saved and loaded")
     steering = steering_of(loaded)
-    assert steering is not None, f"{method}: what was loaded is not steered"
-    assert steering.methods == [method], f"{method}: what was loaded is steered by {steering.methods}"
+    assert steering is not None, f"{method}: the loaded model is not steered"
+    assert steering.methods == [method], f"{method}: the loaded model is steered by {steering.methods}"
 
 
 def _check_folded(method: Method, steered: nn.Module, inputs: Any, changed: list[Tensor], tolerance: float) -> None:
@@ -92,7 +92,7 @@ def _check_folded(method: Method, steered: nn.Module, inputs: Any, changed: list
         except InputError:
             same_weights(steered, before, f"{method}, refused to fold")
             return
-        raise AssertionError(f"{method} says that it cannot be folded, and was")
+        raise AssertionError(f"{method} has why_no_fold, but was folded")
     fold(steered)
-    assert steering_of(steered) is None, f"{method}, folded: the model is steered still"
+    assert steering_of(steered) is None, f"{method}, folded: the model is still steered"
     close(outputs(steered, inputs), changed, tolerance, f"{method}, folded")

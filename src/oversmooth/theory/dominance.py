@@ -21,6 +21,7 @@ from oversmooth.theory.bounds import DEFECTIVE, SAFETY, Words, nested
 from oversmooth.theory.limit import LimitArray
 from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.radii import AttentionChange, Search, Update
+from oversmooth.theory.reasons import Reason, finite
 from oversmooth.theory.spectrum import METHODS, Method, check_tolerance, materialise_if_small
 from oversmooth.theory.weights import check_weights, one_per_head
 
@@ -112,12 +113,16 @@ class Dominance:
     @property
     def reason(self) -> Words:
         """Why a verdict is "undecided" or a "tie", or not what the radii say, nested alike; "" for all others."""
+        return nested([str(why or "") for why in self.reasons], self.margin.shape)
+
+    @property
+    def reasons(self) -> list[Reason | None]:
+        """The same as values, one per case in flat order; None for all others."""
         columns = [
             x.flatten().tolist()
             for x in (self._outcome(), self.margin, self.error, self.weights_error, self._is_frozen())
         ]
-        reasons = [_reason(*row) for row in zip(*columns, strict=True)]
-        return nested(reasons, self.margin.shape)
+        return [_reason(*row) for row in zip(*columns, strict=True)]
 
     @property
     def notions(self) -> dict[str, Words]:
@@ -327,20 +332,19 @@ def check_residual(residual: bool | float) -> bool | float:
     return arguments.number(residual, "residual", "give True, False or a finite number")
 
 
-def _reason(outcome: int, margin: float, error: float, weights_error: float, frozen: bool) -> str:
+def _reason(outcome: int, margin: float, error: float, weights_error: float, frozen: bool) -> Reason | None:
     if frozen:
-        return "features that no head writes to stay as they are, and everything else shrinks"
+        return Reason("fixed_features")
     if outcome == _TIE:
-        return "both radii are the same as far as they are known"
+        return Reason("equal_radii")
     if outcome != _UNDECIDED:
-        return ""
-    if abs(margin) <= weights_error and error <= weights_error:
-        known = f"its eigenvalues are known to {weights_error:.1g}"
-        return f"H is nearly defective: {known}, and the radii differ by {abs(margin):.1g}"
-    if abs(margin) > SAFETY * error:
-        return "eigenvalues of A are so ill-conditioned that rounding could turn it, and no proof was found"
-    apart, known = f"the radii differ by {abs(margin):.1g}", f"rho_rough is known to {error:.1g}"
-    return f"rounding, or a longer search, could turn it: {apart}, and {known}"
+        return None
+    apart = abs(margin)
+    if apart <= weights_error and error <= weights_error:
+        return Reason("nearly_defective", finite(apart), finite(weights_error))
+    if apart > SAFETY * error:
+        return Reason("ill_conditioned")
+    return Reason("radii_too_close", finite(apart), finite(error))
 
 
 def _words(code: Tensor, vocabulary: Sequence[str]) -> Words:

@@ -30,6 +30,7 @@ from oversmooth.theory.dominance import TIE, Verdict, is_biased
 from oversmooth.theory.krylov import extremal
 from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.radii import real_and_imaginary
+from oversmooth.theory.reasons import Reason, finite
 from oversmooth.theory.small_matrices import eigenvalue_error, eigenvalues
 from oversmooth.theory.spectrum import check_tolerance
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads
@@ -87,15 +88,23 @@ class StackDominance:
     @property
     def reason(self) -> str:
         """Why the verdict is undecided, in words; empty where it is decided."""
+        return "" if self.why is None else f"undecided: {self.why}"
+
+    @property
+    def why(self) -> Reason | None:
+        """Why the verdict is undecided; None where it is decided."""
         if self.verdict != "undecided":
-            return ""
+            return None
         if self.margin > self.tolerance or self.error < self.tolerance:
-            return "undecided: Arnoldi stopped before its Ritz values settled, and a larger one may still be hidden"
+            return Reason("search_unfinished")
         if math.isinf(self.condition):
-            return "undecided: the left Ritz vector did not converge, so nobody knows how exact the rough radius is"
-        return (
-            f"undecided: the margin of the logarithms is {self.margin:.1e}, and it may be off by {self.error:.1e} "
-            f"(relative residual {self.residual:.1e}, condition number {self.condition:.1e})"
+            return Reason("left_vector_unknown")
+        return Reason(
+            "logarithms_too_close",
+            finite(self.margin),
+            finite(self.error),
+            finite(self.residual),
+            finite(self.condition),
         )
 
     @property

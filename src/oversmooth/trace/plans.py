@@ -14,13 +14,7 @@ from torch import Tensor
 
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer, NormPosition
 from oversmooth.theory.operators import AttentionOperator
-
-BY_TOKEN = "gated per token"
-NORMED = f"{BY_TOKEN}: a norm stands between attention and the stream"
-CHANGED = "another module changes what attention gives before it is added to the stream"
-BY_INPUT = "what multiplies attention's output varies from input to input"
-BY_CHANNEL = "the stream is scaled channel by channel"
-UNEXPLAINED = "what attention adds to the stream could not be told apart from the rest"
+from oversmooth.theory.reasons import Reason
 
 
 @dataclass(frozen=True)
@@ -60,7 +54,7 @@ class ResidualFit:
     """What multiplies tokens between the norm, or the stream, and the values."""
     keep: float = 1.0
     factor: Tensor | None = None
-    undecided: str = ""
+    undecided: Reason | None = None
     """Why this block has no H, or none that acts on the stream alone."""
     branch: Branch | None = None
     """What the factors are compared with for other inputs."""
@@ -133,7 +127,7 @@ class BlockPlan:
     """Whether it starts from the output of the block before it."""
     branch: Branch | None = None
     """What the factors are compared with for other inputs; None: nothing is compared."""
-    undecided: str = ""
+    undecided: Reason | None = None
     """Why the theorems do not apply to it: there is then neither ρ nor verdict."""
 
     def sites(self, call: int) -> list[Site]:
@@ -192,7 +186,7 @@ class Plan:
         """Every point where the stream can be read, in order."""
         return [site for call, block in enumerate(self.blocks) for site in block.sites(call)]
 
-    def undecided(self, calls: Iterable[int], why: str) -> Plan:
+    def undecided(self, calls: Iterable[int], why: Reason) -> Plan:
         """The same plan, in which these calls have no H.
 
         Args:

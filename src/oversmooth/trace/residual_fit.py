@@ -15,17 +15,8 @@ import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer, NormPosition
-from oversmooth.trace.plans import (
-    BY_CHANNEL,
-    BY_TOKEN,
-    CHANGED,
-    NORMED,
-    UNEXPLAINED,
-    Branch,
-    ModuleCall,
-    ResidualFit,
-    Stage,
-)
+from oversmooth.theory.reasons import Reason
+from oversmooth.trace.plans import Branch, ModuleCall, ResidualFit, Stage
 from oversmooth.trace.sums import CONSTANT, Granularity, Sum, fit_sum, same
 
 # Mixers that run beside attention, by the names of their modules; what else runs beside it is an MLP.
@@ -195,7 +186,9 @@ class _Search:
         return _Addition(state, base, branch, source, total, beside)
 
     def _unexplained(self) -> ResidualFit:
-        return ResidualFit([Stage(f"attention and {self.rest}", "end")], self._position(None), undecided=UNEXPLAINED)
+        return ResidualFit(
+            [Stage(f"attention and {self.rest}", "end")], self._position(None), undecided=Reason("unexplained")
+        )
 
     def _distinct(self) -> list[_Array]:
         """Every array once, in the order met; where a norm reads an array, at that norm, which reads whole tokens."""
@@ -302,22 +295,26 @@ class _Search:
     def _of(self, base: _Array | None) -> Tensor:
         return self.x if base is None else base.x
 
-    def _factors(self, addition: _Addition) -> tuple[float, Tensor | None, str]:
+    def _factors(self, addition: _Addition) -> tuple[float, Tensor | None, Reason | None]:
         """(keep, factor on attention's output, why none acts alike on all tokens, or nothing)."""
         keep, factor = addition.total.factors[0], _last(addition.total)
         if addition.total.granularity == "by token":
-            return 1.0, None, BY_TOKEN
+            return 1.0, None, Reason("gated_per_token")
         if keep.ndim > 0:
-            return 1.0, None, BY_CHANNEL
+            return 1.0, None, Reason("scaled_per_channel")
         if addition.source is not None and addition.source.norms:
-            return float(keep), None, NORMED  # even where the tokens of this input are of one size
+            return (
+                float(keep),
+                None,
+                Reason("norm_after_attention"),
+            )  # even where the tokens of this input are of one size
         if addition.source is not None:
             made = fit_sum(addition.branch, [self.out], [self.scale])
             if made is None:
-                return float(keep), None, CHANGED
+                return float(keep), None, Reason("changed_after_attention")
             factor = factor * made.factors[0]
         one = factor.ndim == 0 and float(factor) == 1.0
-        return float(keep), None if one else factor, ""
+        return float(keep), None if one else factor, None
 
     # The way from what entered, and the way to what left
 

@@ -22,6 +22,7 @@ from oversmooth.anatomy.steered import STEERING_PARTS, steered_as
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
+from oversmooth.theory.reasons import Reason
 from oversmooth.trace.attention import CapturedAttention
 from oversmooth.trace.blocks import named_blocks
 from oversmooth.trace.feed import ONE_AT_A_TIME, Runner, batches_for
@@ -31,10 +32,7 @@ from oversmooth.trace.sums import same
 from oversmooth.trace.tracing import run
 from oversmooth.trace.watch import Watch
 
-SINK = "a sink takes a share of attention, so that its rows sum to less than one and constant arrays are not kept"
-VALUES_NORMED = "gated per token: values are normed token by token on their way"
 _USUAL_EPS = (0.0, 1e-8, 1e-6, 1e-5, 1e-3)
-GATED_INSIDE = "what attention mixes is gated per token before the output projection"
 # Tokens on which sums are searched for and fitted, of so many numbers at most; every later batch is held against them.
 _TOKENS, _FEWEST, _NUMBERS = 64, 16, 1 << 16
 
@@ -246,7 +244,7 @@ class _Study:
         assert record is not None
         if record.few_attention_out is None:
             raise InputError(f"{block} ran without its attention {layer.name}; it cannot be observed")
-        why = "" if record.A is None else self._check_attention(call, layer, record)
+        why = None if record.A is None else self._check_attention(call, layer, record)
         site = None if self.steering is None else self.steering.site(layer.name)
         few_y = self._few(y)
         arrays = BlockArrays(
@@ -267,6 +265,8 @@ class _Study:
         eps: float | None = self._eps(layer)
         if fit.norm_position == "pre":
             eps = self._agreeing_eps(layer, record) if first else None
+        unknown = "" if site is None else site.undecided()
+        steered = Reason("steering", detail=unknown) if unknown else None
         running = None if self.steering is None else self.steering.hold()
         if self.blocks and _holds_a_matrix(self.blocks[-1].A):
             self.blocks[-1].A = None  # n by n arrays are not kept beyond their layer, but for the last
@@ -280,7 +280,7 @@ class _Study:
             norm_agrees=eps is not None,
             continues=continues,
             branch=fit.branch,
-            undecided=fit.undecided or why or ("" if site is None else site.undecided()),
+            undecided=fit.undecided or why or steered,
         )
         self.blocks.append(SampleBlock(plan, record.A, record.x, y, record.args, record.kwargs, running))
 
@@ -302,11 +302,11 @@ class _Study:
         inside = (name[len(layer.block) :].lower() for name in self.modules if name.startswith(layer.block + "."))
         return any(word in name for name in inside for word in layouts.CROSS_ATTENTION)
 
-    def _check_attention(self, call: int, layer: AttentionLayer, record: _Record) -> str:
+    def _check_attention(self, call: int, layer: AttentionLayer, record: _Record) -> Reason | None:
         """``Σ_h A_h (x W_V^h + b_V^h) W_O^h + b_O``, steered as the model is, against what the layer returned.
 
         Returns:
-            Why the theorems do not apply although the weights are known, or nothing.
+            Why the theorems do not apply although the weights are known; None where they do.
         """
         values_in = record.values_in
         assert record.A is not None
@@ -323,12 +323,12 @@ class _Study:
         error = _disagreement(expected, record.attention_out, record.A.mask, 1.0 if exact else 0.9)
         if error < (2e-3 if exact else 5e-2):
             if record.row_sums is not None:
-                return SINK
-            return VALUES_NORMED if layer.values_normed else ""
+                return Reason("attention_sink")
+            return Reason("values_normed") if layer.values_normed else None
         if record.mixed is not None and _is_gated(mixed, record.mixed, record.A.mask, exact):
-            return GATED_INSIDE
+            return Reason("gated_inside_attention")
         if layer.mixing is not None:
-            return layer.mixing
+            return Reason("other_mixing", detail=layer.mixing)
         raise InputError(
             f"{layer.name}: its weights and its attention give a result {error:.2g} off what it returned; "
             f"the layout {layout_name(layer)!r} with {layer.heads} heads does not describe it: register another"

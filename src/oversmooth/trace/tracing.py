@@ -24,7 +24,7 @@ from oversmooth.trace.feed import ONE_AT_A_TIME, ModelInput, OnProgress, Runner,
 from oversmooth.trace.plans import BlockPlan, Plan, Site, Stage
 from oversmooth.trace.reducers.base import PassFacts, Reducer
 from oversmooth.trace.sums import beside, few_tokens, holds
-from oversmooth.trace.valid import ValidTokens, mask_of
+from oversmooth.trace.valid import LeftOut, ValidTokens, mask_of
 from oversmooth.trace.watch import Watch, as_tokens
 
 
@@ -60,6 +60,7 @@ def run(
     plan: Plan,
     reducers: Sequence[Reducer],
     *,
+    left_out: LeftOut | None = None,
     progress: OnProgress | None = None,
 ) -> Trace:
     """Send inputs through a model, and hand every site to reducers, each of which has its ``result`` afterwards.
@@ -69,6 +70,7 @@ def run(
         inputs: a tensor, a dict of the model's arguments, or an iterable of either.
         plan: the plan of this model.
         reducers: one or several.
+        left_out: tokens that are valid and measured nowhere.
         progress: called after each batch with (inputs done, inputs in all or None, the current step).
 
     Returns:
@@ -81,7 +83,8 @@ def run(
         raise InputError("there are no inputs; give at least one")
     # Of an encoder with a decoder, the stack that the plan is of; where only names are known, the whole model.
     call = Runner(inside, plan.anatomy) if plan.anatomy is not None else lambda batch: called(inside, batch, {})
-    with ONE_AT_A_TIME, torch.no_grad(), in_its_own_mode(inside), Trace(inside, plan, reducers, replay=False) as trace:
+    trace = Trace(inside, plan, reducers, left_out, replay=False)
+    with ONE_AT_A_TIME, torch.no_grad(), in_its_own_mode(inside), trace:
         for _ in trace.over(call, itertools.chain([first], batches), inputs, progress):
             pass
     return trace
@@ -96,6 +99,7 @@ class Trace:
         reducers: what every site is handed to.
         replay: whether outputs stay the model's own bit for bit where torch's encoder layers take a fast path, at the
             cost of a second run of each.
+        left_out: tokens that are valid and measured nowhere, beside the special ones of each batch.
 
     >>> import torch
     >>> from oversmooth.anatomy import locate
@@ -111,8 +115,16 @@ class Trace:
     torch.Size([3])
     """
 
-    def __init__(self, model: nn.Module, plan: Plan, reducers: Sequence[Reducer], *, replay: bool = True) -> None:
-        self.plan, self.reducers = plan, reducers
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: Plan,
+        reducers: Sequence[Reducer],
+        left_out: LeftOut | None = None,
+        *,
+        replay: bool = True,
+    ) -> None:
+        self.plan, self.reducers, self.left_out = plan, reducers, left_out
         self.checks_factors = not model.training
         """Whether factors are compared between inputs; not where dropout scales at random what is added."""
         self.facts = PassFacts()
@@ -337,10 +349,13 @@ class Trace:
         named, special, plan = self._watch.named, self._batch.special, self.plan
         if captured is None and (self._watch.misfit or (named is not None and named.shape != shape[:2])):
             named = None
-            self.facts.unread.add("the mask does not fit the tokens and was not read: all of them count")
+            self.facts.unread.add("mask_unread")
         if special is not None and special.shape != shape[:2]:
-            self.facts.unread.add("special tokens count too: the stream has other tokens than the text")
+            self.facts.unread.add("special_unread")
             special = None
+        if self.left_out is not None:
+            left_out = self.left_out.mask(self._here.x)
+            special = left_out if special is None else special.to(left_out.device) | left_out
         pairs = None if captured is None else captured.pairs
         return ValidTokens.of(pairs, named, special, packed=not (plan.windows or plan.named))
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from oversmooth.anatomy.calls import DECODER_PADDING_SHOWN, PADDING_HIDDEN, PADDING_SHOWN
+from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, SoftmaxAttention
 from oversmooth.trace.layout import around, shapes_of
@@ -298,6 +299,46 @@ class ValidTokens:
         # Padding of a text sees itself, so that its row is not empty.
         bias = None if A.bias is None else pairs(A.bias).masked_fill(~inside[:, None, :, None], 0.0)
         return SoftmaxAttention(q, k, scale=A.scale, mask=inside, bias=bias, causal=A.causal, lse=lse)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Tokens that the caller leaves out of token metrics, by position in the residual stream: registers, [CLS], …"""
+
+    positions: tuple[int, ...]
+    """Negative ones count from the end."""
+    length: int | None = None
+    """Of the mask they come from, which fits streams of that many tokens only."""
+
+    @classmethod
+    def of(cls, special: Any) -> LeftOut | None:
+        """Of positions, or of booleans ``(n,)`` that are True for what is left out; None or no tokens: None."""
+        if special is None:
+            return None
+        given = arguments.tensor(special, "special", "token positions, or a boolean mask (n,)", least=1, floating=False)
+        if not given.numel():
+            return None
+        if given.ndim != 1 or given.is_floating_point():
+            raise InputError(
+                f"special has shape {tuple(given.shape)} and dtype {given.dtype}; give token positions, such as "
+                "[0, 1, -1], or a boolean mask (n,)"
+            )
+        if given.dtype == torch.bool:
+            return cls(tuple(given.nonzero()[:, 0].tolist()), len(given)) if bool(given.any()) else None
+        return cls(tuple(dict.fromkeys(given.tolist())))
+
+    def mask(self, x: Tensor) -> Tensor:
+        """``(b, n)``: True for the tokens of ``x`` ``(b, n, d)`` that are left out."""
+        n = x.shape[1]
+        if self.length not in (None, n):
+            raise InputError(f"special is a mask of {self.length} tokens, but blocks receive {n}; give positions")
+        if outside := [place for place in self.positions if not -n <= place < n]:
+            raise InputError(f"special names token {outside[0]}, but blocks receive {n} tokens; give {-n} to {n - 1}")
+        left_out = torch.zeros(n, dtype=torch.bool, device=x.device)
+        left_out[list(self.positions)] = True
+        if n - int(left_out.sum()) < 2:
+            raise InputError(f"special leaves fewer than two of {n} tokens; leave out fewer")
+        return left_out.expand(x.shape[:2])
 
 
 class Padding:

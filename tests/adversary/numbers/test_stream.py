@@ -10,6 +10,7 @@ from support.families import WIDTH as D
 from torch import nn
 
 from oversmooth import InputError, diagnose
+from oversmooth.theory.reasons import Reason
 
 N = 12
 QUICK = dict(depth=0, joined=0, ranks=0)
@@ -121,7 +122,7 @@ def test_attention_that_does_not_reach_the_stream_as_it_looks(rule):
     found = diagnose(made(rule), different(), **QUICK)
     assert [change.part for change in found.layers[1].changes] == ["attention and mlp"]
     assert verdicts(found) == {"undecided"}
-    assert any("told apart" in remark for remark in found.remarks)
+    assert Reason("unexplained") in [note.reason for note in found.notes]
 
 
 class Encoder(nn.Module):
@@ -227,5 +228,5 @@ def test_a_projection_after_the_output_projection_is_no_gate():
     for block in net.blocks:
         block.more = nn.Linear(D, D)
     found = diagnose(net.eval(), torch.randn(1, 6, D), **QUICK)
-    assert "another module changes what attention gives" in " ".join(found.remarks)
+    assert Reason("changed_after_attention") in [note.reason for note in found.notes]
     assert set(found.layers[1].dominance.verdict_heads[0]) == {"undecided"}

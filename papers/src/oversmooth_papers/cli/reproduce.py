@@ -217,6 +217,7 @@ def fig3(
     """Plot figure 3 of Dovonon et al.: a model constrained to sharpen, constrained to smooth, and unmodified."""
     from oversmooth.models.loaded import DATA_COUNT, DEFAULT_COUNT
     from oversmooth.report import terminal
+    from oversmooth.results.verdict import constraint
     from oversmooth_papers.figures import fig3 as recipe
 
     names = _named(models, trained, share, results, seed, none=True)
@@ -226,13 +227,12 @@ def fig3(
         task = bars.add_task("", total=len(todo))
         for case in todo:
             bars.update(task, description=case.name)
-            diagnoses.append(recipe.run(case, lambda loaded: loaded.inputs(data, count=count, batch=batch), seed))
+            diagnoses.append(recipe.run(case, lambda loaded: loaded.inputs(data, count=count, batch=batch or 16), seed))
             bars.advance(task)
     out.print(terminal.overview(diagnoses))
     for diagnosis in diagnoses:
-        for sentence in diagnosis.verdict:
-            if sentence.startswith("Steered"):
-                print_line(f"{diagnosis.name}: {sentence}")
+        if sentence := constraint(diagnosis):
+            print_line(f"{diagnosis.name}: {sentence}")
     _draw(diagnoses, recipe.FIGURE, output)
 
 
@@ -255,7 +255,7 @@ def steering(
     loaded = load(model, device=device)
     diagnoses = []
     with status("reading the inputs"):
-        whole, few = (loaded.inputs(data, count=n, batch=batch).kept() for n in (count, min(spectra, count)))
+        whole, few = (loaded.inputs(data, count=n, batch=batch or 16).kept() for n in (count, min(spectra, count)))
     with progress_bar("inputs") as bars:
         for name, method, layers in recipe.SWEEP:
             diagnoses.append(recipe.sweep(loaded, whole, few, name, method, layers, advance(bars, name)))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from oversmooth.diagnosis.diagnose import diagnose
 from oversmooth.diagnosis.result import Diagnosis
-from oversmooth.results.verdict import agreement
+from oversmooth.results.findings import agreement
 from oversmooth.steering import fold, steering_of
 from oversmooth.theory import SoftmaxAttention, dominance
 from oversmooth_papers.tables.table1 import WORDS, shares

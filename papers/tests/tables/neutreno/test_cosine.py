@@ -109,7 +109,7 @@ def test_cells_have_the_curve_of_their_last_look(vit, monkeypatch, capsys, tmp_p
     [
         (("nowhere",), "nowhere"),
         (("VIT", "-o", "x.txt"), "choose one of .md"),
-        (("VIT", "-o", "x.md", "-o", "x.md"), "named twice"),
+        (("VIT", "-o", "x.md", "-o", "x.md"), "named for two outputs"),
     ],
 )
 def test_bad_options_are_one_sentence(vit, tmp_path, monkeypatch, capsys, options, sentence):

@@ -227,8 +227,8 @@ def parquet_cases():
     other = cells([np.zeros((20, 32, 3), np.uint8)])
     cut = {"bytes": images[1]["bytes"][:900], "path": None}
     whole = "give whole numbers from 0, below 1,000,000"
-    yield dict(img=images, text=["a"] * 3), "has the columns img, text; it needs one named fine_label or label"
-    yield dict(label=[1, 2, 3]), "has the columns label; it needs one named img or image"
+    yield dict(img=images, text=["a"] * 3), "has the columns img, text; name one of them fine_label or label"
+    yield dict(label=[1, 2, 3]), "has the columns label; name one of them img or image"
     for labels in ([1, None, 2], ["a", "b", "c"], [[0], [1], [2]], [0, 1, 1_000_000], [0.0, 1.0, 2.0]):
         yield dict(img=images, label=labels), whole
     yield dict(img=images[:2], label=arrow.array([0, 2**64 - 1], "uint64")), "has labels of uint64, 0 empty"
@@ -251,7 +251,7 @@ def test_broken_and_unlike_parquet_is_named(tmp_path):
     file, images = tmp_path / "train-0.parquet", cells(COLOUR[:3])
     table(file, {"img": images, "label": [0, 1, 2]})
     table(tmp_path / "train-1.parquet", {"img": images, "fine_label": [0, 1, 2]})
-    refused("train-1.parquet has other columns than", tmp_path)
+    refused("train-0.parquet have different columns", tmp_path)
     file.write_bytes(file.read_bytes()[:-50])
     refused("is not a readable parquet file", tmp_path)
 
@@ -266,8 +266,8 @@ def test_pipes_and_devices_are_no_data(tmp_path):
 
 def test_what_exceeds_the_memory_is_refused_with_the_number(tmp_path, monkeypatch):
     monkeypatch.setattr("oversmooth.safety.machine.free_memory", lambda: 10_000)
-    refused("of memory, and 10 kB are free", cifar100(tmp_path / "a"))
-    message = refused("of memory, and 10 kB are free", idx(tmp_path / "c"))
+    refused("of memory, but 10 kB are free", cifar100(tmp_path / "a"))
+    message = refused("of memory, but 10 kB are free", idx(tmp_path / "c"))
     assert "train-images-idx3-ubyte says it has 4,704 bytes (6, 28, 28), which needs 14.1 kB" in message
 
 

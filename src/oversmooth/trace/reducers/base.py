@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ class PassFacts:
     """``(inputs,)``: valid tokens of each."""
     width: int = 0
     """Features of a token."""
-    unread: set[str] = field(default_factory=set)
+    unread: set[Literal["mask_unread", "special_unread"]] = field(default_factory=set)
     """What arguments say of tokens and could not be used."""
     input_dependent: set[int] = field(default_factory=set)
     """Calls in which the factor on attention's output differs between inputs."""

@@ -14,8 +14,9 @@ from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError, about
 from oversmooth.theory.dominance import JOINT_STEPS, Dominance, dominance
 from oversmooth.theory.operators import AttentionOperator
+from oversmooth.theory.reasons import Reason
 from oversmooth.theory.weights import fold_norm
-from oversmooth.trace.plans import BY_INPUT, BlockPlan, Plan, Site
+from oversmooth.trace.plans import BlockPlan, Plan, Site
 from oversmooth.trace.real_rule import real_rule
 from oversmooth.trace.reducers.base import PassFacts, Reducer, fetched
 
@@ -54,7 +55,7 @@ class HeadNumbers:
     """(input, rho_smooth, rho_rough, verdict, residual)."""
     certified: dict[int, list[int]] = field(default_factory=dict)
     """By input: heads whose verdict is proven."""
-    undecided_because: dict[int, list[str]] = field(default_factory=dict)
+    undecided_because: dict[int, list[Reason]] = field(default_factory=dict)
     """The reasons of the first few undecided cases."""
 
 
@@ -123,7 +124,7 @@ class HeadSpectra(_Attention):
         if block.undecided:
             unknown = torch.full(A.shape[:2], torch.nan, device=A.device)
             self._add(call, unknown, unknown, [["undecided"] * A.shape[1]] * A.shape[0], [0] * A.shape[0])
-            found.undecided_because[call] = [f"undecided: {block.undecided}"]
+            found.undecided_because[call] = [block.undecided]
             return
         W_V, W_O = self.weights(layer)
         W_V = self._with_norm(W_V, block)
@@ -175,8 +176,8 @@ class HeadSpectra(_Attention):
 
     def _note_reasons(self, call: int, heads: Dominance) -> None:
         if bool(heads.undecided.any()):
-            words = zip(heads.verdict, heads.reason, strict=True)
-            new = [why for v, r in words for word, why in zip(v, r, strict=True) if word == "undecided"]
+            undecided = zip(heads.undecided.flatten().tolist(), heads.reasons, strict=True)
+            new = [why for is_undecided, why in undecided if is_undecided and why is not None]
             kept = self._found.undecided_because.setdefault(call, [])
             kept += new[: _REASONS - len(kept)]
 
@@ -200,7 +201,7 @@ class HeadSpectra(_Attention):
             found.rho_smooth[call] = found.rho_rough[call] = torch.full_like(found.rho_rough[call], torch.nan)
             found.verdict[call] = [["undecided"] * len(row) for row in found.verdict[call]]
             found.certified[call] = [0] * len(found.verdict[call])
-            found.undecided_because[call] = [f"undecided: {BY_INPUT}"]
+            found.undecided_because[call] = [Reason("input_dependent")]
             found.joined.pop(call, None)
         self.result = found
 

@@ -1,0 +1,158 @@
+"""What follows from a diagnosis, as values: how tokens end, which sublayer does it, and how predictions compare.
+
+`verdict` turns them into English.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from oversmooth.metrics import METRICS
+from oversmooth.results.data import DiagnosisData
+from oversmooth.results.facts import Number
+from oversmooth.results.parts import Course, Extrapolation, Layer
+
+DEFINITIONS = ("hfc_lfc", "cos", "effective_rank")
+"""The metrics by which tokens end more or less similar."""
+_LEAST = 0.005  # change that counts as one: relative, but absolute for the cosine
+_STILL = 0.1
+"""Change of log HFC/LFC over a whole course that counts as none."""
+_LARGEST = 700.0  # whose exponential is a float
+_SAME_RATE = 1.25
+"""Predicted and real rates within this factor of each other agree."""
+
+
+@dataclass(frozen=True)
+class End:
+    """One metric before the first block and after the last."""
+
+    before: float
+    after: float
+    side: int
+    """Whether tokens end more similar (1), less similar (−1), or about as similar (0)."""
+
+
+def ends(diagnosis: DiagnosisData, *, without_massive: bool = False) -> dict[str, End]:
+    """By metric, where both ends are known.
+
+    Args:
+        diagnosis: of a model that ran.
+        without_massive: leave out massive-activation tokens.
+    """
+    found = {}
+    for metric in DEFINITIONS:
+        course = diagnosis.curve(metric, without_massive=without_massive)
+        before, after = course[0], course[-1]
+        if before is not None and after is not None:
+            changed = abs(after - before) > (_LEAST if metric == "cos" else _LEAST * abs(before))
+            side = 1 if (after > before) != METRICS[metric].falls else -1
+            found[metric] = End(before, after, side if changed else 0)
+    return found
+
+
+@dataclass(frozen=True)
+class Sublayers:
+    """What each sublayer does to log HFC/LFC, over all blocks; below 0 it smooths."""
+
+    sums: dict[str, float]
+    total: float
+    """Rounded to two digits."""
+    strongest: str
+    """The one that does most of the total; empty where the total is 0."""
+    depth: int
+    """Where it does most, counted from 1."""
+
+
+def sublayers(diagnosis: DiagnosisData) -> Sublayers | None:
+    """None where no sublayer was measured."""
+    parts = dict.fromkeys(change.part for layer in diagnosis.layers[1:] for change in layer.changes)
+    sums = {part: total for part in parts if (total := diagnosis.change(part)) is not None}
+    if not sums:
+        return None
+    total = round(math.fsum(sums.values()), 2)
+    if not total:
+        return Sublayers(sums, 0.0, "", 0)
+    # What a sublayer does against the total does not explain the total.
+    most = min if total < 0 else max
+    strongest = most(sums, key=lambda part: sums[part])
+    values = [layer.change(strongest) or 0.0 for layer in diagnosis.layers[1:]]
+    return Sublayers(sums, total, strongest, values.index(most(values)) + 1)
+
+
+def agreement(blocks: list[Layer]) -> tuple[int, list[int]]:
+    """In how many blocks attention changed HFC/LFC in the direction that its spectrum predicts, and the depths where it
+    did not.
+
+    Args:
+        blocks: without what enters the first.
+    """
+    agree, apart = 0, []
+    for index, layer in enumerate(blocks):
+        verdicts, change = layer.dominance.joined_verdict if layer.dominance else [], layer.change("attention")
+        favour = verdicts.count("smooth") - verdicts.count("rough")
+        if change is None or not favour:  # ties, and what is undecided, predict no direction
+            continue
+        if change * favour < 0:
+            agree += 1
+        else:
+            apart.append(index + 1)
+    return agree, apart
+
+
+Judgement = Literal["right", "too fast", "too slow", "no decay", "wrong sign", "still falling", "unknown"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the spectra predict about repeated blocks, against the real blocks repeated."""
+
+    judgement: Judgement
+    """right: in sign, and in rate where one is predicted; "too fast" and "too slow": right in sign; "no decay" and
+    "wrong sign": smoothing is predicted and does not happen; "still falling": no smoothing is predicted and it happens;
+    unknown: spectra decide nothing, or the blocks did not run.
+    """
+    before: Number = None
+    after: Number = None
+    """HFC/LFC before the repeated blocks and after them."""
+    blocks: int = 0
+    """How many ran."""
+    real_rate: Number = None
+    """Factor on HFC/LFC per real block, on average."""
+    factor: Number = None
+    """How many times too fast, or too slow, the predicted rate is: a quotient of logarithms."""
+
+
+def compared(entry: Extrapolation) -> Comparison:
+    """Prediction against reality."""
+    if (known := _known(entry.real)) is None:
+        return Comparison("unknown")
+    depth, logs = known
+    change = logs[-1] - logs[0]
+    slope = change / (depth[-1] - depth[0])
+    factor = None
+    judgement: Judgement = "unknown"
+    if entry.verdict == "rough":
+        later = logs[-1] - logs[len(logs) // 2]  # it may fall at first, and then reach a level
+        judgement = "still falling" if max(change, later) < -_STILL else "right"
+    elif entry.verdict == "smooth" and change > -_STILL:
+        judgement = "wrong sign" if change > _STILL else "no decay"
+    elif entry.verdict == "smooth":
+        judgement = "right"
+        if entry.predicted_rate is not None and 0 < entry.predicted_rate < 1:
+            ratio = math.log(entry.predicted_rate) / slope
+            factor = max(ratio, 1 / ratio)
+            if factor > _SAME_RATE:
+                judgement = "too fast" if ratio > 1 else "too slow"
+    before, after, rate = (math.exp(min(log, _LARGEST)) for log in (logs[0], logs[-1], slope))
+    return Comparison(judgement, before, after, int(depth[-1]), rate, factor)
+
+
+def _known(course: Course | None) -> tuple[list[float], list[float]] | None:
+    """Depths and log HFC/LFC from the beginning on; None where fewer than two are known."""
+    rows = [] if course is None else list(zip(course.depth, course.log_hfc_lfc, strict=True))
+    known = [(x, log) for x, log in rows if log is not None]
+    if len(known) < 2 or rows[0][1] is None:
+        return None
+    return [x for x, _ in known], [log for _, log in known]
