@@ -95,7 +95,7 @@ class Lock:
         except FileExistsError:
             return False
         except OSError as error:
-            raise InputError(f"{self.path} cannot be written ({error.strerror or error}); make room there") from error
+            raise InputError(f"{self.path} cannot be written ({error.strerror or error}); free space there") from error
         return True
 
     def _read(self) -> tuple[str, float]:

@@ -47,7 +47,7 @@ class Log:
                 append_line(self.path, json_text(row))
         except OSError as error:
             why = error.strerror or error
-            raise InputError(f"{self.path} cannot be written ({why}); make room, and go on with --resume") from error
+            raise InputError(f"{self.path} cannot be written ({why}); free space, and go on with --resume") from error
         self.rows.append(row)
 
     def sync(self) -> None:
