@@ -52,4 +52,4 @@ def test_budgets(text, minutes):
 @pytest.mark.parametrize("text", ["3x", "m", "-5m", "0", "1h30"])
 def test_no_budget(text, monkeypatch, capsys):
     assert run(monkeypatch, "reproduce", "paper", "--budget", text) == 2
-    assert "no time" in capsys.readouterr().err
+    assert "is not a time" in capsys.readouterr().err
