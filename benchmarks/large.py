@@ -1,6 +1,6 @@
 """What tracing a large model costs: each row as a multiple of the plain forward pass of the same run, with its memory.
 
-    python benchmarks/large.py [--rows 8b,long,vit,small] [--json FILE]
+    python benchmarks/large.py [--rows 8b,long,vit,small,small-diagnosis] [--json FILE]
 
 On a GPU: an 8B-shaped decoder (4 texts of 4,096 tokens, and 1 of 131,072) in bfloat16, a ViT-L-shaped encoder (64
 images) in float32. On a CPU: a decoder of 30 blocks, 576 wide (8 texts of 256 tokens). Weights are random, which makes
@@ -189,17 +189,23 @@ def vit() -> Bench:
     return bench
 
 
-def small() -> Bench:
+def small(whole: bool = True) -> Bench:
     model = decoder(30, 576, 9, 3, 1536, 2048)
     sharpened(model, torch.randint(32_000, (1, 256), device=DEVICE), A_II)
     bench = Bench("30 blocks, 576 wide, 8 × 256", model, {"input_ids": torch.randint(32_000, (8, 256), device=DEVICE)})
-    moments_to_ranks(bench)
-    heads(bench)
+    if whole:
+        moments_to_ranks(bench)
+        heads(bench)
     bench.everything()
     return bench
 
 
-ROWS = {"8b": eight_billion, "long": long, "vit": vit, "small": small}
+def small_diagnosis() -> Bench:
+    """The last row of `small` alone."""
+    return small(whole=False)
+
+
+ROWS = {"8b": eight_billion, "long": long, "vit": vit, "small": small, "small-diagnosis": small_diagnosis}
 
 
 def main() -> None:

@@ -160,7 +160,7 @@ def test_without_a_package_the_demo_shows_what_it_can(monkeypatch, capsys, tmp_p
         (["diagnose", "VIT", "--device", "moon"], "moon"),
         (["diagnose", "VIT", "--figures", "damaged.json/x"], "damaged.json is a file, not a directory"),
         (["spectrum", "CUT"], "cut off"),
-        (["spectrum", "GPT", "--heads", "5"], "heads, and 5 were given; leave heads= (--heads) out"),
+        (["spectrum", "GPT", "--heads", "5"], "heads, not 5; leave heads= (--heads) out"),
         (["diagnose", "VIT", "--format", "png"], "--format png has no effect without --figures"),
         (["diagnose", "damaged.json", "--inputs", "3"], "--inputs has no effect: damaged.json is a saved diagnosis"),
         (["diagnose", "VIT", "--no-spectra", "--variant", "raw"], "--variant has no effect: --no-spectra"),

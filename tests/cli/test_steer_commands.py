@@ -32,7 +32,7 @@ def test_steer_diagnose_fold_and_load_with_plain_transformers(monkeypatch, capsy
     steered, folded = tmp_path / "steered", tmp_path / "folded"
     assert run(monkeypatch, "steer", vit, "-m", "spectral:mode=sharpen,bounded", "-o", steered) == 0
     said = capsys.readouterr().out
-    assert "verified: every eigenvalue satisfies the constraint" in said
+    assert "verified: every eigenvalue satisfies its constraint" in said
     assert {p.name for p in steered.iterdir()} == {"config.json", "steered.safetensors", "preprocessor_config.json"}
     assert os.stat(steered / "steered.safetensors").st_mode & 0o044  # others may read it, as any file of the user's
     assert run(monkeypatch, "diagnose", steered, "--inputs", 2, "--json", tmp_path / "d.json") == 0
@@ -154,15 +154,15 @@ def test_saves_of_earlier_versions_are_read(tmp_path, vit):
     [
         (("-m", "sharpen"), "there is no method 'sharpen'; choose one of attnscale, centred"),
         (("-m", "neutreno:power=2"), "has no setting 'power'; it has strength"),
-        (("-m", "neutreno:strength=0.3,strength=0.5"), "strength is given twice in 'strength=0.3,strength=0.5'"),
+        (("-m", "neutreno:strength=0.3,strength=0.5"), "strength appears twice in 'strength=0.3,strength=0.5'"),
         (("-m", "neutreno:strength=much"), "strength is 'much'; give a number"),
         (("-m", "neutreno:learned=perhaps"), "learned is 'perhaps'; give yes or no"),
         (("-m", "neutreno:strength=nan"), "strength is nan; give a finite number"),
         (("-m", "spectral:form=general,interval=0..-1"), "whose ends are swapped"),
         (("-m", "spectral:interval=-1..0"), "an interval needs form='general'"),
-        (("-m", "neutreno", "-m", "laplacian"), "both act on what attention makes of the values"),
-        (("-m", "neutreno", "--layers", "0,7"), "layer 7 is not there"),
-        (("-m", "neutreno", "--layers", "0-99999999999"), "layer 2 is not there"),
+        (("-m", "neutreno", "-m", "laplacian"), "both act on the values mixed by attention"),
+        (("-m", "neutreno", "--layers", "0,7"), "layer 7 does not exist"),
+        (("-m", "neutreno", "--layers", "0-99999999999"), "layer 2 does not exist"),
         (("-m", "neutreno", "--layers", "2-x"), "cannot be read at '2-x'"),
         (("-m", "neutreno", "--layers", "5-3"), "no layer was chosen"),
         (("-m", "spectral:form=general,interval=nan..1"), "finite"),
@@ -271,13 +271,13 @@ def test_verify_says_when_a_norm_breaks_the_sign(vit):
 
     model = transformers.ViTForImageClassification.from_pretrained(vit)
     oversmooth.steer(model, Spectral("sharpen"))
-    assert not verify(model).doubts
+    assert not verify(model).warnings
     norm = model.vit.get_submodule(FAMILIES["ViT"].block.format(0)).layernorm_before
     with torch.no_grad():
         norm.weight.copy_(-norm.weight)
     checked = verify(model)
     assert checked.ok
-    assert len(checked.doubts) == 1
+    assert len(checked.warnings) == 1
     assert steering_of(model) is not None
 
 

@@ -92,3 +92,16 @@ def test_far_clusters_that_are_tight(seed):
     assert float(found) == pytest.approx(expected, rel=1e-2)
     huge = nonlocal_energy(torch.tensor([[1e25], [-1e25]]), torch.full((2, 2), 1e-30))
     assert float(huge) == pytest.approx(4e20, rel=1e-5)
+
+
+def test_a_batch_is_its_arrays_one_by_one():
+    """The kernel is not symmetric, and the batch not as large as the number of tokens."""
+    u, f, kernel = normal(3, 5, 2), normal(3, 5, 2, seed=1), normal(3, 5, 5, seed=2).exp()
+    strength = normal(3, 5, seed=3).abs()
+    mask = torch.ones(3, 5, dtype=torch.bool)
+    mask[0, 3:] = False
+    one_by_one = [nonlocal_energy(a, k, mask=m) for a, k, m in zip(u, kernel, mask, strict=True)]
+    torch.testing.assert_close(nonlocal_energy(u, kernel, mask=mask), torch.stack(one_by_one))
+    each = [fidelity_energy(a, b, k, s) for a, b, k, s in zip(u, f, kernel, strength, strict=True)]
+    torch.testing.assert_close(fidelity_energy(u, f, kernel, strength), torch.stack(each))
+    torch.testing.assert_close(nonlocal_energy(u, kernel[0]), torch.stack([nonlocal_energy(a, kernel[0]) for a in u]))

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from support.oracles import normal
 
 from oversmooth.metrics import angle, cosine, hfc, input_convergence, lfc, summary
+from oversmooth.metrics.moments import moments, scaled
 
 
 def agrees(x, mask=None, tolerance=1e-5):
@@ -145,3 +146,22 @@ def test_empty_arrays(shape):
     for value in (found.log_hfc_lfc, found.cos, found.abs_cos):
         assert value.shape == shape[:-2]
         assert value.isnan().all()
+
+
+def test_hidden_tokens_of_any_size_leave_no_digit_behind():
+    """Sizes are relative to the longest token: a hidden one must not be it."""
+    x = 1e-25 * normal(6, 4, dtype=torch.float32)
+    mask = torch.tensor([True, True, True, True, False, False])
+    for hidden in (0.0, 1.0, 1e30, float("nan")):
+        found, alone = summary(torch.where(mask[:, None], x, hidden), mask=mask), summary(x[:4])
+        torch.testing.assert_close(found.log_hfc, alone.log_hfc)
+        torch.testing.assert_close(found.log_lfc, alone.log_lfc)
+
+
+def test_a_token_is_massive_above_the_ratio_and_not_at_it():
+    for longest, massive in ((4.0, 0), (4.0001, 1)):
+        x = torch.eye(5)
+        x[4] *= longest
+        found = moments(scaled(x), 4.0)
+        assert found.massive.item() == massive
+        assert found.count.tolist() == [5, 5 - massive]

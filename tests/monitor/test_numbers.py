@@ -239,7 +239,7 @@ def test_a_steered_model_shows_its_strength_its_room_and_whether_promises_hold()
     row = oversmooth.Monitor(sharp, probe=watched.probe()).look(1)
     assert row["verified"] == 1.0
     assert all(0 < room <= 1 for room in row["room"])
-    rooms = [check.room for check in oversmooth.steering.verify(sharp).layers]
+    rooms = [check.margin for check in oversmooth.steering.verify(sharp).layers]
     assert row["room"] == pytest.approx(rooms, rel=1e-5)
     assert "strength" not in oversmooth.Monitor(sharp, probe=watched.probe(), steering=False).look(1)
 

@@ -217,7 +217,7 @@ def test_two_norms_of_a_block_are_told_apart():
         layer.changes = [Change(part, 0.1 * i, None, None, None) for i, part in enumerate(parts)]
     drawing = charts.CHARTS["changes"].draw(charts.shown([one], PAGE), PAGE)
     names = ["attention", "norm after attention", "mlp", "norm after mlp"]
-    assert [key.label for key in drawing.legend] == [*names, "sum, the whole block"]
+    assert [key.label for key in drawing.legend] == [*names, "whole block"]
     assert len({key.colour for key in drawing.legend}) == 5
     bars = [row for row in rows_of(drawing.panels[0].spec) if "part" in row]
     assert [(row["part"], row["value"]) for row in bars[:4]] == list(zip(names, [0.0, 0.1, 0.2, 0.1 * 3], strict=True))
@@ -241,13 +241,37 @@ def test_accuracies_have_error_bars(several):
         assert row["high"] + row["low"] == pytest.approx(2 * row["value"], abs=2e-3)
 
 
-def test_the_scale_of_more_depth_is_named(several):
-    found = charts.CHARTS["extrapolation"].draw(charts.shown(several[:1], PAGE), PAGE).panels
-    text = json.dumps(found[0].spec)
+def test_more_depth_begins_at_one_point_and_ends_where_the_real_blocks_do(several):
+    """Real blocks, simulated attention and the predicted rate can be compared; all that was simulated is a choice."""
+    near, far = list(charts.CHARTS["extrapolation"].draw(charts.shown(several[:1], PAGE), PAGE).panels)[:2]
+    entry = several[0].extrapolation[0]
+    courses = {}
+    for row in rows_of(near.spec):
+        if "kind" in row and "value" in row:
+            courses.setdefault(row["kind"], []).append((row["depth"], row["value"]))
+    assert list(courses) == ["real blocks", "attention alone, simulated", "rate predicted by the spectra"]
+    assert {course[-1][0] for course in courses.values()} == {entry.real.depth[-1]}
+    predicted = courses["rate predicted by the spectra"]
+    assert predicted[0] == courses["real blocks"][0]
+    assert predicted[-1][1] == pytest.approx(predicted[0][1] * entry.predicted_rate ** predicted[-1][0], rel=1e-4)
+    text = json.dumps(far.spec)
     assert "further blocks (logarithmic)" in text
     assert '"values": [0, 1, 3, 10, 30, 64]' in text  # up to the end
-    short = copy.deepcopy(several[0])
-    for entry in short.extrapolation:
-        entry.simulated = None
-    found = charts.CHARTS["extrapolation"].draw(charts.shown([short], PAGE), PAGE).panels
-    assert '"further blocks"' in json.dumps(found[0].spec)
+
+
+def test_histograms_have_one_axis(several):
+    panels = charts.CHARTS["eigenvalues"].draw(charts.shown(several, PAGE), PAGE).panels
+    scales = [panel.spec["encoding"]["y"]["scale"] for panel in panels]
+    assert scales[0] == scales[1]
+    assert scales[0]["domain"][1] >= max(row["share"] for panel in panels for row in rows_of(panel.spec))
+
+
+def test_maps_are_darker_where_there_is_more():
+    def light(colour):
+        return sum(int(colour[at : at + 2], 16) for at in (1, 3, 5))
+
+    for look in (PAGE, PAPER):
+        none, more = look.ramp()["range"]
+        assert light(none) > light(more) + 300
+    for name in ("map-none", "map-more", "map-below", "map-negative"):
+        assert PALETTE[name].light == PALETTE[name].dark

@@ -42,7 +42,7 @@ def test_a_plot_is_shown_by_notebooks_and_saves_itself(two, tmp_path):
     made = two[0].plot()
     assert made._repr_svg_().startswith("<svg")
     made.save(tmp_path / "curves.svg")
-    assert "Over depth" in (tmp_path / "curves.svg").read_text(encoding="utf-8")
+    assert "Tokens over depth" in (tmp_path / "curves.svg").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["hfc-lfc", "log_hfc", None, 3])
@@ -52,13 +52,13 @@ def test_plots_that_do_not_exist(two, name):
 
 
 def test_plots_without_data(two):
-    with pytest.raises(InputError, match="these diagnoses have no data for accuracy; choose another"):
+    with pytest.raises(InputError, match="these diagnoses have no data for accuracy; choose another plot"):
         two[0].plot("accuracy")
 
 
 def test_a_notebook_shows_the_finding_the_chart_and_a_table(two):
     shown = two[0]._repr_html_()
-    assert "&lt;one&gt;: tokens begin" in shown
+    assert "&lt;one&gt; smooths" in shown
     assert "<one>" not in shown
     assert "<svg" in shown
     assert shown.count("<tr>") == 2
@@ -70,7 +70,7 @@ def test_a_notebook_shows_the_finding_the_chart_and_a_table(two):
 def test_a_page_of_several(two, tmp_path):
     together = compare(*two)
     together.to_html(tmp_path / "page.html")
-    assert "Tokens go from" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Mean cosine ends" in (tmp_path / "page.html").read_text(encoding="utf-8")
     assert list(together) == two
     assert len(together) == 2
     assert repr(together) == "<Comparison of <one>, other>"

@@ -31,8 +31,8 @@ def coded(draw, count):
     ("limit", "said"),
     [
         (10_000_000, []),
-        (100_000, ["no room for the tokens of model 3; a page of fewer models has them"]),
-        (30_000, ["no ρ rough and no verdicts of single inputs", "tokens of 4 of 4 models"]),
+        (100_000, ["The tokens of model 3 do not fit in this page; a page of fewer models contains them"]),
+        (30_000, ["lacks ρ rough and the verdicts of single inputs", "tokens of 4 of 4 models"]),
     ],
 )
 def test_what_does_not_fit_is_taken_out_in_order_and_said(limit, said, monkeypatch):
@@ -54,7 +54,7 @@ def test_a_page_says_what_was_taken_out_and_holds_the_rest(monkeypatch):
     assert held(page.render(found), "diagnoses") == [one.to_dict() for one in found]
     monkeypatch.setattr(fitting, "MOST_BYTES", 1)
     text = page.render(found)
-    assert "This page has no room for the tokens of model 0, model 1" in text
+    assert "The tokens of model 0, model 1" in text
     assert held(text, "diagnoses")[0]["one_input"] is None
     assert 'id="tokens"' not in text  # the section has nothing to show
 

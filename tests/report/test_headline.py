@@ -6,6 +6,7 @@ from support.report_example import example
 from oversmooth.report import headline
 from oversmooth.report.charts import base as charts
 from oversmooth.report.style import PAGE, sentence
+from oversmooth.results import verdict
 
 
 def models(*ends, begin=0.25, names=None, **facts):
@@ -21,30 +22,50 @@ def models(*ends, begin=0.25, names=None, **facts):
 @pytest.mark.parametrize(
     ("ends", "said"),
     [
-        ([0.926], "A: tokens begin 25% alike and end 93% alike, after 2 blocks"),
-        ([-0.034], "A: tokens begin 25% alike and end −3% alike, after 2 blocks"),
-        ([-0.001], "A: tokens begin 25% alike and end 0% alike, after 2 blocks"),
-        ([0.5, 0.1], "Tokens go from 25% to 50% alike in A, 25% to 10% in B"),
-        ([0.5, None], "Tokens go from 25% to 50% alike in A"),
-        ([0.5, 0.1, 0.2, 0.9, 0.3], "Tokens end from 10% alike in B to 90% in D: 5 models"),
-        ([None], "A"),
+        ([0.5, 0.1], "Mean cosine ends highest in A, at 0.50, and lowest in B, at 0.10."),
+        ([0.5, None], "A ends with a mean cosine of 0.50."),
+        ([0.5, 0.1, 0.2, 0.9, 0.3], "Mean cosine ends highest in D, at 0.90, and lowest in B, at 0.10."),
+        ([0.5, 0.51, 0.505], "Mean cosine ends about equal in all 3 models, at 0.51."),
         ([None, None], "A, B"),
     ],
 )
-def test_how_alike_tokens_end(ends, said):
-    assert headline.finding(models(*ends)) == said
+def test_the_finding_is_a_sentence(ends, said):
+    found = models(*ends)
+    for m, end in zip(found, ends, strict=True):
+        m.diagnosis.layers[1].tokens["cos"] = 0.3 if end is None else (0.25 + end) / 2
+    assert headline.finding(found) == said
 
 
-def test_where_a_beginning_is_not_known_ends_are_compared():
-    some = models(0.16, 0.93, 0.05)
-    some[1].diagnosis.layers[0].tokens["cos"] = None
-    assert headline.finding(some) == "Tokens end 16% alike in A, 93% in B, 5% in C"
+@pytest.mark.parametrize(
+    ("cosines", "said"),
+    [
+        ([0.25, 0.3, 0.926], "Mean cosine rises from 0.25 to 0.93 over 2 blocks."),
+        ([0.25, 0.2, -0.034], "Mean cosine falls from 0.25 to −0.03 over 2 blocks."),
+        ([0.18, 0.04, 0.16], "Mean cosine falls from 0.18 to 0.16 over 2 blocks, with a minimum of 0.04 at depth 1."),
+        ([0.1, 0.9, 0.1], "Mean cosine stays at 0.10 over 2 blocks, with a maximum of 0.90 at depth 1."),
+        ([None, 0.2, 0.2], "Mean cosine stays at 0.20 over 2 blocks."),
+        ([None, None, None], ""),
+    ],
+)
+def test_the_mean_cosine_and_where_it_turns(cosines, said):
+    (m,) = models(0.0)
+    for layer, value in zip(m.diagnosis.layers, cosines, strict=True):
+        layer.tokens["cos"] = value
+    assert headline.cosine(m.diagnosis) == said
+
+
+def test_of_one_model_the_verdict_s_answer_is_the_finding():
+    (m,) = models(0.9)
+    assert headline.finding([m]) == verdict.headline(m.diagnosis)
+    for layer in m.diagnosis.layers:
+        layer.tokens = {}
+    assert headline.finding([m]) == "A"
 
 
 def test_what_differs_and_what_does_not():
     same = models(0.1, 0.2)
     common = "In common: 2 blocks, 1 head, 2 features, pre-norm, made-up images."
-    assert headline.differences(same) == f"{common} As far as is recorded, they differ in their weights alone."
+    assert headline.differences(same) == f"{common} Only their weights differ, as far as is recorded."
     for one, name in zip(same, ("GPT2Model", "LlamaModel"), strict=True):
         one.diagnosis.model["class"] = name
     assert headline.differences(same) == f"{common} A: GPT2Model; B: LlamaModel."
@@ -57,22 +78,10 @@ def test_what_differs_and_what_does_not():
     for one, method in zip(steered, methods, strict=True):
         one.diagnosis.steering = {"methods": [method]} if method else None
     assert headline.differences(steered).endswith(
-        "A: no steering; B: steered by NeuTRENO of strength 0.6; C: steered by Spectral, which forces smoothing."
+        "A: no steering; B: steered by NeuTRENO of strength 0.6; C: steered by Spectral, constrained to smooth."
     )
     many = models(*[0.1] * 5, layers=[1, 2, 3, 4, 5], shared=[True, False, False, False, False])
     assert headline.differences(many).endswith("They differ in blocks and shared weights.")
-
-
-def test_notions_that_disagree_are_told_at_once():
-    one, other = models(0.1, 0.9)
-    for m, last in ((one, {"hfc_lfc": 0.5, "effective_rank": 9.0}), (other, {"hfc_lfc": 0.5, "effective_rank": 2.0})):
-        m.diagnosis.layers[0].tokens |= {"hfc_lfc": 1.0, "effective_rank": 3.0}
-        m.diagnosis.layers[-1].tokens |= last
-    words = "tokens end more similar by HFC/LFC, less similar by the mean cosine and the effective rank."
-    assert headline.disagreements([one, other]) == [f"A: the notions of smoothing disagree, {words}"]
-    assert headline.disagreements([one]) == [f"The notions of smoothing disagree: {words}"]
-    assert headline.disagreements([other]) == []
-    assert headline.disagreements([one] * 5) == ["The notions of smoothing disagree in 5 of 5 models: see Over depth."]
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,12 @@ import re
 import pytest
 from support import browser
 from support.nightly import some
-from support.report_example import example, held
+from support.report_example import example, held, rows_of
 
 from oversmooth import InputError
 from oversmooth.diagnosis.result import Diagnosis
-from oversmooth.report import fitting, page
+from oversmooth.report import fitting, headline, page
+from oversmooth.results import references, verdict
 from oversmooth.results.parts import Accuracy
 
 NASTY = "</script><script>alert(1)</script>"
@@ -34,20 +35,52 @@ def test_the_data_in_the_page_is_the_diagnosis(small):
 def test_what_the_page_says(small):
     text = visible(page.render([small]))
     assert "made-up images · 3 inputs · 197 tokens · float32 · oversmooth 0.1.0 · torch 2.11.0 · 2025-01-31" in text
+    words = re.sub(r"</?button.*?>", "", text)
     for said in small.verdict + small.remarks:
-        assert said in re.sub(r"</?b>", "", text)
+        assert said in words
     hfc = small.layers[2].tokens["hfc_lfc"]
     assert f"<td>{hfc:.4g}</td>" in text
-    assert text.index("Over depth") < text.index("Which part") < text.index("Spectra") < text.index("More depth")
+    order = [
+        "In plain words",
+        "Which sublayer",
+        "Tokens over depth",
+        "One input",
+        "Spectra of H",
+        "More depth",
+        "Numbers",
+    ]
+    assert sorted(order, key=text.index) == order
 
 
 def test_the_finding_comes_before_anything_else(small):
     text = visible(page.render([small]))
-    first, last = (round(100 * small.layers[place].tokens["cos"]) for place in (0, -1))
-    assert f"<h1>tiny vit: tokens begin {first}% alike and end {last}% alike, after 3 blocks</h1>" in text
-    order = ["<h1>", 'id="chart-alike"', 'id="chart-hfc"', 'id="tokens"', "In words", "Numbers"]
+    assert f"<h1>{verdict.headline(small)}</h1>" in text
+    assert headline.cosine(small) in text
+    order = ["<h1>", 'id="verdict"', 'id="chart-changes"', 'id="chart-hfc"', 'id="tokens"', 'id="numbers"']
     assert sorted(order, key=text.index) == order
-    assert "<details open" not in text  # sentences are folded
+
+
+def test_models_of_its_kind_stand_beside_it(small):
+    text = page.render([small])
+    panels = held(text, "drawn")["charts"]["references"]["drawings"][0]["panels"]
+    assert [panel["place"] for panel in panels] == ["hfc-lfc-ratio", "cosine", "smoothing-share"]
+    values = {row["title"]: row["value"] for row in rows_of(panels[1]["spec"])}
+    assert values["this model"] == small.layers[-1].tokens["cos"]
+    assert values["DeiT-Tiny"] == 0.321
+    assert "MiniLM-L6" not in values
+    assert not any(panel["finding"] for panel in panels)  # too few for a percentile
+    unknown = Diagnosis.from_json(small.to_json())
+    unknown.one_input = None
+    text = page.render([unknown])
+    assert "references" not in held(text, "drawn")["charts"]
+    assert "No reference for this kind of model." in text
+
+
+def test_a_percentile_needs_twenty_models(small, monkeypatch):
+    made = [references.Reference(f"ViT {i}", "vision encoder", 1.0, -1 + i / 40, 0.5) for i in range(20)]
+    monkeypatch.setattr(references, "REFERENCES", made)
+    panels = held(page.render([small]), "drawn")["charts"]["references"]["drawings"][0]["panels"]
+    assert panels[1]["finding"] == "Higher than 100% of 20 reference models (vision encoder)."
 
 
 def test_names_cannot_become_markup():
@@ -77,9 +110,9 @@ def test_every_value_may_be_missing(small):
     bare.provenance = {}
     text = visible(page.render([bare]))
     assert "Numbers" in text
-    sections = "Over depth|Which part|Spectra of H|dominates|More depth|Remarks|One input:|without-massive"
+    sections = "Tokens over depth|Which sublayer|Spectra of H|dominates|More depth|One input:|without-massive"
     assert not re.search(sections, text)
-    assert "Over depth" in visible(page.render([bare, small]))
+    assert "Tokens over depth" in visible(page.render([bare, small]))
 
 
 def test_several_models(small):
@@ -114,11 +147,11 @@ def test_models_side_by_side_and_what_they_get_right(small):
 
 def test_many_eigenvalues_are_thinned_and_the_page_says_so(small, monkeypatch):
     monkeypatch.setattr(fitting, "MOST_EIGENVALUES", 60)
-    assert "this page keeps" not in visible(page.render([example(layers=1, heads=1, head_dim=4)]))
+    assert "this page contains" not in visible(page.render([example(layers=1, heads=1, head_dim=4)]))
     text = page.render([small])
     kept = held(text, "diagnoses")[0]["layers"][1]["spectrum"]
     whole = small.layers[1].spectrum
-    assert "this page keeps" in visible(text)
+    assert "this page contains" in visible(text)
     assert len(kept["joined"]["raw"]["real"]) < len(whole.joined["raw"].real) == 8
     assert kept["joined"]["raw"]["rho_smooth"] == whole.joined["raw"].rho_smooth
     outer = max(abs(1 + complex(*z)) for z in zip(*(kept["joined"]["raw"][k] for k in ("real", "imag")), strict=True))
@@ -306,11 +339,11 @@ def test_every_chart_answers_the_mouse(chromium, pages):
     cell = 3 * 12 + 1
     cases = {
         "#chart-eigenvalues-0 .mark-rect path:nth-of-type(40)": r"Re λ from .* to .*\n+of all eigenvalues\n+\d+\.\d\d%",
-        "#chart-changes .mark-rect path:nth-of-type(7)": rf"{layer.name}\n(.*\n)*attention(.*\n)*mlp(.*\n)*sum",
-        "#chart-plane .mark-symbol:last-of-type path": r"λ = .*\n+of\n+all heads joined\n+\|1 \+ λ\|\n+",
+        "#chart-changes .mark-rect path:nth-of-type(7)": rf"{layer.name}\n(.*\n)*attention(.*\n)*mlp(.*\n)*whole block",
+        "#chart-plane .mark-symbol:last-of-type path": r"λ = .*\n+of\n+all heads jointly\n+\|1 \+ λ\|\n+",
         f"#chart-dominance .mark-rect path:nth-of-type({cell})": rf"{layer.name}\n+head\n+0\n+smooth\n+{smooth} of 16",
         "#chart-radii .mark-symbol path:nth-of-type(7)": rf"{layer.name}\n+ρ smooth\n+[\d.]+\n+ρ rough\n+",
-        "#chart-further-stack .mark-rect path:nth-of-type(3)": r"2 more blocks\n+the blocks themselves\n+",
+        "#chart-further-stack .mark-rect path:nth-of-type(3)": r"2 more blocks\n+real blocks\n+",
     }
     for mark, expected in cases.items():
         x, y = centre_of(chromium, f"document.querySelector({json.dumps(mark)})")

@@ -9,7 +9,7 @@ from support import axe, browser
 from support.nightly import nightly, some
 from support.report_example import example, one_input
 
-from oversmooth.report import film, page, simulation
+from oversmooth.report import page, simulation, training
 from oversmooth.theory.toy import PRESETS, with_options
 
 pytestmark = browser.MARKS
@@ -34,9 +34,9 @@ class Pages:
         if not path.exists() and name == "simulation.html":
             small = with_options(PRESETS["cases"], tokens=6, width=4, layers=8)
             simulation.save([case.run() for case in small], path, "six tokens")
-        elif not path.exists() and name == "film.html":
+        elif not path.exists() and name == "training.html":
             rows = [{"step": step, "cos": [0.2, step / 100], "asymmetry": [0.5]} for step in (1, 50, 90)]
-            film.save([film.Run("plain", rows), film.Run("steered", rows[:2])], path)
+            training.save([training.Run("plain", rows), training.Run("steered", rows[:2])], path)
         elif not path.exists():
             page.save(self.found[: {"three.html": 3, "eight.html": 8}[name]], path)
         return path
@@ -64,15 +64,15 @@ def lines(chromium, chart):
 
 def test_legends_hide_and_show_in_every_chart(chromium, pages):
     opened(chromium, pages / "three.html")
-    assert lines(chromium, "alike") == lines(chromium, "hfc") == 3
-    chromium.run("document.querySelectorAll('#alike-legend button')[1].click()")
+    assert lines(chromium, "cos") == 6
+    assert lines(chromium, "hfc") == 3
+    chromium.run("document.querySelectorAll('#curves-legend button')[1].click()")
     chromium.wait("document.querySelectorAll('#chart-hfc .mark-line path').length === 2")
-    chromium.wait("document.querySelectorAll('#chart-alike .mark-line path').length === 2")
     pressed = "[...document.querySelectorAll('#curves-legend button')].map((b) => b.getAttribute('aria-pressed'))"
     assert chromium.run(pressed) == ["true", "false", "true"]
     assert "models=0%2C2" in chromium.run("location.hash")
     chromium.run("document.querySelectorAll('#curves-legend button')[1].click()")
-    chromium.wait("document.querySelectorAll('#chart-alike .mark-line path').length === 3")
+    chromium.wait("document.querySelectorAll('#chart-hfc .mark-line path').length === 3")
     assert chromium.run("location.hash") == ""
     chromium.run("document.querySelector('#changes-legend button').click()")
     # bars of one part, and sums
@@ -87,7 +87,7 @@ def test_a_view_can_be_sent(chromium, pages):
     again(chromium, f"location.hash = {json.dumps(wanted)}")
     chromium.wait(browser.READY)
     chromium.wait("document.getElementById('chart-plane').dataset.shown === '2/3/1/folded'")
-    assert lines(chromium, "alike") == 1
+    assert lines(chromium, "hfc") == 1
     assert chromium.run("document.getElementById('option-rank').value") == "stable rank"
     assert chromium.run("document.getElementById('without-massive').checked")
     said = chromium.run("document.getElementById('tokens-finding').innerText")
@@ -154,7 +154,7 @@ def test_a_panel_fills_the_window_and_gives_its_data(chromium, pages, found):
 @nightly
 def test_terms_are_explained_where_they_stand(chromium, pages):
     opened(chromium, pages / "three.html", width=390, height=800, touch=True)
-    for term in ("alike", "hfc", "h", "case"):
+    for term in ("cos", "hfc", "h", "case"):
         chromium.run(f"document.querySelector('.term[data-term={term}]').scrollIntoView()")
         chromium.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")  # has scrolled
         chromium.run(f"document.querySelector('.term[data-term={term}]').click()")
@@ -169,14 +169,14 @@ def test_terms_are_explained_where_they_stand(chromium, pages):
 @nightly
 def test_more_models_than_colours(chromium, pages):
     opened(chromium, pages / "eight.html")
-    assert lines(chromium, "alike") == 6
+    assert lines(chromium, "hfc") == 6
     box = "document.querySelectorAll('#chosen-models input')"
     assert chromium.run(f"[{box}[0].checked, {box}[7].checked, {box}[7].disabled]") == [True, False, True]
     chromium.run(f"{box}[0].click()")
-    chromium.wait("document.querySelectorAll('#chart-alike .mark-line path').length === 5")
+    chromium.wait("document.querySelectorAll('#chart-hfc .mark-line path').length === 5")
     chromium.run(f"{box}[7].click()")
-    chromium.wait("document.querySelectorAll('#chart-alike .mark-line path').length === 6")
-    strokes = "[...document.querySelectorAll('#chart-alike .mark-line path')].map((p) => getComputedStyle(p).stroke)"
+    chromium.wait("document.querySelectorAll('#chart-hfc .mark-line path').length === 6")
+    strokes = "[...document.querySelectorAll('#chart-hfc .mark-line path')].map((p) => getComputedStyle(p).stroke)"
     assert len(set(chromium.run(strokes))) == 6
     chromium.run(
         "{ const f = document.getElementById('find-model'); f.value = 'L 3'; f.dispatchEvent(new Event('input')); }"
@@ -213,7 +213,7 @@ def test_it_prints(chromium, pages):
 
 
 CASES = [("three", False, 390), ("three", True, 1200), ("eight", False, 1200), ("simulation", True, 390)]
-CASES += [("film", False, 390), ("film", True, 1200)]
+CASES += [("training", False, 390), ("training", True, 1200)]
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from oversmooth import InputError, fold, steer
 from oversmooth.steering import NeuTRENO, Spectral, ValueResidual, steering_of, verify
-from oversmooth.steering.passes import Passes
+from oversmooth.steering.forward_state import ForwardStates
 
 X = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0))
 
@@ -61,13 +61,13 @@ def test_all_hooks_of_a_copy_know_the_same_passes(method, how):
         for hook in kind.values()
     ]
     owners = [getattr(hook, "__self__", None) for hook in hooks]
-    passes = [owner for owner in owners if isinstance(owner, Passes)]
-    passes += [owner.passes for owner in owners if hasattr(owner, "passes")]
+    passes = [owner for owner in owners if isinstance(owner, ForwardStates)]
+    passes += [owner.states for owner in owners if hasattr(owner, "states")]
     assert len(passes) >= 8
-    assert {id(one) for one in passes} == {id(steering_of(model).passes)}
+    assert {id(one) for one in passes} == {id(steering_of(model).states)}
     with torch.no_grad():
         model(X)
-    assert steering_of(model).passes.current() is None  # the pass has ended
+    assert steering_of(model).states.current() is None  # the pass has ended
 
 
 def test_a_copy_folds_the_weights_that_it_has_after_a_step():
@@ -81,7 +81,7 @@ def test_a_copy_folds_the_weights_that_it_has_after_a_step():
     other.load_state_dict(model.state_dict())
     with torch.no_grad():
         expected = other(X)
-        assert [layer.room for layer in verify(model).layers] == [layer.room for layer in verify(other).layers]
+        assert [layer.margin for layer in verify(model).layers] == [layer.margin for layer in verify(other).layers]
         torch.testing.assert_close(fold(model)(X), expected, rtol=0, atol=1e-6)
 
 

@@ -81,12 +81,12 @@ def test_halves_of_an_odd_depth():
 @pytest.mark.parametrize(
     ("layers", "says"),
     [
-        ([2], "layer 2 is not there: encoder.layer.*.attention has the layers 0 to 1"),
-        ([-3], "layer -3 is not there"),
-        ([0, 7], "layer 7 is not there"),
-        (["one"], "layer 'one' is not there"),
-        ([0.0], "layer 0.0 is not there"),
-        ([True], "layer True is not there"),
+        ([2], "layer 2 does not exist; encoder.layer.*.attention has the layers 0 to 1"),
+        ([-3], "layer -3 does not exist"),
+        ([0, 7], "layer 7 does not exist"),
+        (["one"], "layer 'one' does not exist"),
+        ([0.0], "layer 0.0 does not exist"),
+        ([True], "layer True does not exist"),
         ([], "no layer was chosen of the 2"),
         (lambda _index, _layer: False, "no layer was chosen"),
         ("some", "layers is 'some'; choose 'all', 'first half' or 'last half'"),
@@ -220,7 +220,7 @@ def test_a_model_that_is_steered_already():
     before = conformance.snapshot(model)
     with pytest.raises(
         InputError,
-        match=r"is steered already, by NeuTRENO\(.*; take that off with oversmooth.unsteer",
+        match=r"is already steered by NeuTRENO\(.*; call oversmooth.unsteer",
     ):
         steer(model, FeatScale())
     conformance.same_snapshot(conformance.snapshot(model), before)
@@ -229,7 +229,7 @@ def test_a_model_that_is_steered_already():
 def test_a_model_around_a_steered_one_is_steered_already():
     inner = steer(make("BERT"), NeuTRENO(0.5))
     whole = nn.Sequential(inner)
-    with pytest.raises(InputError, match="is steered already"):
+    with pytest.raises(InputError, match="is already steered"):
         steer(whole, FeatScale())
     assert steering_of(whole) is steering_of(inner)
     unsteer(whole)
@@ -299,7 +299,7 @@ def test_layers_of_different_shape():
     steer(model, [Spectral("smooth"), Centred(0.5)])
     assert model(x).isfinite().all()
     assert verify(model), verify(model)
-    assert [layer.shape.head_dim for layer in steering_of(model).reparametrized] == [8, 4, 2]
+    assert [layer.attention.head_dim for layer in steering_of(model).reparametrized] == [8, 4, 2]
     unsteer(model)
     with pytest.raises(InputError, match="so the first layer's values do not fit"):
         steer(model, ValueResidual(0.5), layers=[2])
@@ -333,7 +333,7 @@ def test_what_cannot_be_folded_says_why():
         with pytest.raises(InputError) as error:
             fold(model)
         assert why in str(error.value)
-        assert "take it off with oversmooth.unsteer" in str(error.value)
+        assert "call oversmooth.unsteer" in str(error.value)
         conformance.same_snapshot(conformance.snapshot(model), before)
 
 

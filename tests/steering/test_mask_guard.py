@@ -32,13 +32,12 @@ def test_a_copy_has_checks_of_its_own():
     model = steer(ViT(**SMALL).eval(), Centred(0.3))
     model(X)
     other = copy.deepcopy(model)
-    guards = [steering_of(each).guards for each in (model, other)]
-    assert [guard.layer.name for guard in guards[1].values()] == ["blocks.0.attn", "blocks.1.attn"]
-    assert all(guards[1][i].seen == guards[0][i].seen is not guards[1][i].seen for i in (0, 1))
+    before, after = ([hooks.guard for hooks in steering_of(each).hooks.values()] for each in (model, other))
+    assert [guard.layer.name for guard in after] == ["blocks.0.attn", "blocks.1.attn"]
+    assert all(a.unmasked == b.unmasked is not a.unmasked for a, b in zip(after, before, strict=True))
     inside = dict(other.named_modules())
-    for guard in guards[1].values():
+    for guard in after:
         assert {name: inside[name] for name in guard.projections} == {n: m for n, (_, m) in guard.projections.items()}
-    assert all(steering_of(other).sites[i].guard is guards[1][i] for i in (0, 1))
 
 
 class Own(nn.Module):

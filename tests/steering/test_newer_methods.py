@@ -361,12 +361,12 @@ def _tie_to_the_last_norm(model):
 @pytest.mark.parametrize(
     ("tie", "said"),
     [
-        (_tie_weights, r"1\.norm1\.weight is tied to 2\.norm1"),
-        (_tie_biases_in_a_block, r"2\.norm1\.bias is tied to 2\.norm2"),
-        (_one_norm_for_all, r"1\.norm1 is the norm of 0 and of 1"),
-        (_one_norm_in_a_block, r"3\.norm1 and 3\.norm2 are one module"),
-        (_one_norm_at_the_end_too, r"2\.norm1 is also 4"),
-        (_tie_to_the_last_norm, r"3\.norm2\.weight is tied to 4"),
+        (_tie_weights, r"1\.norm1 shares its weights with 2\.norm1"),
+        (_tie_biases_in_a_block, r"2\.norm1 shares its weights with 2\.norm2"),
+        (_one_norm_for_all, r"1\.norm1 shares its weights with 0\.norm1"),
+        (_one_norm_in_a_block, r"3\.norm1 shares its weights with 3\.norm2"),
+        (_one_norm_at_the_end_too, r"2\.norm1 shares its weights with 4"),
+        (_tie_to_the_last_norm, r"3\.norm2 shares its weights with 4"),
         (None, ""),
     ],
 )

@@ -202,7 +202,7 @@ def test_a_file_of_a_wider_model(untouched, tmp_path):
 def test_a_model_that_is_steered_already(file):
     model = steer(make("BERT"), NeuTRENO(0.5))
     before = conformance.snapshot(model)
-    with pytest.raises(InputError, match="is steered already; give a stock one"):
+    with pytest.raises(InputError, match="is already steered; give a stock one"):
         load_steered(file, model)
     conformance.same_snapshot(conformance.snapshot(model), before)
 
@@ -249,7 +249,7 @@ def test_a_directory_that_lacks_what_was_learned(tmp_path):
 def test_what_was_loaded_has_no_weights_of_before(file):
     model = load_steered(file, make("BERT"))
     expected = outputs(model, FAMILY)
-    with pytest.raises(InputError, match="without the weights it had before; fold it instead"):
+    with pytest.raises(InputError, match="without its original weights; fold it instead"):
         unsteer(model)
     assert steering_of(model) is not None
     fold(model)

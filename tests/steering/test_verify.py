@@ -37,15 +37,15 @@ def test_what_holds(name, method):
     found = verify(model)
     assert found.ok, found.problems
     assert bool(found)
-    assert "every promise holds" in str(found)
+    assert "every constraint holds" in str(found)
     assert len(found.layers) == 2
     for check, layer in zip(found.layers, steering_of(model).reparametrized, strict=True):
-        dense = torch.linalg.eigvals(layer.shape.W_V @ layer.shape.raw_W_O).real
+        dense = torch.linalg.eigvals(layer.attention.W_V @ layer.attention.raw_W_O).real
         got = torch.tensor(check.heads, dtype=torch.float64)
         low, high = got[:, 0].clamp(max=0), got[:, 1].clamp(min=0)  # a head's matrix has zeros beside its k eigenvalues
         torch.testing.assert_close(low, dense.amin(1).clamp(max=0), rtol=1e-5, atol=1e-7)
         torch.testing.assert_close(high, dense.amax(1).clamp(min=0), rtol=1e-5, atol=1e-7)
-        joined = torch.linalg.eigvals((layer.shape.W_V @ layer.shape.raw_W_O).sum(0)).real
+        joined = torch.linalg.eigvals((layer.attention.W_V @ layer.attention.raw_W_O).sum(0)).real
         assert min(check.joined[0], 0) == pytest.approx(min(float(joined.min()), 0), abs=1e-7)
         assert max(check.joined[1], 0) == pytest.approx(max(float(joined.max()), 0), abs=1e-7)
 
@@ -67,7 +67,7 @@ def test_eigenvalues_of_the_wrong_sign(monkeypatch, mode):
     found = verify(model)
     assert not found
     assert found.problems[0].startswith(f"layer 0 ({attention(0)}): eigenvalues from")
-    assert "were promised within" in found.problems[0]
+    assert "violate the constraint" in found.problems[0]
     assert found.summary()["ok"] is False
 
 
@@ -110,8 +110,8 @@ def test_eigenvalues_below_minus_one():
         reparametrized(model, 1).psi[0, 0] = 1.5**0.5
     found = verify(model)
     assert [p for p in found.problems if "the least eigenvalue, -1.5, lies below −1" in p]
-    assert found.layers[1].room == pytest.approx(-0.5)
-    assert all("layer 1 " in problem for problem in found.problems) or found.layers[0].room < 0
+    assert found.layers[1].margin == pytest.approx(-0.5)
+    assert all("layer 1 " in problem for problem in found.problems) or found.layers[0].margin < 0
 
 
 @pytest.mark.parametrize(("least", "flips"), [(0.2, False), (0.5, True), (-0.3, False)])
@@ -125,10 +125,10 @@ def test_the_flip_for_the_attention_that_was_seen(least, flips):
     n = 3
     A = least * torch.eye(n, dtype=torch.float64) + (1 - least) / n
     assert A.min() >= 0
-    name = reparametrized(model).shape.name
+    name = reparametrized(model).attention.name
     check = verify(model, {name: A.expand(2, 4, n, n)}).layers[0]
     assert check.flip == pytest.approx(-2 / (1 + least), rel=1e-6)
-    assert check.room == pytest.approx(-1.5 + 2 / (1 + least), rel=1e-6)
+    assert check.margin == pytest.approx(-1.5 + 2 / (1 + least), rel=1e-6)
     assert bool(check.problems) == flips
     assert verify(model).layers[0].problems  # without attention −1 is what is safe
 
@@ -191,12 +191,12 @@ def test_norms_that_turn_the_sign_are_doubted():
             model.get_submodule(VIT.block.format(place)).layernorm_before.weight.fill_(-1.0)
     found = verify(model)
     assert found.ok
-    assert len(found.doubts) == 2
+    assert len(found.warnings) == 2
     assert found.layers[0].folded[0] < -0.1
     with torch.no_grad():
         for place in range(2):
             model.get_submodule(VIT.block.format(place)).layernorm_before.weight.fill_(1.0)
-    assert verify(model).doubts == []
+    assert verify(model).warnings == []
 
 
 def test_a_summary_is_json():

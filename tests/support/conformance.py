@@ -518,10 +518,12 @@ def check_unsteer(name: str, method: str) -> None:
     before = snapshot(model)
     with torch.no_grad():
         expected = outputs(model, family)
-    assert "is not there" in input_error(lambda: steer(model, list(METHODS[method].methods), layers=[len(family.runs)]))
+    assert "does not exist" in input_error(
+        lambda: steer(model, list(METHODS[method].methods), layers=[len(family.runs)])
+    )
     same_snapshot(snapshot(model), before)
     steer(model, list(METHODS[method].methods))
-    assert "is steered already" in input_error(lambda: steer(model, list(METHODS[method].methods)))
+    assert "is already steered" in input_error(lambda: steer(model, list(METHODS[method].methods)))
     copied = copy.deepcopy(model)
     loss(outputs(model, family)).backward()
     with torch.no_grad():

@@ -84,7 +84,7 @@ def test_constant_vectors_stay_and_hidden_tokens_take_no_part(kind, variant):
     centred = operator.centre(normal(BATCH, HEADS, N, 2, seed=5))
     torch.testing.assert_close((centred * keep).sum(-2), torch.zeros(BATCH, HEADS, 2, dtype=A.dtype))
     assert (centred * (1 - keep) == 0).all()
-    assert (operator.counted() == keep.sum((-2, -1))).all()
+    assert (operator.valid_count() == keep.sum((-2, -1))).all()
 
 
 @each
@@ -177,7 +177,7 @@ nothing = torch.zeros(5, dtype=torch.bool)
         (lambda: DenseAttention(A, mask=nothing), "hides every token"),
         (lambda: DenseAttention(A, mask=torch.ones(4, dtype=torch.bool)), r"\(4,\)"),
         (lambda: DenseAttention(A, mask=torch.ones(5)), "float32"),
-        (lambda: DenseAttention(A, mask=torch.tensor([1, 1, 1, 1, 0]).bool()), "over the tokens that count"),
+        (lambda: DenseAttention(A, mask=torch.tensor([1, 1, 1, 1, 0]).bool()), "over the valid tokens"),
         (lambda: SoftmaxAttention(normal(5, 4), normal(6, 4)), r"\(6, 4\)"),
         (lambda: SoftmaxAttention(normal(3, 5, 4), normal(2, 5, 4)), "3 query heads cannot share 2"),
         (lambda: SoftmaxAttention(normal(2, 3, 5, 4), normal(1, 3, 5, 4)), "batches differ"),

@@ -132,7 +132,7 @@ def test_a_model_that_is_steered_already_is_refused(vit, tmp_path, data, monkeyp
     assert run(monkeypatch, "steer", vit, "-m", "neutreno:strength=0.1", "-o", tmp_path / "steered") == 0
     capsys.readouterr()
     assert run(monkeypatch, "tune", tmp_path / "steered", "--data", data) == 2
-    assert "steered already" in words(capsys.readouterr().err)
+    assert "already steered" in words(capsys.readouterr().err)
 
 
 @nightly

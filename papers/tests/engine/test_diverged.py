@@ -34,7 +34,7 @@ def test_the_general_form_says_so_before_V_is_singular(monkeypatch):
     with pytest.raises(failure.Diverged, match=r"step 8: layer 1 \(.*\): V is nearly singular"):
         train(recipe, splits(), watch=QUIET)
     # As a graph would do it: unasked.
-    monkeypatch.setattr(reparametrized, "cannot_look", lambda: len(spoiled) == 2)
+    monkeypatch.setattr(reparametrized, "values_unreadable", lambda: len(spoiled) == 2)
     with pytest.raises(failure.Diverged, match=r"step 8 .*the loss is nan"):
         train(recipe, splits(), watch=QUIET)
 

@@ -31,7 +31,7 @@ def locate(
 
     Args:
         model: a module, or the path of a checkpoint's directory or file.
-        stack: part of the name of the stack to look at, where a model has several; by default the deepest.
+        stack: part of the name of the stack, where a model has several; by default the deepest.
         heads: the number of heads, for weights without a configuration.
         norm: where the norm stands ("pre", "post" or "none"), for weights without a configuration.
 
@@ -48,5 +48,5 @@ def locate(
         return find(Checkpoint(model), stack=stack, heads=heads, norm=norm)
     inside = unwrapped(check_is_module(model))
     if heads is None and (steering := steered_as(inside)) is not None:
-        heads = steering.heads  # given when it was steered
+        heads = steering.heads
     return find(LiveModel(inside), stack=stack, heads=heads, norm=norm)

@@ -28,9 +28,9 @@ def layer_of(
     """
     value = source.shapes[joined_name(prefix, layout.value)]
     output = source.shapes[joined_name(prefix, layout.output)]
-    rows, width = reversed(value) if layout.transposed else value
-    inner, back = output if layout.transposed else reversed(output)
-    heads, head_dim = _heads(source, prefix, inner, heads)
+    rows, width = reversed(value) if layout.value_transposed else value
+    inner, back = output if layout.output_transposed else reversed(output)
+    heads, head_dim = _heads(source, prefix, inner, layout.heads if heads is None else heads)
     head_dim = head_dim or inner // heads
     if heads < 1 or head_dim < 1 or head_dim * heads != inner:
         raise InputError(
@@ -49,10 +49,16 @@ def layer_of(
     if kv_heads < 1 or not explained or heads % kv_heads or back != width or width < 1:
         raise InputError(
             f"{prefix}: the value weight has shape {value} and the output weight {output}, which {heads} heads of "
-            f"{head_dim} features do not explain; give heads=, or register the layout"
+            f"{head_dim} features do not explain; give heads=, or register the layout with other packing= or "
+            "transposed="
         )
-    block = _block(source, prefix)
-    position, norm_name = _norm(source, prefix, block, width, norm)
+    block = block_of(source, prefix)
+    if layout.norm and norm != "none":
+        position: NormPosition = norm or "pre"
+        before: Norm | None = _norm_of(source, prefix, *_registered_norm(source, prefix, block, width, layout.norm))
+    else:
+        position, norm_name = _norm(source, prefix, block, width, norm)
+        before = None if norm_name is None else _norm_of(source, prefix, norm_name)
     return AttentionLayer(
         name=prefix,
         block=block,
@@ -62,7 +68,7 @@ def layer_of(
         width=width,
         causal=_causal(source, prefix),
         norm_position=position,
-        norm=None if norm_name is None else _norm_of(source, prefix, norm_name),
+        norm=before,
         layer_scale=_named(source, prefix, block, layouts.LAYER_SCALE, (width,)),
         layout=layout,
         weights=source,
@@ -72,6 +78,8 @@ def layer_of(
         feed=_number(source, prefix, "feed"),
         values_normed=layout.packing == "latent",
         modules_idle=source.config.get("model_type") in layouts.WEIGHTS_IN_A_FUNCTION,
+        value_runs=layout.value.endswith(".weight") or source.is_torch_attention(prefix),
+        output_runs=layout.output.endswith(".weight"),
         mixing=_mixing(source, prefix),
         on_branch=_on_branch(source, prefix, block, width),
         leak=_leak(source, prefix, heads, inner),
@@ -153,34 +161,36 @@ def _normed_after(source: Source, prefix: str, block: str) -> bool:
     )
 
 
-def _heads(source: Source, prefix: str, inner: int, given: int | None) -> tuple[int, int]:
+def _heads(source: Source, prefix: str, inner: int, heads: int | None) -> tuple[int, int]:
     """The number of heads and the size of each; the size is 0 where it follows from the number."""
-    stated, size = _stated_heads(source, prefix, inner)
+    stated, size = stated_heads(source, prefix, inner)
     attention = prefix or "its attention"
-    if given is None:
+    if heads is None:
         if stated is None:
-            raise InputError(f"{source.what} does not say how many heads {attention} has; give heads= (--heads)")
+            raise InputError(
+                f"{source.what} does not say how many heads {attention} has (no {', '.join(layouts.HEADS[:4])} or the "
+                "like there or around it); give heads= (--heads)"
+            )
         return stated, size
-    if stated is not None and stated != given and inner % stated == 0:
+    if stated is not None and stated != heads and inner % stated == 0:
         raise InputError(
-            f"{source.what} says that {attention} has {stated} heads, and {given} were given; "
-            "leave heads= (--heads) out"
+            f"{source.what} says that {attention} has {stated} heads, not {heads}; leave heads= (--heads) out"
         )
-    return given, 0
+    return heads, 0
 
 
-def _stated_heads(source: Source, prefix: str, inner: int) -> tuple[int | None, int]:
-    wanted: tuple[str, ...] = layouts.HEADS
+def stated_heads(source: Source, prefix: str, inner: int) -> tuple[int | None, int]:
+    names: tuple[str, ...] = layouts.HEADS
     if "encoder" in prefix or "decoder" in prefix:
-        wanted = ((layouts.DECODER_HEADS if "decoder" in prefix else layouts.ENCODER_HEADS), *wanted)
+        names = ((layouts.DECODER_HEADS if "decoder" in prefix else layouts.ENCODER_HEADS), *names)
     size = source.attribute(prefix, layouts.HEAD_DIM)
     if isinstance(size, int) and size > 0 and inner % size == 0:
         return inner // size, size
-    heads = source.attribute(prefix, wanted)
+    heads = source.attribute(prefix, names)
     return (heads if isinstance(heads, int) and heads > 0 else None), 0
 
 
-def _block(source: Source, prefix: str) -> str:
+def block_of(source: Source, prefix: str) -> str:
     """The innermost numbered module around it that also has an MLP; without any MLP the innermost numbered one."""
     parts = prefix.split(".")
     numbered = [".".join(parts[: i + 1]) for i in range(len(parts) - 1, -1, -1) if parts[i].isdigit()]
@@ -196,7 +206,7 @@ def _block(source: Source, prefix: str) -> str:
     return ".".join(parts[:-1])  # a single block
 
 
-def _around(prefix: str, block: str) -> list[str]:
+def modules_around(prefix: str, block: str) -> list[str]:
     """The names of the attention module and of the modules between it and its block, nearest first."""
     out, here = [prefix], prefix
     while here != block and here:
@@ -206,7 +216,7 @@ def _around(prefix: str, block: str) -> list[str]:
 
 
 def _named(source: Source, prefix: str, block: str, names: tuple[str, ...], shape: tuple[int, ...]) -> str | None:
-    for module_name in _around(prefix, block):
+    for module_name in modules_around(prefix, block):
         for name in names:
             full = joined_name(module_name, name)
             if source.shapes.get(full) == shape:
@@ -215,7 +225,7 @@ def _named(source: Source, prefix: str, block: str, names: tuple[str, ...], shap
 
 
 def _norm(
-    source: Source, prefix: str, block: str, width: int, given: NormPosition | None
+    source: Source, prefix: str, block: str, width: int, position: NormPosition | None
 ) -> tuple[NormPosition, str | None]:
     def named(names: tuple[str, ...]) -> str | None:
         weight = _named(source, prefix, block, tuple(f"{name}.weight" for name in names), (width,))
@@ -223,14 +233,16 @@ def _norm(
 
     before, after = named(layouts.NORM_BEFORE), named(layouts.NORM_AFTER)
     model = model_type(source, prefix)
-    position = given or ("none" if _normed_after(source, prefix, block) else _position(source, prefix, before, after))
+    known = position is not None
+    if position is None:
+        position = "none" if _normed_after(source, prefix, block) else _position(source, prefix, before, after)
     if position == "post" and model in layouts.POST_NORM_MODELS:
         return position, after or named(layouts.NORM_NEXT) or before
     if position in ("none", "unknown"):
         return position, None
     name = before or after
     if name is None:
-        missing = given is None and not source.runs and model not in layouts.FIRST_UNNORMED_MODELS
+        missing = not known and not source.runs and model not in layouts.FIRST_UNNORMED_MODELS
         return ("unknown" if missing else "none"), None
     return position, (after or before) if position == "post" else name
 
@@ -253,13 +265,29 @@ def _position(source: Source, prefix: str, before: str | None, after: str | None
     return "none" if before is None else "pre"
 
 
-def _norm_of(source: Source, prefix: str, name: str) -> Norm:
-    seen = source.norm_form(name)
+def _registered_norm(source: Source, prefix: str, block: str, width: int, name: str) -> tuple[str, str]:
+    """The module that a layout names as the norm before attention, and the name of its weight there."""
+    vectors = [found for found, shape in source.shapes.items() if shape == (width,) and not found.endswith("bias")]
+    for around in modules_around(prefix, block):
+        module = joined_name(around, name)
+        own = [found.rpartition(".")[2] for found in vectors if found.rpartition(".")[0] == module]
+        if own:
+            return module, "weight" if "weight" in own else own[0]
+    inside = block + "." if block else ""
+    others = [found.rpartition(".")[0].removeprefix(inside) for found in vectors if found.startswith(inside)]
+    raise InputError(
+        f"{prefix}: there is no norm {name!r} of {width} features around it; give register one of "
+        f"{', '.join(dict.fromkeys(other for other in others if other)) or 'its modules'} as norm="
+    )
+
+
+def _norm_of(source: Source, prefix: str, name: str, weight: str = "weight") -> Norm:
+    seen = source.norm_form(name, weight)
     if seen is not None:
-        return Norm(name, *seen, source)
+        return Norm(name, *seen, source, weight)
     model = model_type(source, prefix)
     layer = f"{name}.bias" in source.shapes or model in layouts.BIASLESS_LAYER_NORM_MODELS
-    return Norm(name, "layer" if layer else "rms", float(model in layouts.OFFSET_NORM_MODELS), source)
+    return Norm(name, "layer" if layer else "rms", float(model in layouts.OFFSET_NORM_MODELS), source, weight)
 
 
 def _causal(source: Source, prefix: str) -> bool | None:

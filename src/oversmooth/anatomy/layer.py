@@ -44,11 +44,13 @@ class Norm:
     """Added to the stored weight: 1 in Gemma's norms, otherwise 0."""
     weights: Weights = field(repr=False, compare=False)
     """Where its arrays are read from."""
+    weight: str = "weight"
+    """The name of its weight."""
 
     @property
     def gamma(self) -> Tensor:
         """``(d,)``, the factor on each feature, offset included."""
-        return _finite(self.weights.read(f"{self.name}.weight"), self.name, "weight") + self.offset
+        return _finite(self.weights.read(f"{self.name}.{self.weight}"), self.name, self.weight) + self.offset
 
     @property
     def beta(self) -> Tensor | None:
@@ -101,6 +103,10 @@ class AttentionLayer:
     """Whether its values are normed token by token, so that H is known up to a factor per token."""
     modules_idle: bool = False
     """Whether the modules of its projections never run, since their weights are passed to a function."""
+    value_runs: bool = True
+    """Whether a module computes the values, so that hooks see them; False: the value weight is a bare parameter."""
+    output_runs: bool = True
+    """Whether a module computes the output projection; False: its weight is a bare parameter."""
     mixing: str | None = None
     """What is done to values, or to what attention mixes, besides what the weights say, in words (a norm, clipping);
     None: nothing that names or settings show.
@@ -169,8 +175,8 @@ class AttentionLayer:
         if self.mixing is not None:
             return self.mixing
         if self.modules_idle:
-            return "its projections' weights are handed to a function, and their modules never run"
-        return None if self.feed == 1 else "what its values get is multiplied on the way"
+            return "its projections' weights are passed to a function, and their modules never run"
+        return None if self.feed == 1 else "the input of its values is multiplied on the way"
 
     @property
     def W_O(self) -> Tensor:
@@ -194,7 +200,7 @@ class AttentionLayer:
         """``(heads, k, d)``, without the layer scale and other factors."""
         name = f"{self.name}.{self.layout.output}"
         W = _finite(self.weights.read(name), self.name, "output weight")
-        return (W if self.layout.transposed else W.mT).unflatten(0, (self.heads, self.head_dim))
+        return (W if self.layout.output_transposed else W.mT).unflatten(0, (self.heads, self.head_dim))
 
     @property
     def value_bias(self) -> Tensor | None:
@@ -229,13 +235,13 @@ class AttentionLayer:
         if self.layout.packing == "latent":
             E = self._expanded()
             W = E @ self.weights.read(name, slice(0, self.latent_rank)).to(E)
-        elif self.layout.packing == "stacked" and not self.layout.transposed:
+        elif self.layout.packing == "stacked" and not self.layout.value_transposed:
             start = (self.heads + self.kv_heads) * self.head_dim
             W = self.weights.read(name, slice(start, start + self.kv_heads * self.head_dim))
             W = W.unflatten(0, (self.kv_heads, self.head_dim))
         else:
             W = self.weights.read(name)
-            W = self.split(W.mT if self.layout.transposed else W)[1]
+            W = self.split(W.mT if self.layout.value_transposed else W)[1]
         return _finite(W, self.name, "value weight")
 
     @property

@@ -14,6 +14,7 @@ from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 
 Packing = Literal["separate", "stacked", "per head", "quarters", "latent"]
+Transposed = bool | Literal["value", "output"]
 Role = Literal["factor", "keep", "feed"]
 
 
@@ -24,20 +25,30 @@ class Layout:
     name: str
     """In words: the weights, and the families that have them."""
     value: str
-    """The value weight, or the fused weight that holds it, such as ``v_proj.weight`` or ``in_proj_weight``."""
+    """The value weight, or the fused weight that holds it, such as ``v_proj.weight``, or ``w_qkv`` for a parameter of
+    the attention module itself.
+    """
     output: str
-    """The output weight, such as ``o_proj.weight``."""
+    """The output weight, such as ``o_proj.weight`` or ``w_out``."""
     packing: Packing = "separate"
     """How a fused weight is packed: stacked is all queries, all keys, all values; per head is q, k, v of the first
     value head, then of the next, with one q for each query head that shares the values; quarters is four times q, v, k
     of a quarter of the heads. Latent is a product of the weight's first rows, a norm and what expands it.
     """
-    transposed: bool = False
-    """Whether weights are stored (in, out), as in GPT-2's Conv1D; torch's Linear has (out, in)."""
+    transposed: Transposed = False
+    """Whether weights are stored (in, out), as in GPT-2's Conv1D and in ``x @ self.w``; torch's Linear has (out, in).
+    "value" or "output": only that one.
+    """
     models: tuple[str, ...] = ()
     """The model_types that it holds for, where the same names mean another packing elsewhere; empty: all."""
     own_bias: str = ""
-    """The values' bias, where it is a parameter of its own and not part of the value module."""
+    """The bias of the values alone, where it is a parameter of its own and not part of the value module."""
+    biases: tuple[str, str] = ("", "")
+    """The value bias, packed as its weight, and the output bias; empty: ``bias`` in place of ``weight``."""
+    heads: int | None = None
+    """The number of heads, for models that do not state it."""
+    norm: str = ""
+    """The module that norms the input of attention, relative to attention or a module around it; empty: by name."""
     latent_norm: str = ""
     """Latent: the weight of the norm."""
     expand: str = ""
@@ -46,16 +57,26 @@ class Layout:
     @property
     def value_bias(self) -> str:
         """The name of the values' bias, where there is one."""
-        return self.own_bias or _bias(self.value)
+        return self.own_bias or self.biases[0] or _bias(self.value)
 
     @property
     def output_bias(self) -> str:
         """The name of the output's bias, where there is one."""
-        return _bias(self.output)
+        return self.biases[1] or _bias(self.output)
+
+    @property
+    def value_transposed(self) -> bool:
+        """Whether the value weight is stored (in, out)."""
+        return self.transposed in (True, "value")
+
+    @property
+    def output_transposed(self) -> bool:
+        """Whether the output weight is stored (in, out)."""
+        return self.transposed in (True, "output")
 
 
 def _bias(weight: str) -> str:
-    return weight.removesuffix("weight") + "bias"
+    return weight.removesuffix("weight") + "bias" if weight.endswith("weight") else ""
 
 
 LAYOUTS: list[Layout] = [
@@ -106,37 +127,61 @@ LAYOUTS: list[Layout] = [
 ]
 
 
-def register(name: str, *, value: str, output: str, packing: Packing = "separate", transposed: bool = False) -> Layout:
+def register(
+    name: str,
+    *,
+    value: str,
+    output: str,
+    packing: Packing = "separate",
+    transposed: Transposed = False,
+    value_bias: str | None = None,
+    output_bias: str | None = None,
+    heads: int | None = None,
+    norm: str | None = None,
+) -> Layout:
     """Add a layout to those that `locate` knows; the newest is tried first.
 
     Args:
         name: of the layout, in words.
-        value: the name of the value weight, or of the fused weight that holds it, relative to the attention module.
-        output: the name of the output weight, relative to the attention module.
+        value: the name of the value weight, or of the fused weight that holds it, relative to the attention module:
+            "v.weight" of a Linear, "w_qkv" of a parameter.
+        output: the name of the output weight, likewise.
         packing: "separate", "stacked" (all queries, all keys, all values) or "per head" (q, k, v of the first head,
             then of the next).
-        transposed: whether weights are stored (in, out); torch's Linear has (out, in).
+        transposed: whether weights are stored (in, out), as ``x @ self.w`` needs; torch's Linear has (out, in).
+            "value" or "output" for only one of them.
+        value_bias, output_bias: names of the biases. By default "bias" in place of "weight", and none for parameters
+            of other names.
+        heads: the number of heads, where the model does not state it.
+        norm: the name of the norm before attention, such as "pre_a", where it is an unusual one.
 
     Returns:
         The layout, which ``LAYOUTS.remove`` takes out again.
 
-    >>> mine = register("mine", value="to_values.weight", output="merge.weight")
+    >>> mine = register("mine", value="w_qkv", output="w_out", packing="stacked", transposed=True, norm="pre_a")
     >>> LAYOUTS.remove(mine)
     """
     arguments.choice(packing, "packing", ("separate", "stacked", "per head"))
-    arguments.flag(transposed, "transposed")
-    for role, weight in (("value", value), ("output", output)):
-        if not isinstance(weight, str):
-            raise InputError(f"{role} is {arguments.shown(weight)}; give the name of a parameter, such as 'v.weight'")
-        if not weight.endswith("weight"):
-            raise InputError(f"{role} is {weight!r}; name the parameter itself, such as {weight + '.weight'!r}")
-    layout = Layout(name, value, output, packing, transposed)
+    if transposed not in ("value", "output"):
+        arguments.flag(transposed, "transposed")
+    names = {"value": value, "output": output, "value_bias": value_bias, "output_bias": output_bias, "norm": norm}
+    for role, text in names.items():
+        optional = text is None and role not in ("value", "output")
+        if not optional and not (isinstance(text, str) and text):
+            example = "a module, such as 'pre_a'" if role == "norm" else "a parameter, such as 'v.weight' or 'w_qkv'"
+            raise InputError(f"{role} is {arguments.shown(text)}; give the name of {example}")
+    if heads is not None:
+        heads = arguments.whole(heads, "heads", least=1)
+    layout = Layout(
+        name, value, output, packing, transposed, biases=(value_bias or "", output_bias or ""), heads=heads,
+        norm=norm or "",
+    )  # fmt: skip
     LAYOUTS.insert(0, layout)
     return layout
 
 
 @dataclass(frozen=True)
-class Refused:
+class UnsupportedFamily:
     """A family whose weights look like a known layout but are used in a way that the theory does not describe."""
 
     models: tuple[str, ...]
@@ -145,26 +190,26 @@ class Refused:
     why: str
 
 
-REFUSED = (
-    Refused(
+UNSUPPORTED = (
+    UnsupportedFamily(
         ("swin", "swinv2", "swin2sr", "donut-swin", "maskformer-swin"),
         ".downsample.reduction.",
         "Swin attends in windows that are cut again in every layer and merges tokens between stages, so its tokens are "
         "not one sequence; choose a model whose layers attend over one sequence",
     ),
-    Refused(
+    UnsupportedFamily(
         ("ibert",),
         ".value.weight_integer",
         "I-BERT computes with quantized weights that are made again in every call, so those in its layers are not what "
         "it applies; choose the RoBERTa that it was made from",
     ),
-    Refused(
+    UnsupportedFamily(
         ("gemma3n", "gemma3n_text"),
         ".altup.",
         "Gemma 3n keeps several streams side by side (AltUp), and attention adds to a mixture of them, so there is no "
         "one stream to follow; choose Gemma 3",
     ),
-    Refused(
+    UnsupportedFamily(
         ("longformer",),
         ".value_global.",
         "Longformer attends in sliding chunks and gives its global tokens values of their own (value_global), so a "

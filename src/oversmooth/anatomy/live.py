@@ -37,9 +37,13 @@ class Source(Weights, ABC):
         """The first of these attributes that the module or a module near it has, or None."""
         return config_value(self.config, module, names)
 
-    def norm_form(self, _module: str) -> NormForm | None:
-        """What a norm does, as observed; None where only its weights are known."""
+    def norm_form(self, _module: str, _weight: str) -> NormForm | None:
+        """What a norm with a weight of this name does, as observed; None where only its weights are known."""
         return None
+
+    def is_torch_attention(self, _module: str) -> bool:
+        """Whether a module is torch's own attention; True where only its weights are known."""
+        return True
 
     def kind(self, _module: str) -> str:
         """The name of a module's class; empty where only its weights are known."""
@@ -122,11 +126,14 @@ class LiveModel(Source):
             here = here.rpartition(".")[0] if here else None
         return None
 
-    def norm_form(self, module: str) -> NormForm | None:
+    def norm_form(self, module: str, weight: str) -> NormForm | None:
         """Known for torch's own norms, observed for others."""
         norm = self.modules[module]
         plain: dict[type, NormForm] = {nn.LayerNorm: ("layer", 0.0), nn.RMSNorm: ("rms", 0.0)}
-        return plain.get(type(norm)) or norm_form(norm)
+        return plain.get(type(norm)) or norm_form(norm, weight)
+
+    def is_torch_attention(self, module: str) -> bool:
+        return isinstance(self.modules[module], nn.MultiheadAttention)
 
     def kind(self, module: str) -> str:
         return type(self.modules[module]).__name__
@@ -153,9 +160,9 @@ def _computed(module: nn.Module, key: str) -> Tensor:
 
 
 @torch.no_grad()
-def norm_form(norm: nn.Module) -> NormForm | None:
+def norm_form(norm: nn.Module, weight: str = "weight") -> NormForm | None:
     """What a norm does, seen from two tokens: classes and names do not say whether γ or 1 + γ multiplies."""
-    gamma, beta = norm._parameters.get("weight"), norm._parameters.get("bias")
+    gamma, beta = norm._parameters.get(weight), norm._parameters.get("bias")
     # One with buffers, or with modules inside, may do more than norm when it runs.
     if gamma is None or gamma.ndim != 1 or gamma.device.type == "meta" or norm._modules or norm._buffers:
         return None

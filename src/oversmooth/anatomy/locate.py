@@ -15,9 +15,9 @@ from oversmooth.anatomy.assemble import layer_of
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer, NormPosition
 from oversmooth.anatomy.layouts import LAYOUTS, Layout
 from oversmooth.anatomy.live import Source, joined_name, model_type
+from oversmooth.anatomy.not_found import nothing_found
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.foreign import shortened
 
 MOST_LAYERS = 4096
 """Several times the depth of the deepest transformer ever trained."""
@@ -53,7 +53,7 @@ def find(
             stacks[_key(name)].append(name)
     if not stacks:
         _check_supported(source, [""])
-        raise InputError(_nothing_found(source, remarks))
+        raise InputError(nothing_found(source, remarks))
     chosen = _choose(stacks, stack)
     others = [f"{key} ({len(members)})" for key, members in stacks.items() if key != chosen]
     if others:
@@ -73,9 +73,9 @@ def find(
     return Anatomy(tuple(_as_run(source, layers)), chosen, tuple(remarks), alone=not others)
 
 
-def norm_position(given: str | None) -> NormPosition | None:
-    """The position of the norm that a user gave, checked."""
-    return None if given is None else cast(NormPosition, arguments.choice(given, "norm", ("pre", "post", "none")))
+def norm_position(norm: str | None) -> NormPosition | None:
+    """A position of the norm, checked."""
+    return None if norm is None else cast(NormPosition, arguments.choice(norm, "norm", ("pre", "post", "none")))
 
 
 def _matches(source: Source) -> dict[str, Layout]:
@@ -101,7 +101,7 @@ def _applies(source: Source, prefix: str, layout: Layout) -> bool:
 
 
 def _check_supported(source: Source, prefixes: list[str]) -> None:
-    for case in layouts.REFUSED:
+    for case in layouts.UNSUPPORTED:
         marked = any(
             case.weight and name.startswith(prefix) and case.weight in name
             for prefix in {_key(p).partition("*")[0] for p in prefixes}
@@ -132,8 +132,8 @@ def _partial(source: Source, matches: dict[str, Layout]) -> list[str]:
                 missing.setdefault(_key(name), (name, set()))[1].add(layout.output)
     return [
         f"{first} looks like attention's values, but no output weight stands beside it "
-        f"(such as {', '.join(sorted(wanted)[:3])}); it is left out"
-        for first, wanted in missing.values()
+        f"(such as {', '.join(sorted(outputs)[:3])}); it is left out"
+        for first, outputs in missing.values()
     ]
 
 
@@ -145,11 +145,11 @@ def _numbers(prefix: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", prefix)]
 
 
-def _choose(stacks: dict[str, list[str]], wanted: str | None) -> str:
-    if wanted is not None:
-        fitting = [key for key in stacks if wanted in key]
+def _choose(stacks: dict[str, list[str]], stack: str | None) -> str:
+    if stack is not None:
+        fitting = [key for key in stacks if stack in key]
         if not fitting:
-            raise InputError(f"there is no stack {wanted!r}; choose one of {', '.join(stacks)}")
+            raise InputError(f"there is no stack {stack!r}; choose one of {', '.join(stacks)}")
         return max(fitting, key=lambda key: len(stacks[key]))
     # The deepest; of equals an encoder, whose input is what a user has at hand.
     return max(stacks, key=lambda key: (len(stacks[key]), "encoder" in key))
@@ -166,66 +166,9 @@ def _gaps(key: str, prefixes: list[str]) -> list[str]:
     return [f"{key}: no attention of a known layout in {count:,} places ({', '.join(map(str, missing))})"]
 
 
-def _nothing_found(source: Source, remarks: list[str]) -> str:
-    matrices = [name for name, shape in source.shapes.items() if len(shape) == 2]
-    if remarks:
-        remark = remarks[0].removesuffix("; it is left out")
-        return f"no attention found in {source.what}: {remark}; teach its layout with oversmooth.anatomy.register"
-    fused = next((name for name in matrices if _holds_keys_and_values(name)), None)
-    alone = f"see tokens alone by diagnose(model, x, blocks={_blocks(fused or '', matrices)!r}, spectra=False)"
-    if fused is not None:
-        module = fused.rpartition(".")[0].rpartition(".")[0]
-        inside = [
-            name.removeprefix(f"{module}.").removesuffix(".weight") for name in matrices if name.startswith(module)
-        ]
-        return (
-            f"no attention found in {source.what}: {module or 'it'} has keys and values in one weight "
-            f"({', '.join(inside[:4])}), which no layout describes; {alone}"
-        )
-    if not matrices:
-        return f"no attention found in {source.what}: it has no weight matrices; give a transformer"
-    layout = _layout(source)
-    names = "" if "…" not in layout else f" ({shortened(matrices[0], 40)} and so on)"
-    return (
-        f"no attention found in {source.what}: its weights have no known names{names}; teach them with "
-        f"oversmooth.anatomy.register({layout}), or {alone}"
-    )
-
-
-def _layout(source: Source) -> str:
-    """What to register, with the names that a weight three times as high as wide and one beside it suggest."""
-    matrices = {name: shape for name, shape in source.shapes.items() if len(shape) == 2}
-    for name, (rows, columns) in matrices.items():
-        module, _, weight = name.removesuffix(".weight").rpartition(".")
-        beside = [other for other, shape in matrices.items() if shape == (columns, columns)]
-        outputs = [other for other in beside if other.removesuffix(".weight").rpartition(".")[0] == module]
-        if rows == 3 * columns and name.endswith(".weight") and len(outputs) == 1:
-            output = outputs[0].removeprefix(f"{module}.")
-            if len(weight + output) < _MOST_SUGGESTED:
-                return f"'mine', value='{weight}.weight', output='{output}', packing='stacked'"
-    return "'mine', value='….weight', output='….weight'"
-
-
-_MOST_SUGGESTED = 40  # letters of two names that a sentence has room for
-_KEYS_AND_VALUES = re.compile(r"(to|w|c|in)?_?(kv|k_v|key_?value)s?(_?proj(ection)?|_?lin(ear)?)?")
-
-
-def _holds_keys_and_values(name: str) -> bool:
-    """Whether a weight is called as those are that hold keys and values, and no queries."""
-    return _KEYS_AND_VALUES.fullmatch(name.removesuffix(".weight").rpartition(".")[2].lower()) is not None
-
-
-def _blocks(name: str, matrices: list[str]) -> str:
-    """The blocks that a weight lies in, or the first that are numbered, as `diagnose` takes them."""
-    for one in (name, *matrices):
-        if number := re.search(r"(?<![^.])\d+(?=\.)", one):
-            return f"{one[: number.start()]}*"
-    return "…"
-
-
 def _check_depth(source: Source, depth: int) -> None:
     if depth > MOST_LAYERS:
-        raise InputError(f"{source.what} has {depth:,} layers; models of {MOST_LAYERS:,} at most are looked at")
+        raise InputError(f"{source.what} has {depth:,} layers; the limit is {MOST_LAYERS:,}; check its configuration")
 
 
 def _as_run(source: Source, layers: list[AttentionLayer]) -> list[AttentionLayer]:

@@ -1,6 +1,6 @@
 """What a steered model offers to code that inspects models and knows no method of steering.
 
-`steering` records what it did on the module it was given; these are the names under which the record is kept.
+`steering` keeps a record on the module that was steered; these are the names under which it is kept.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class SteeredLayer(Protocol):
     def formula(
         self, run: int, V: Tensor, attend: Callable[[Tensor], Tensor], mask: Tensor | None, V0: Tensor, x: Tensor
     ) -> Tensor:
-        """What enters the output projection.
+        """The input of the output projection.
 
         Args:
             run: which run of the layer this is, where it runs more than once.
             V: ``(b, n, heads, k)``, its values.
             attend: the product with A.
-            mask: the tokens that count; None: all of them.
+            mask: the valid tokens; None: all.
             V0: ``(b, n, heads, k)``, V⁰, the values of the first layer.
-            x: ``(b, n, d)``, what its value projection got.
+            x: ``(b, n, d)``, the input of its value projection.
         """
 
     def projected(self, Y: Tensor, mask: Tensor | None, stream: Tensor) -> Tensor:
@@ -47,8 +47,8 @@ class SteeredLayer(Protocol):
 
         Args:
             Y: ``(b, n, d)``, that output.
-            mask: the tokens that count; None: all of them.
-            stream: ``(b, n, d)``, what entered the block.
+            mask: the valid tokens; None: all.
+            stream: ``(b, n, d)``, the input of the block.
         """
 
 
@@ -65,23 +65,23 @@ class SteeredModel(Protocol):
         """The settings, as JSON takes them."""
 
     def report(self) -> dict[str, Any]:
-        """For a diagnosis: what was done, how far it took the weights, and whether the promised spectrum holds."""
+        """For a diagnosis: what was done, how far it moved the weights, and whether the spectral constraints hold."""
 
     def remarks(self) -> list[str]:
         """What a reader of a diagnosis should know."""
 
-    def site(self, layer: str) -> SteeredLayer | None:
+    def steered_layer(self, name: str) -> SteeredLayer | None:
         """The layer of this name, where methods act in it."""
 
     def hold(self) -> Any:
-        """The pass that is running, for `resumed`."""
+        """The current forward pass, for `resumed`."""
 
     def resumed(self, held: Any) -> AbstractContextManager[None]:
-        """Blocks that run inside it belong to an earlier pass: with its first values, mask and weights."""
+        """Blocks that run inside it belong to a held forward pass: with its first values, mask and weights."""
 
 
 def steered_module(model: nn.Module) -> nn.Module | None:
-    """The module that was given to `steer`, this one or one inside it; None where nothing was steered."""
+    """The module that `steer` was called with, this one or one inside it; None where nothing was steered."""
     return next((m for m in unwrapped(model).modules() if STEERED in m.__dict__), None)
 
 

@@ -68,9 +68,9 @@ def steer(
         out.print(terminal.moved(steering.moved))
     if steering.reparametrized:
         checked = verify(loaded.model)
-        for line in checked.problems or ["verified: every eigenvalue satisfies the constraint"]:
+        for line in checked.problems or ["verified: every eigenvalue satisfies its constraint"]:
             out.print(line)
-        for line in checked.doubts[:3]:
+        for line in checked.warnings[:3]:
             out.print(line, style="dim")
     models.save(loaded, output)
     out.print(f"wrote {output}")

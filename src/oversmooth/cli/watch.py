@@ -33,14 +33,14 @@ def watch(
     from rich.live import Live
 
     from oversmooth.monitor.history import History
-    from oversmooth.report import film
+    from oversmooth.report import training
     from oversmooth.safety import arguments
 
     wait = float(arguments.number(seconds, "--seconds", "give a number above 0"))
     if wait <= 0:
         raise InputError(f"--seconds is {seconds:g}; give a number above 0")
     if html is not None:
-        film.check(html)
+        training.check(html)
 
     def read() -> list[History]:
         """A run without a snapshot yet has an empty history if there is time to wait for it."""
@@ -48,7 +48,7 @@ def watch(
 
     def write(histories: list[History]) -> None:
         if html is not None and any(len(history) for history in histories):
-            film.save([film.Run(history.name, history.rows, history.about) for history in histories], html)
+            training.save(histories, html)
 
     histories = read()
     write(histories)

@@ -385,7 +385,7 @@ def _of_blocks(source: _Source, blocks: str, options: Options, started: float) -
 
 def _extrapolate(sample: Sample, source: _Source, options: Options, special: bool) -> list[Extrapolation]:
     blocks, A = sample.plan.blocks, sample.blocks[-1].A
-    if A is None or int(A.counted()[0, 0]) < 2:
+    if A is None or int(A.valid_count()[0, 0]) < 2:
         source.notes.append(Note("single_token"))
         return []
     modules = dict(source.model.named_modules(remove_duplicate=False))

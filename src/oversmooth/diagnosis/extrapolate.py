@@ -24,7 +24,6 @@ from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
 from oversmooth.theory.radii import AttentionChange
 from oversmooth.theory.reasons import Reason
 from oversmooth.theory.simulate import Simulation, simulate
-from oversmooth.theory.spectrum import materialise_if_small
 from oversmooth.theory.stack import stack_dominance
 from oversmooth.theory.weights import centre_features, fold_norm
 from oversmooth.trace.layout import attention_batch_first, first_tensor
@@ -35,6 +34,8 @@ from oversmooth.trace.watch import as_tokens, run_again
 
 # Simulated layers: enough for what is slow to show, cheap since only the two bands are measured.
 _SIMULATED = 96
+# Up to this many entries, a quarter of a GiB, attention is kept as matrices: repeating q kᵀ takes longer.
+_MATRICES = 1 << 26
 # Change of log HFC/LFC per layer below which a simulation has settled.
 _STILL = 1e-4
 # Least fall of log HFC/LFC over the second half of a simulation that counts as smoothing.
@@ -137,7 +138,7 @@ def _undecided(what: str, why: Reason, real: Course | None) -> Extrapolation:
 def _change(modules: dict[str, nn.Module], block: SampleBlock, run: int) -> AttentionChange | None:
     """What steering does to a block's attention."""
     steering = steered_as(modules[""])
-    site = None if steering is None else steering.site(block.plan.layer.name)
+    site = None if steering is None else steering.steered_layer(block.plan.layer.name)
     change: AttentionChange | None = None if site is None else site.change(run)
     return change
 
@@ -190,7 +191,8 @@ def _simulated(
     # Whole passes, so that a stack is always seen at the same block.
     period = len(blocks)
     depth = period * max(8, _SIMULATED // period)
-    operators = [materialise_if_small(A) if period == 1 else A for A in operators]  # one matrix at a time is kept
+    if sum(A.shape.numel() for A in operators) <= _MATRICES:
+        operators = [A.dense() for A in operators]
     values, outputs = [v for v, _ in weights], [o for _, o in weights]
     keeps, every = [block.plan.layer.keep for block in blocks], max(period, 4)
     run = simulate(X, operators, values, outputs, depth, residual=keeps, bias=offsets, every=every, bands_only=True)

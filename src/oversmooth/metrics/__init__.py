@@ -1,6 +1,6 @@
 """Metrics of a token array: the three notions of smoothing, and the energies behind attention.
 
-Pure functions of ``(..., n, d)``, tokens by features, with an optional ``mask`` of the tokens that count; they know
+Pure functions of ``(..., n, d)``, tokens by features, with an optional ``mask`` of the valid tokens; they know
 nothing of models. Computed in float32 or better whatever the input's precision, and differentiable. Each docstring
 says where its metric is undefined.
 """

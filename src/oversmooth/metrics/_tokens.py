@@ -38,7 +38,7 @@ def checked(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
 
 
 def count(x: Tensor, mask: Tensor | None) -> Tensor:
-    """The number of tokens that count, ``(...)`` in the dtype of x."""
+    """The number of valid tokens, ``(...)`` in the dtype of x."""
     if mask is None:
         return torch.full(x.shape[:-2], x.shape[-2], dtype=x.dtype, device=x.device)
     return mask.sum(-1).to(x.dtype)

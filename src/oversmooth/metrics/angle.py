@@ -25,7 +25,7 @@ def cosine(x: Tensor, absolute: bool = False, *, mask: Tensor | None = None) -> 
     Args:
         x: ``(..., n, d)``, tokens by features.
         absolute: True for the mean of absolute cosines.
-        mask: ``(..., n)``, true for the tokens that count; None: all of them.
+        mask: ``(..., n)``, true for the valid tokens; None: all of them.
 
     Returns:
         ``(...)``, 1 at most; NaN with fewer than two tokens that have a direction, or with NaN in x.

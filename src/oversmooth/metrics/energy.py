@@ -18,7 +18,7 @@ def nonlocal_energy(u: Tensor, kernel: Tensor, *, mask: Tensor | None = None) ->
     Args:
         u: ``(..., n, d)``, tokens by features.
         kernel: ``(..., n, n)``, the weight of each pair of tokens.
-        mask: ``(..., n)``, true for the tokens that count; None: all of them.
+        mask: ``(..., n)``, true for the valid tokens; None: all of them.
 
     Returns:
         ``(...)``, 0 when all tokens are equal.
@@ -46,7 +46,7 @@ def fidelity_energy(
         f: ``(..., n, d)``, the tokens that u is held to.
         kernel: ``(..., n, n)``, the weight of each pair of tokens.
         strength: ``()`` or ``(..., n)``, λ, one number or one per token.
-        mask: ``(..., n)``, true for the tokens that count; None: all of them.
+        mask: ``(..., n)``, true for the valid tokens; None: all of them.
 
     Returns:
         ``(...)``, one energy per array.

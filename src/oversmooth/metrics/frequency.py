@@ -29,7 +29,7 @@ def lfc(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     Args:
         x: ``(..., n, d)``, tokens by features.
-        mask: ``(..., n)``, true for the tokens that count; None: all of them.
+        mask: ``(..., n)``, true for the valid tokens; None: all of them.
 
     Returns:
         ``(..., n, d)``, zero at hidden tokens; all zero where every token is hidden.
@@ -47,7 +47,7 @@ def hfc(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     Args:
         x: ``(..., n, d)``, tokens by features.
-        mask: ``(..., n)``, true for the tokens that count; None: all of them.
+        mask: ``(..., n)``, true for the valid tokens; None: all of them.
 
     Returns:
         ``(..., n, d)``, zero at hidden tokens.
@@ -65,7 +65,7 @@ def input_convergence(x: Tensor, norm: Literal["fro", "spectral"] = "fro", *, ma
     Args:
         x: ``(..., n, d)``, tokens by features.
         norm: the Frobenius or the spectral norm of HFC; LFC has rank one, and the same norm in both.
-        mask: ``(..., n)``, true for the tokens that count; None: all of them.
+        mask: ``(..., n)``, true for the valid tokens; None: all of them.
 
     Returns:
         ``(...)``, 0 when all tokens are equal, infinite when the mean token is zero and the tokens are not; NaN for an

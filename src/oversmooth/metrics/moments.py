@@ -59,7 +59,7 @@ class Scaled:
     unit: Tensor
     """``(..., n)``: what each was divided by."""
     valid: Tensor
-    """``(..., n)``: the tokens that count."""
+    """``(..., n)``: the valid tokens."""
     dtype: torch.dtype
     """Of the tokens as they came."""
 
@@ -101,7 +101,7 @@ def scaled(x: Tensor, mask: Tensor | None = None) -> Scaled:
 
     Args:
         x: ``(..., n, d)``, tokens by features, of any floating type.
-        mask: ``(..., n)``, true for the tokens that count; None: all of them. The others may hold NaN.
+        mask: ``(..., n)``, true for the valid tokens; None: all of them. The others may hold NaN.
     """
     x, mask = checked(x, mask)
     if 0 in x.shape[-2:]:  # no token, or none with a direction: one that does not count
@@ -117,7 +117,7 @@ def scaled(x: Tensor, mask: Tensor | None = None) -> Scaled:
 
 @dataclass(frozen=True)
 class Moments:
-    """What `moments` takes. An axis of two has first all tokens that count, then those that are not massive."""
+    """What `moments` takes. An axis of two has first all valid tokens, then those that are not massive."""
 
     count: Tensor
     """``(..., 2)``: how many they are."""
@@ -248,7 +248,7 @@ def summary(x: Tensor, *, mask: Tensor | None = None, cosines: bool = True) -> S
 
     Args:
         x: ``(..., n, d)``, tokens by features.
-        mask: ``(..., n)``, true for the tokens that count; None: all of them.
+        mask: ``(..., n)``, true for the valid tokens; None: all of them.
         cosines: False leaves them NaN, and saves most of the time.
     """
     tokens = scaled(x, mask)

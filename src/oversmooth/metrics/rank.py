@@ -30,7 +30,7 @@ def singular_values(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     Args:
         x: ``(..., n, d)``, tokens by features.
-        mask: ``(..., n)``, true for the tokens that count; None: all of them.
+        mask: ``(..., n)``, true for the valid tokens; None: all of them.
 
     Returns:
         ``(..., min(n, d))`` in float64, NaN for an array with NaN or infinity.
@@ -131,7 +131,7 @@ def sigma_ratio(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     Args:
         x: ``(..., n, d)``, tokens by features.
-        mask: ``(..., n)``, true for the tokens that count; None: all of them.
+        mask: ``(..., n)``, true for the valid tokens; None: all of them.
 
     Returns:
         ``(...)``, 0 for rank one (a single token included), 1 at most; NaN for an array of zeros.
@@ -147,7 +147,7 @@ def rank_one_distance(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     Args:
         x: ``(..., n, d)``, tokens by features.
-        mask: ``(..., n)``, true for the tokens that count; None: all of them.
+        mask: ``(..., n)``, true for the valid tokens; None: all of them.
 
     Returns:
         ``(...)``, 0 for rank one; NaN for an array of zeros.
@@ -163,7 +163,7 @@ def stable_rank(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     Args:
         x: ``(..., n, d)``, tokens by features.
-        mask: ``(..., n)``, true for the tokens that count; None: all of them.
+        mask: ``(..., n)``, true for the valid tokens; None: all of them.
 
     Returns:
         ``(...)``, between 1 and the rank; NaN for an array of zeros.
@@ -179,7 +179,7 @@ def effective_rank(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     Args:
         x: ``(..., n, d)``, tokens by features.
-        mask: ``(..., n)``, true for the tokens that count; None: all of them.
+        mask: ``(..., n)``, true for the valid tokens; None: all of them.
 
     Returns:
         ``(...)``, between 1 and the rank; NaN for an array of zeros.

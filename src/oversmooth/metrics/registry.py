@@ -19,7 +19,7 @@ from torch import Tensor
 
 
 class Function(Protocol):
-    """A metric of tokens, ``(..., n, d) -> (...)``; mask ``(..., n)``, true for the tokens that count."""
+    """A metric of tokens, ``(..., n, d) -> (...)``; mask ``(..., n)``, true for the valid tokens."""
 
     __name__: str
 

@@ -125,6 +125,17 @@ class Alarm:
         }[self.kind]
         return f"step {step:,}: {LABELS[self.metric]} is {value:.4g}{where}, {bound}"
 
+    def settings(self) -> dict[str, Any]:
+        """What makes it again, for a history; what is done when it goes off is left out."""
+        return {"metric": self.metric, self.kind: self.bound, "depth": self.depth}
+
+    def limits(self, first: list[float | None]) -> list[float | None]:
+        """The value at every depth beyond which it goes off, given the first snapshot; None where it does not watch."""
+        watched = [self.depth in (None, depth_of(self.metric, i), i - len(first)) for i in range(len(first))]
+        by = {"falls_by": 1 / self.bound, "rises_by": self.bound}.get(self.kind) if self.bound else None
+        values = [self.bound if by is None else None if one is None else one * by for one in first]
+        return [one if on else None for one, on in zip(values, watched, strict=True)]
+
     def __repr__(self) -> str:
         return f"Alarm({self.metric!r}, {self.kind}={self.bound:g})"
 
@@ -172,6 +183,29 @@ class Alarms:
             return
         self.should_stop |= crossing.then == "stop"
         warning.warn(f"alarm at {crossing.text}" + ("; training is asked to stop" if crossing.then == "stop" else ""))
+
+
+def replayed(settings: list[dict[str, Any]], rows: list[Row]) -> list[dict[str, Any]]:
+    """For a report: each alarm of a run with its metric, what it is in words, its limits by depth and its crossings."""
+    found = []
+    for one in settings:
+        try:
+            alarm = Alarm(**one)
+        except TypeError as error:
+            raise InputError(f"the history has the alarm {arguments.shown(one)}; remove it from the file") from error
+        crossings = []
+        memory: Memory = (None, False)
+        for row in rows:
+            crossing, memory = alarm.crossing(row, memory)
+            if crossing is not None:
+                crossings.append({name: getattr(crossing, name) for name in ("step", "depth", "value", "text")})
+        first = memory[0] or []
+        bound = f"{alarm.kind.replace('_', ' ')} {alarm.bound:g}{' times' if alarm.kind.endswith('by') else ''}"
+        depth = "any depth" if alarm.depth is None else f"depth {alarm.depth}"
+        where = "after the last block" if alarm.depth == -1 else f"at {depth}"
+        text = f"{LABELS[alarm.metric]} {bound} {where}"
+        found.append({"metric": alarm.metric, "text": text, "limits": alarm.limits(first), "crossings": crossings})
+    return found
 
 
 def checked(alarms: Any) -> list[Alarm]:

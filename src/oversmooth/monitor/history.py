@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oversmooth.monitor.alarm import replayed
 from oversmooth.monitor.names import LABELS, Row, depth_of
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
@@ -82,6 +83,11 @@ class History:
         """The names of all that was recorded, in the order in which they are shown."""
         seen = {name for row in self.rows for name in row if name != "step"}
         return [*(name for name in LABELS if name in seen), *sorted(seen - set(LABELS))]
+
+    @property
+    def alarms(self) -> list[dict[str, Any]]:
+        """The alarms that were set on the run, with their limits and what set them off."""
+        return replayed(self.about.get("alarms") or [], self.rows)
 
     @property
     def steps(self) -> list[int]:

@@ -102,7 +102,7 @@ def _copies(probe: Probe) -> list[_Layer | None]:
             return
         one = A.select(torch.zeros(1, dtype=torch.long, device=A.device)).dense()
         mask = None if one.mask is None else _cpu(one.mask)
-        site = None if steering is None else steering.site(block.layer.name)
+        site = None if steering is None else steering.steered_layer(block.layer.name)
         copied = DenseAttention.trusted(_cpu(one.A), mask, one.causal, one.rounding)
         change = None if site is None else _on_cpu(site.change(call))
         layers[call] = _Layer(copied, _cpu(W_V), _cpu(W_O), float(block.layer.keep), change)

@@ -101,6 +101,8 @@ class Monitor:
             "every": config.every,
             "from": "passing batch" if config.use_training_batch else "probe",
         } | ({} if config.name is None else {"name": str(config.name)})
+        if config.alarms:
+            self.history.about["alarms"] = [alarm.settings() for alarm in config.alarms]
         if resume and start is None:
             if processes() > 1:
                 raise InputError(
@@ -291,10 +293,9 @@ class Monitor:
             path: of the page, .html.
             others: histories of other runs, laid over this one.
         """
-        from oversmooth.report import film
+        from oversmooth.report import training
 
-        runs = [film.Run(history.name, history.rows, history.about) for history in (self.history, *others)]
-        film.save(runs, arguments.path(path))
+        training.save([self.history, *others], arguments.path(path))
 
     def state_dict(self) -> dict[str, Any]:
         """Where it is, for a checkpoint."""

@@ -47,7 +47,7 @@ def steering(model: MonitoredModel, *, constraints: bool) -> dict[str, list[floa
         return {}
     found: dict[str, list[float | None] | float] = {}
     layers = list(record.anatomy)
-    sites = [record.site(layer.name) for layer in layers]
+    sites = [record.steered_layer(layer.name) for layer in layers]
     strengths = [None if site is None else _strength(site.parts.values()) for site in sites]
     if any(value is not None for value in strengths):
         found["strength"] = strengths
@@ -55,8 +55,8 @@ def steering(model: MonitoredModel, *, constraints: bool) -> dict[str, list[floa
         checked = verify(model.module)
         rooms: list[float | None] = [None] * len(layers)
         for check in checked.layers:
-            if check.room is not None and check.index < len(rooms):
-                rooms[check.index] = plain(check.room)
+            if check.margin is not None and check.index < len(rooms):
+                rooms[check.index] = plain(check.margin)
         found |= {"room": rooms, "verified": float(checked.ok)}
     return found
 

@@ -17,7 +17,7 @@ from oversmooth.safety.errors import InputError
 if TYPE_CHECKING:
     import pandas
 
-_COLUMNS = ("model", "blocks", "mean cos", "HFC/LFC", "effective rank", "Re λ < 0", "smoothing cases")
+_COLUMNS = ("model", "blocks", "mean cos", "HFC/LFC", "effective rank", "Re λ < 0", "smoothing share")
 
 
 class Drawable:
@@ -86,7 +86,7 @@ def compare(*diagnoses: DiagnosisData) -> Comparison:
     """Several diagnoses side by side: ``compare(d1, d2).plot("cos")``, ``.to_html("page.html")``.
 
     Args:
-        diagnoses: what `diagnose` gave or `Diagnosis.load` read.
+        diagnoses: from `diagnose` or `Diagnosis.load`.
 
     Returns:
         What plots them together, and what a notebook shows as one table and chart.
@@ -95,7 +95,7 @@ def compare(*diagnoses: DiagnosisData) -> Comparison:
         InputError: there are none, or something else is among them.
     """
     if not diagnoses:
-        raise InputError("there is nothing to compare: no diagnosis was given; give two or more")
+        raise InputError("compare has no diagnoses; give two or more")
     for place, one in enumerate(diagnoses):
         if not isinstance(one, DiagnosisData):
             raise InputError(f"argument {place + 1} is {arguments.kind(one)}; give diagnoses, one by one")
@@ -109,7 +109,7 @@ def plot(diagnoses: Sequence[DiagnosisData], name: str) -> figures.Figure:
         raise InputError(f"there is no plot {arguments.shown(name)}; choose one of {', '.join(known)}")
     made = figures.drawn(diagnoses, name)
     if made is None:
-        raise InputError(f"there is nothing to plot: these diagnoses have no data for {name}; choose another")
+        raise InputError(f"these diagnoses have no data for {name}; choose another plot")
     return made
 
 

@@ -23,7 +23,7 @@ _PIXELS_AN_INCH = 220
 
 
 def check(path: Path, also: tuple[str, ...] = ()) -> None:
-    """Refuse what cannot become a figure, before the work that it is to show. also: other endings."""
+    """Raise InputError if the path cannot become a figure, before the work that it shows. also: other endings."""
     check_writable(path, (*also, *_ENDINGS))
 
 
@@ -84,7 +84,7 @@ def save(diagnoses: Sequence[DiagnosisData], folder: Path, format: str) -> list[
     if format not in FORMATS:
         raise InputError(f"figures cannot be written as {format!r}; choose one of {', '.join(FORMATS)}")
     if not diagnoses:
-        raise InputError("there is nothing to draw: no diagnosis was given; give at least one")
+        raise InputError("there are no diagnoses to plot; give at least one")
     made = {folder / f"{name}.{format}": figure for name in names() if (figure := drawn(diagnoses, name))}
     check_folder(folder)
     for path, figure in made.items():
@@ -96,7 +96,7 @@ def save_one(diagnoses: Sequence[DiagnosisData], name: str, path: Path) -> None:
     """One figure, by the name of its chart or metric, in the format of the path's ending."""
     figure = drawn(diagnoses, name)
     if figure is None:
-        raise InputError(f"there is nothing to draw for {path}: these diagnoses have no data for {name}")
+        raise InputError(f"these diagnoses have no data for {name}, so {path} was not written; choose another figure")
     figure.save(path)
 
 

@@ -1,4 +1,4 @@
-"""Data as a page holds it: deflated, and of many large models without what is least missed, which the page says."""
+"""Data as a page contains it: deflated, and without what is least missed if many large models do not fit."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ def embedded(value: Any) -> str:
 
 
 def fit(data: list[dict[str, Any]], taken: int) -> list[str]:
-    """Take out of these diagnoses what has no room in a page beside charts of so many bytes; sentences that say it."""
-    said = _fewer_eigenvalues(data)
+    """Remove what does not fit in a page beside charts of so many bytes; a sentence for each removal."""
+    removed = _fewer_eigenvalues(data)
     tokens = [(entry, entry["one_input"]) for entry in data if entry["one_input"]]
     for entry, _ in tokens:
         entry["one_input"] = None
-    room = MOST_BYTES - _APART - taken
+    space = MOST_BYTES - _APART - taken
     size = len(embedded(data))
-    if size > room:
+    if size > space:
         for layer in (layer for entry in data for layer in entry["layers"] if layer["dominance"]):
             layer["dominance"] |= {"rho_rough_heads": [], "verdict_heads": []}
-        said.append("The JSON that this page offers has no ρ rough and no verdicts of single inputs.")
+        removed.append("The JSON download of this page lacks ρ rough and the verdicts of single inputs.")
         size = len(embedded(data))
     lost = []
     for entry, one in tokens:
         more = len(embedded(one))
-        if size + more <= room:
+        if size + more <= space:
             entry["one_input"] = one
             size += more
         else:
             lost.append(entry["model"]["name"])
     if lost:
         whose = ", ".join(lost) if len(lost) <= 3 else f"{len(lost)} of {len(data)} models"
-        said.append(f"This page has no room for the tokens of {whose}; a page of fewer models has them.")
-    return said
+        removed.append(f"The tokens of {whose} do not fit in this page; a page of fewer models contains them.")
+    return removed
 
 
 def _fewer_eigenvalues(data: list[dict[str, Any]]) -> list[str]:
@@ -59,7 +59,7 @@ def _fewer_eigenvalues(data: list[dict[str, Any]]) -> list[str]:
     plots = [[p for s in of for p in (*([e] for e in s["joined"].values()), *s["heads"].values())] for of in spectra]
     before = [sum(len(e["real"]) for plot in of_model for e in plot) for of_model in plots]
     share = MOST_EIGENVALUES // max(1, sum(map(len, plots))) if sum(before) > MOST_EIGENVALUES else MOST_A_PLOT
-    said = []
+    removed = []
     for entry, of_model, count in zip(data, plots, before, strict=True):
         for plot in (plot for plot in of_model if sum(len(e["real"]) for e in plot) > min(share, MOST_A_PLOT)):
             for e in plot:
@@ -68,9 +68,9 @@ def _fewer_eigenvalues(data: list[dict[str, Any]]) -> list[str]:
                 e["real"], e["imag"] = ([plain(e[part][i], 4) for i in kept] for part in ("real", "imag"))
         after = sum(len(e["real"]) for plot in of_model for e in plot)
         if after < count:
-            said.append(
-                f"{entry['model']['name']}: this page keeps {after:,} of {count:,} eigenvalues, to four digits: "
+            removed.append(
+                f"{entry['model']['name']}: this page contains {after:,} of {count:,} eigenvalues, to four digits: "
                 "those with the largest |1\u00a0+\u00a0λ| and an even sample of the rest. Shares, means and radii are "
-                "of all; the JSON that the diagnosis itself saves has them all."
+                "computed from all of them. A saved diagnosis contains all of them."
             )
-    return said
+    return removed

@@ -1,68 +1,97 @@
-"""What a page says first: the finding in one sentence, and what tells the models apart."""
+"""The first lines of a page: the finding in one sentence, and how the models differ."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from oversmooth.report.charts.base import Shown
-from oversmooth.report.style import percent
+from oversmooth.report.style import fixed
+from oversmooth.results import verdict
 from oversmooth.results.data import DiagnosisData
 from oversmooth.results.facts import Number
-from oversmooth.results.verdict import disagreement
 
-_MODES = {"smooth": "smoothing", "sharpen": "sharpening"}
 _MOST_NAMED = 4
-"""Models whose end is named each; of more, the two extremes."""
+"""Models, and facts, that are listed one by one."""
+_ABOUT_EQUAL = 0.02
+_TURNS = 0.05
+"""A minimum or maximum in between is named where it lies this far beyond both ends, as a share of the largest value."""
 
 
 def finding(models: list[Shown]) -> str:
-    """The headline: how alike tokens begin and end, in one sentence."""
-    known = [m for m in models if _cosine(m.diagnosis, -1) is not None]
+    """The headline: the answer of one model's verdict, or where the mean cosine of several ends highest and lowest."""
+    if len(models) == 1:
+        return verdict.headline(models[0].diagnosis) or models[0].label
+    known = [(end, m) for m in models if (end := _cosine(m.diagnosis, -1)) is not None]
     if not known:
         return ", ".join(m.label for m in models)
-    if len(models) == 1:
-        (m,) = known
-        blocks = len(m.diagnosis.layers) - 1
-        begin = _cosine(m.diagnosis, 0)
-        start = "" if begin is None else f"begin {percent(begin, 0)} alike and "
-        end = percent(_cosine(m.diagnosis, -1), 0)
-        return f"{m.label}: tokens {start}end {end} alike, after {blocks} block{'' if blocks == 1 else 's'}"
-    if len(known) > _MOST_NAMED:
-        ends = [(_cosine(m.diagnosis, -1) or 0.0, m.label) for m in known]
-        (low, least), (high, most) = min(ends), max(ends)
-        return (
-            f"Tokens end from {percent(low, 0)} alike in {least} to {percent(high, 0)} in {most}: {len(models)} models"
-        )
-    begun = all(_cosine(m.diagnosis, 0) is not None for m in known)
-    courses: list[str] = []
-    for m in known:
-        cosines = [percent(_cosine(m.diagnosis, place), 0) for place in (0, -1)]
-        once = "" if courses else " alike"
-        courses.append(f"{' to '.join(cosines) if begun else cosines[-1]}{once} in {m.label}")
-    return f"Tokens {'go from' if begun else 'end'} {', '.join(courses)}"
+    if len(known) == 1:
+        return f"{known[0][1].label} ends with a mean cosine of {fixed(known[0][0])}."
+    (low, least), (high, most) = (pick(known, key=lambda one: one[0]) for pick in (min, max))
+    if high - low < _ABOUT_EQUAL:
+        return f"Mean cosine ends about equal in all {len(known)} models, at {fixed(high)}."
+    return f"Mean cosine ends highest in {most.label}, at {fixed(high)}, and lowest in {least.label}, at {fixed(low)}."
 
 
-def disagreements(models: list[Shown]) -> list[str]:
-    """A sentence for each model in which the notions disagree, since the headline is of one of them."""
-    found = [(m.label, words) for m in models if (words := disagreement(m.diagnosis))]
-    if not found:
-        return []
-    if len(models) == 1:
-        return [f"The notions of smoothing disagree: tokens end {found[0][1]}."]
-    if len(found) > _MOST_NAMED:
-        return [f"The notions of smoothing disagree in {len(found)} of {len(models)} models: see Over depth."]
-    return [f"{label}: the notions of smoothing disagree, tokens end {words}." for label, words in found]
+def cosine(diagnosis: DiagnosisData) -> str:
+    """How the mean cosine of tokens goes over depth, in one sentence; empty where it was not measured."""
+    values = diagnosis.curve("cos")
+    if all(value is None for value in values):
+        return ""
+    return f"Mean cosine {course(values, counted(len(values) - 1, 'block'), 'depth')}."
+
+
+def course(
+    values: Sequence[Number],
+    over: str,
+    at: str,
+    places: Sequence[int] | None = None,
+    shown: Callable[[Number], str] = fixed,
+) -> str:
+    """A metric from its first value to its last, and where it lies beyond both in between.
+
+    over: the whole way, in words. at: what a place is called. places: of the values; counted from 0 if not given.
+    shown: how a value is written.
+
+    >>> course([0.18, 0.04, 0.16], "2 blocks", "depth")
+    'falls from 0.18 to 0.16 over 2 blocks, with a minimum of 0.04 at depth 1'
+    >>> course([0.41, 0.409], "1 step", "step"), course([0.41], "0 steps", "step")
+    ('stays at 0.41 over 1 step', 'is 0.41')
+    """
+    named = list(zip(places or range(len(values)), values, strict=True))
+    known = [(place, value) for place, value in named if value is not None]
+    begin, end = known[0][1], known[-1][1]
+    low, high = sorted((begin, end))
+    place, value = max(known, key=lambda one: max(one[1] - high, low - one[1]))
+    beyond = max(value - high, low - value)
+    noticed = max(_TURNS * max(abs(one) for _, one in known), 0.25 * (high - low))
+    turn = f", with a {'maximum' if value > high else 'minimum'} of {shown(value)} at {at} {place:,}"
+    if len(known) == 1:
+        return f"is {shown(end)}"
+    if shown(begin) == shown(end):
+        words = f"stays at {shown(end)}"
+    else:
+        words = f"{'rises' if end > begin else 'falls'} from {shown(begin)} to {shown(end)}"
+    return f"{words} over {over}{turn if beyond > noticed else ''}"
+
+
+def counted(count: int, noun: str) -> str:
+    """
+    >>> counted(1, "block"), counted(1200, "step")
+    ('1 block', '1,200 steps')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def differences(models: list[Shown]) -> str:
-    """What several models have in common, and what tells them apart besides their weights."""
+    """What several models have in common, and how they differ besides their weights."""
     facts = [_facts(m.diagnosis) for m in models]
     apart = [name for name in facts[0] if len({one[name] for one in facts}) > 1]
     same = [fact for name, fact in facts[0].items() if fact and name not in (*apart, "class")]
     common = f"In common: {', '.join(same)}. " if same else ""
     if not apart:
-        return f"{common}As far as is recorded, they differ in their weights alone."
-    if len(models) > _MOST_NAMED:
+        return f"{common}Only their weights differ, as far as is recorded."
+    if len(models) > _MOST_NAMED or len(apart) > _MOST_NAMED:
         return f"{common}They differ in {_listed(apart)}."
     groups: dict[str, list[str]] = {}
     for m, one in zip(models, facts, strict=True):
@@ -91,8 +120,8 @@ def steered(diagnosis: DiagnosisData) -> str:
     for method in methods:
         name = str(method.get("method") or "another method")
         mode, strength = (method.get(key) for key in ("mode", "strength"))
-        if mode in _MODES:
-            words.append(f"{name}, which forces {_MODES[mode]}")
+        if mode in ("smooth", "sharpen"):
+            words.append(f"{name}, constrained to {mode}")
         elif isinstance(strength, (int, float)):
             words.append(f"{name} of strength {strength:g}")
         else:

@@ -3,7 +3,7 @@
 const diagnoses = await read("diagnoses");
 const FIRST = { model: 0, layer: 1, head: "joined", variant: "raw" };
 const chosen = { ...FIRST };
-const VARIANTS = { raw: "raw, as in the papers", folded: "norm folded in", observed: "norm and observed 1/σ" };
+const VARIANTS = { raw: "raw, as in the papers", folded: "norm folded in", observed: "norm folded in, observed 1/σ" };
 const layers = () => models[chosen.model].layers;
 
 const without = () => Boolean(find("without-massive")?.checked);
@@ -39,7 +39,7 @@ function fillLayers() {
     const share = layer ? layer.share : "–";
     return make("button", {
       type: "button", role: "radio", disabled: layer ? false : "", "data-layer": i + 1, title: `${i + 1} · ${name(i + 1)}: ${share} of λ with Re λ < 0`,
-      "aria-label": `layer ${i + 1}, ${name(i + 1)}, ${share} negative`, "--cell": layer ? layer.cell : "transparent",
+      "aria-label": `layer ${i + 1}, ${name(i + 1)}, ${share} negative`, "--cell": layer ? layer.cell : "transparent", "--on-cell": layer ? layer.on : "inherit",
     }, String(i + 1));
   }));
   chooseLayer(chosen.layer);
@@ -84,7 +84,7 @@ function fillHeads(spectrum) {
   box.replaceChildren(
     make("legend", {}, "Heads"),
     make("div", { class: "titles" }, make("span"), make("span", {}, "spectrum of"), make("b", {}, "Re λ < 0"), make("b", {}, "ρ smooth")),
-    row("joined", "all heads joined", joined),
+    row("joined", "all heads jointly", joined),
     ...(heads.length ? [row("every", "every head")] : []),
     ...heads.map((of, i) => row(String(i), `head ${i}`, of)),
   );
@@ -100,9 +100,9 @@ function drawPlane() {
   const rows = (of, { real, imag }) => real.map((re, i) => ({ re, im: imag[i], of }));
   const ofHeads = (wanted) => heads.flatMap((values, i) => (wanted(i) ? rows(`head ${i}`, values) : []));
   const joined = head === "joined", every = head === "every";
-  const points = joined ? rows("all heads joined", spectrum.joined[variant]) : ofHeads((i) => every || i === one);
+  const points = joined ? rows("all heads jointly", spectrum.joined[variant]) : ofHeads((i) => every || i === one);
   const quiet = joined || every ? [] : ofHeads((i) => i !== one);
-  const which = joined ? "all heads joined" : every ? "every head" : `head ${one}`;
+  const which = joined ? "all heads jointly" : every ? "every head" : `head ${one}`;
   const of = joined ? said.joined[variant] : every ? null : said.heads[variant][one];
   const sigma = variant === "observed" && known(said.inverse_sigma) ? `, mean 1/σ ${said.inverse_sigma}` : "";
   find("spectrum-finding").textContent = `${layer} · ${name}, ${which}, ${variant}${sigma}` +
@@ -116,7 +116,7 @@ function drawPlane() {
     box[2] = Math.min(box[2], im); box[3] = Math.max(box[3], im);
   }
   const { left, right, top, bottom } = panel.spec.padding;
-  draw(place, points.length + quiet.length ? panel : null, "These eigenvalues were not kept.", {
+  draw(place, points.length + quiet.length ? panel : null, "These eigenvalues were not stored.", {
     width: width - left - right, height: height - top - bottom, datasets: { points, quiet },
     params: panel.spec.params.map((one) => (one.name === "box" ? { ...one, value: box } : one)),
     description: `Eigenvalues of H, ${name}, ${which}, in the complex plane`,

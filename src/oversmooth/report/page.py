@@ -18,6 +18,7 @@ from oversmooth.report.charts.changes import stages
 from oversmooth.report.fitting import embedded, fit
 from oversmooth.report.shell import check as check
 from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, UNKNOWN, arrow, fixed, number, percent, sentence
+from oversmooth.results import verdict
 from oversmooth.results.data import DiagnosisData
 from oversmooth.results.findings import agreement
 from oversmooth.results.parts import Eigenvalues, Layer
@@ -26,7 +27,8 @@ from oversmooth.safety.foreign import shortened
 
 MOST_MODELS = 24
 """Of one page, which shows `COLOURS_OF_MODELS` of them at a time."""
-_MOST_NAMED = 6
+_AFTER_TOKENS = ("eigenvalues", "plane", "dominance", "extrapolation")
+"""Charts that come after the tokens of one input."""
 _LIBRARIES = ("oversmooth", "torch", "transformers", "timm")
 
 
@@ -58,17 +60,20 @@ def render(diagnoses: Sequence[DiagnosisData], links: Links = ()) -> str:
         payload=embedded(data),
         drawn=drawn,
         left_out=left_out,
-        looked=any(entry["one_input"] for entry in data),
-        **_values(models, diagnoses, found, links),
+        **_values(models, diagnoses, found, links, any(entry["one_input"] for entry in data)),
     )
 
 
 def _values(
-    models: list[charts.Shown], diagnoses: Sequence[DiagnosisData], drawn: dict[str, dict[str, Any]], links: Links
+    models: list[charts.Shown],
+    diagnoses: Sequence[DiagnosisData],
+    drawn: dict[str, dict[str, Any]],
+    links: Links,
+    has_tokens: bool,
 ) -> dict[str, Any]:
     """What the template writes out."""
     labels = [model.label for model in models]
-    more = f" and {len(labels) - _MOST_NAMED} more" if len(labels) > _MOST_NAMED else ""
+    sections = _sections(drawn, len(models) > 1, has_tokens)
     return {
         "models": [
             {
@@ -76,21 +81,23 @@ def _values(
                 "colour": PAGE.colour(model.colour),
                 "summary": _summary(diagnosis),
                 "provenance": _entries({**diagnosis.model, **diagnosis.provenance}),
-                "verdict": diagnosis.verdict,
+                "name": diagnosis.name,
+                "answer": (answer := verdict.headline(diagnosis)),
+                "cosine": headline.cosine(diagnosis),
+                "verdict": [words for words in diagnosis.verdict if words != answer],
                 "remarks": [sentence(remark) for remark in diagnosis.remarks],
                 "rows": [_row(depth, layer) for depth, layer in enumerate(diagnosis.layers)],
                 "parts": list(dict.fromkeys(part for layer in diagnosis.layers for part in stages(layer))),
             }
             for model, diagnosis in zip(models, diagnoses, strict=True)
         ],
-        "names": ", ".join(labels[:_MOST_NAMED]) + more,
         "finding": headline.finding(models),
         "differences": headline.differences(models),
-        "disagreements": headline.disagreements(models),
         "many": len(models) > COLOURS_OF_MODELS,
         "at_once": COLOURS_OF_MODELS,
         "metrics": [metric for metric in METRICS.values() if metric.label],
-        "sections": _sections(drawn),
+        "sections": sections,
+        "first_of_one": next((of["name"] for of in sections if of["one_model"]), ""),
         "any_massive": any(layer.without_massive for diagnosis in diagnoses for layer in diagnosis.layers),
         "beside": _beside(labels, diagnoses) if len(diagnoses) > 1 else [],
         "tested": _tested(labels, diagnoses),
@@ -113,10 +120,12 @@ def _drawn(chart: charts.Chart, models: list[charts.Shown]) -> dict[str, Any] | 
     }
 
 
-def _sections(drawn: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Headings, and the charts under them with their places: those of all models first."""
+def _sections(drawn: dict[str, dict[str, Any]], several: bool, has_tokens: bool) -> list[dict[str, Any]]:
+    """Headings, and the charts under them with their places; of several models, charts of all of them come first."""
     sections: dict[str, dict[str, Any]] = {}
-    for name in sorted(drawn, key=lambda name: drawn[name]["one_model"]):
+    for name in drawn:
+        if has_tokens and (name in _AFTER_TOKENS or name == list(drawn)[-1]):
+            sections.setdefault("tokens", {"name": "tokens", "one_model": True})
         chart = charts.CHARTS[name]
         of = charts.CHARTS[chart.under] if chart.under in drawn else chart
         section = sections.setdefault(
@@ -128,7 +137,7 @@ def _sections(drawn: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
             if (option := panel["option"]) and option not in place["options"]:
                 place["options"].append(option)
         section["charts"].append({"name": name, "places": places})
-    return list(sections.values())
+    return sorted(sections.values(), key=lambda of: several and of["one_model"])
 
 
 def _chosen_from(model: charts.Shown) -> dict[str, Any]:
@@ -140,13 +149,13 @@ def _chosen_from(model: charts.Shown) -> dict[str, Any]:
             layers.append(None)
             continue
         share = spectrum.negative_share
-        strength = 0 if share is None else round(100 * min(1, 1.6 * abs(2 * share - 1)))
-        side = PAGE.colour("negative" if share is not None and share >= 0.5 else "positive")
+        dark = round(100 * (share or 0))
         layers.append(
             {
                 "name": shortened(layer.name, 28),
                 "share": percent(share),
-                "cell": f"color-mix(in srgb, {side} {strength}%, transparent)",
+                "cell": f"color-mix(in srgb, var(--map-negative) {dark}%, var(--map-none))",
+                "on": "white" if dark > 72 else "black",
                 "inverse_sigma": number(spectrum.inverse_sigma, 3) if spectrum.inverse_sigma is not None else None,
                 "joined": {variant: _in_short(e) for variant, e in spectrum.joined.items()},
                 "heads": {variant: [_in_short(e) for e in heads] for variant, heads in spectrum.heads.items()},

@@ -15,11 +15,11 @@ from oversmooth.report.style import COLOURS_OF_MODELS, css_variables
 from oversmooth.safety.files import check_writable, whole_file
 from oversmooth.safety.foreign import READABLE
 
-_EXPLAINED = {r"HFC/LFC": "hfc", r"\bH\b(?= = )": "h", r"\bcases?\b": "case", r"effective rank": "rank"}
+_EXPLAINED = {r"HFC/LFC": "hfc", r"mean cosine": "cos", r"\bH\b(?= = )": "h", r"effective rank": "rank"}
 
 
 def check(path: Path) -> None:
-    """Refuse what cannot become a page, before the work is done that it is to show."""
+    """Raise InputError if the path cannot become a page, before the work that it shows."""
     check_writable(path, (".html", ".htm"))
 
 

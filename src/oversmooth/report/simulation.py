@@ -30,15 +30,15 @@ _PANELS = (
     ("sigma_ratio", "σ₂ / σ₁", "rank collapse"),
 )
 _LEADS = {
-    "What the spectra say, and what happened": "ρ smooth and ρ rough are the growth per layer of what tokens have in "
-    "common and of what sets them apart; said: by the spectra, seen: by applying the layers.",
-    "The three notions": "Whether tokens become equal, parallel, or a rank-one array, by the spectra.",
-    "At the end": "Said and seen after the last layer, by each of the three.",
+    "Prediction and outcome": "ρ smooth is the growth per layer of the mean token, ρ rough that of the differences "
+    "from it. The spectra predict smoothing (pred.) if ρ smooth is larger; applying the layers shows it (obs.).",
+    "Predicted by definition": "Whether the spectra predict that tokens become equal, parallel, or a rank-one array.",
+    "After the last layer": "The three metrics, predicted and observed.",
 }
 
 
 def check(path: Path) -> None:
-    """Refuse what cannot be written, before the work is done that it is to show."""
+    """Raise InputError if the path cannot be written, before the work that it shows."""
     check_writable(path, ENDINGS)
 
 
@@ -54,10 +54,10 @@ def save(outcomes: list[ToyOutcome], path: Path, title: str) -> None:
 
 
 def tables(outcomes: list[ToyOutcome]) -> list[Table]:
-    """Three tables, a row a case: the spectra and the course, the three notions, and their numbers at the end."""
-    course = plain_table("case", "ρ smooth", "ρ rough", "said", "seen", "per layer\nsaid", "\nseen", "agree")
-    answers = plain_table("case", "input convergence", "angle convergence", "rank collapse")
-    end = plain_table("case", "HFC/LFC\nsaid", "\nseen", "|cos|\nsaid", "\nseen", "σ₂/σ₁\nsaid", "\nseen")
+    """Three tables, a row per scenario: spectra and outcome, the three definitions, and their metrics at the end."""
+    course = plain_table("scenario", "ρ smooth", "ρ rough", "pred.", "obs.", "per layer\npred.", "\nobs.", "agree")
+    answers = plain_table("scenario", "input convergence", "angle convergence", "rank collapse")
+    end = plain_table("scenario", "HFC/LFC\npred.", "\nobs.", "|cos|\npred.", "\nobs.", "σ₂/σ₁\npred.", "\nobs.")
     for outcome in outcomes:
         p, s, rate = outcome.prediction, outcome.observed, outcome.predicted_rate
         agrees = outcome.agrees
@@ -88,7 +88,7 @@ def tables(outcomes: list[ToyOutcome]) -> list[Table]:
 
 
 def _limit(outcome: ToyOutcome, metric: str) -> str:
-    """What the spectra say about the end: a number, a range where the limit turns, a dash where they cannot say."""
+    """What the spectra predict for the end: a number, a range if the limit oscillates, a dash if they do not decide."""
     p = outcome.prediction
     if outcome.case.draws > 1 or outcome.predicted[0] in ("tie", "undecided", "open"):
         return UNKNOWN
@@ -101,18 +101,18 @@ def _limit(outcome: ToyOutcome, metric: str) -> str:
 
 
 def remarks(outcomes: list[ToyOutcome]) -> list[str]:
-    """What a reader of these cases should know beside the numbers."""
+    """What a reader should know beside the numbers."""
     sentences = []
     if any(outcome.case.norm == "post" and not outcome.case.neutreno for outcome in outcomes):
-        sentences.append(
-            "Post-LN with β = 0: the sign of a uniform γ has exactly no effect, since the update is odd in X."
-        )
+        sentences.append("Post-LN with β = 0: the sign of a uniform γ has no effect, because the update is odd in X.")
     if any(outcome.case.norm == "pre" for outcome in outcomes):
         sentences.append(
-            "Pre-LN: X grows with depth and the layer's share shrinks, so where HFC/LFC falls it follows a power."
+            "Pre-LN: X grows with depth and each layer contributes less, so HFC/LFC falls at most as a power of depth."
         )
     if any(outcome.case.neutreno for outcome in outcomes):
-        sentences.append("NeuTRENO: V⁰ keeps tokens apart. Without a norm, smoothing has to beat 1 as well as ρ rough.")
+        sentences.append(
+            "NeuTRENO: V⁰ keeps tokens different. Without a norm, ρ smooth must exceed 1 as well as ρ rough to smooth."
+        )
     return sentences
 
 
@@ -140,10 +140,10 @@ def numbers(outcomes: list[ToyOutcome], title: str) -> dict[str, Any]:
 
 
 def chart(outcomes: list[ToyOutcome], title: str) -> figures.Figure:
-    """Three panels, one a notion: a line a case, and dashed what the spectra predict for the end."""
+    """Three panels, one per definition: a line per scenario, and dashed what the spectra predict for the end."""
     subtitle = []
     if any(_expected(outcome, metric) for outcome in outcomes for metric, _, _ in _PANELS):
-        subtitle.append("solid: what happened · dashed: the slope or level at the end by the spectra of A and H")
+        subtitle.append("solid: observed · dashed: slope or level at the end, predicted by the spectra of A and H")
     subtitle += ["dotted: γ negative"] if any(_negative(outcome) for outcome in outcomes) else []
     heading = {"text": title, "subtitle": subtitle + remarks(outcomes), "anchor": "start", "offset": 12, "fontSize": 16}
     panels = [_panel(outcomes, *of, PAPER) for of in _PANELS]
@@ -177,17 +177,16 @@ def render(outcomes: list[ToyOutcome], title: str) -> str:
 
 
 def finding(outcomes: list[ToyOutcome]) -> str:
-    """In how many draws the spectra predicted what happened."""
+    """In how many draws the spectra predicted the outcome."""
     claims = [agrees for outcome in outcomes for agrees in outcome.agrees if agrees is not None]
     if not claims:
-        return "The spectra leave open what happens here"
-    held = sum(claims)
+        return "The spectra do not decide whether tokens become equal"
+    right = sum(claims)
     if len(claims) == 1:
-        said, how = outcomes[0].predicted[0], "and so it was" if held else "but it was not so"
-        word = {"smooth": "smooths", "rough": "does not smooth"}.get(said, said)
-        return f"The spectra say that this layer {word}, {how}"
-    often = f"all {held}" if held == len(claims) else f"{held} of {len(claims)}"
-    return f"In {often} cases the spectra predicted rightly whether tokens become equal"
+        word = {"smooth": "smooths", "rough": "does not smooth"}.get(outcomes[0].predicted[0], "is a tie")
+        return f"The spectra predict that this layer {word}: {'right' if right else 'wrong'}"
+    often = f"all {right}" if right == len(claims) else f"{right} of {len(claims)}"
+    return f"The spectra predict correctly whether tokens become equal in {often} scenarios"
 
 
 def _panel(outcomes: list[ToyOutcome], metric: str, label: str, notion: str, look: Look) -> Panel:
@@ -207,6 +206,8 @@ def _panel(outcomes: list[ToyOutcome], metric: str, label: str, notion: str, loo
     ticks = {"labelExpr": _POWER} if log else {"format": ".1~f"}
     last = max(float(outcome.observed.depth[-1]) for outcome in outcomes)
     legend = look.legend(symbolType="stroke", symbolStrokeWidth=3)
+    # Lines that lie on one another all stay visible: the first drawn is the widest.
+    widths = [1.6 + 1.3 * (len(names) - 1 - place) for place in range(len(names))]
     # With Post-LN the two signs of γ give one curve: dots over a line show both.
     dashes = [DASHES["line dotted" if _negative(outcome) else "line"] for outcome in outcomes]
     at = {
@@ -214,9 +215,20 @@ def _panel(outcomes: list[ToyOutcome], metric: str, label: str, notion: str, loo
         "y": quantitative("value", None if look.in_page else label, scale, tickCount=5, **ticks),
         "color": nominal("case", names, colours, legend),
     }
+    predicted = {"x": at["x"], "y": at["y"], "detail": {"field": "case"}}
     layers: list[Spec] = [
-        marks("line", {**at, "detail": {"field": "case"}}, lines, clip=True, strokeDash=[5, 4], opacity=0.75),
-        marks("line", {**at, "strokeDash": nominal("case", names, dashes, legend)}, rows, clip=True, strokeWidth=2.2),
+        marks(
+            "line",
+            {
+                **at,
+                "strokeDash": nominal("case", names, dashes, legend),
+                "strokeWidth": nominal("case", names, widths, None),
+            },
+            rows,
+            clip=True,
+            opacity=1,
+        ),
+        marks("line", predicted, lines, clip=True, strokeDash=[5, 4], strokeWidth=1.2, color=look.colour("ink")),
         marks("circle", at, rows if look.in_page else [], opacity=0, size=90, aria=False, **answering(look)),
     ]
     return Panel(
@@ -224,7 +236,7 @@ def _panel(outcomes: list[ToyOutcome], metric: str, label: str, notion: str, loo
         {**look.size(270, 240, 260), "layer": layers},
         note=label,
         tips=keys,
-        described=f"{label} of {', '.join(names)}, layer by layer; the tables below have the ends",
+        described=f"{label} of {', '.join(names)} by layer; the tables below have the ends",
         place=metric,
     )
 
@@ -244,9 +256,7 @@ def _course(outcome: ToyOutcome, metric: str) -> list[dict[str, Any]]:
 
 
 def _expected(outcome: ToyOutcome, metric: str) -> list[dict[str, Any]]:
-    """The predicted end of a single draw without norm: a level where the rough part wins, a slope where smoothing
-    does.
-    """
+    """The predicted end of a single draw without norm: a slope if smoothing dominates, else a level."""
     case, p, s = outcome.case, outcome.prediction, outcome.observed
     if case.draws > 1 or case.norm != "none" or case.neutreno:
         return []

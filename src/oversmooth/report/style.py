@@ -54,8 +54,16 @@ PALETTE: dict[str, Colour] = {
     "negative": Colour("#7b4ea3", "#b48adb"),
     "positive": _GREEN,
     "rate": _ORANGE,
+    "alarm": Colour("#b3261e", "#ff8a80"),
+    "map-alarm": Colour("#b3261e", "#b3261e"),
+    "map-none": Colour("#eef2f6", "#eef2f6"),
+    "map-more": Colour("#00426e", "#00426e"),
+    "map-below": Colour("#a84600", "#a84600"),
+    "map-negative": Colour("#5b3285", "#5b3285"),
 }
-"""By what they mean; the page's style sheet knows them as ``--name``."""
+"""By what they mean; the page's style sheet knows them as ``--name``. Those of maps are the same on a dark ground: dark
+means more in both themes.
+"""
 COLOURS_OF_MODELS = len(_MODELS)
 """As many colours can be told apart by readers with any kind of colour vision."""
 MODES = {"plain": "model-2", "smooth": "model-0", "sharpen": "model-1"}
@@ -66,7 +74,6 @@ _PAPER_FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
 _PAGE_FONT = (
     'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Noto Sans", "Liberation Sans", Arial, sans-serif'
 )
-_RAMP_STEPS = 21
 
 
 def model_colour(place: int) -> str:
@@ -98,14 +105,10 @@ class Look:
     def colours(self, names: list[str]) -> list[str]:
         return [self.colour(name) for name in names]
 
-    def ramp(self, low: str, middle: str, high: str) -> dict[str, Any]:
-        """A scale of shares between two colours; in the page in steps, as a browser cannot interpolate variables."""
-        if not self.in_page:
-            return {"domain": [0, 0.5, 1], "range": self.colours([low, middle, high]), "interpolate": "rgb"}
-        half = _RAMP_STEPS // 2
-        steps = [(low if i < half else high, round(100 * abs(i - half) / half)) for i in range(_RAMP_STEPS)]
-        mixed = [f"color-mix(in srgb, var(--{name}) {part}%, var(--{middle}))" for name, part in steps]
-        return {"type": "quantize", "domain": [0, 1], "range": mixed}
+    def ramp(self, low: float = 0.0, high: float = 1.0) -> dict[str, Any]:
+        """The scale of a map: the darker, the more. No variables, which a browser cannot interpolate."""
+        ends = [PALETTE[name].light for name in ("map-none", "map-more")]
+        return {"type": "linear", "domain": [low, high], "range": ends, "interpolate": "rgb"}
 
     def legend(self, **settings: Any) -> dict[str, Any] | None:
         """Above the chart on paper; the page writes its own."""

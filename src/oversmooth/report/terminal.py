@@ -27,9 +27,9 @@ number, share = partial(_number, digits=3), partial(percent, decimals=0)
 
 
 def overview(diagnoses: Sequence[DiagnosisData]) -> Table:
-    """A row per model: what enters and what leaves, and what the spectra say."""
+    """A row per model: its first input and last output, and its spectra."""
     # No wider than 80 columns: what does not fit is cut off, and the last column is what many come for.
-    table = plain_table("model", "blocks", "HFC/LFC\nfirst → last", "cos", "eff. rank", "Re λ\n< 0", "smooth\ncases")
+    table = plain_table("model", "blocks", "HFC/LFC\nfirst → last", "cos", "eff. rank", "Re λ\n< 0", "smooth\nshare")
     table.columns[0].min_width = 10  # names are what rows are told apart by
     for d in diagnoses:
         courses = [arrow(d.curve(m), fixed if m == "cos" else number) for m in ("hfc_lfc", "cos", "effective_rank")]
@@ -62,7 +62,7 @@ def layers(diagnosis: DiagnosisData) -> Table:
         "Re λ\n< 0",
         "ρ\nsmooth",
         "ρ\nrough",
-        "smooth\ncases",
+        "smooth\nshare",
     )
     for depth, layer in _some(list(enumerate(diagnosis.layers)), table):
         changes = [layer.change(part) for part in parts]
@@ -80,7 +80,7 @@ def layers(diagnosis: DiagnosisData) -> Table:
 
 
 def moved(layers: Sequence[Moved]) -> Table:
-    """How far a start took each layer's H from what it was, head by head."""
+    """How far each layer's H is from that before steering, head by head."""
     table = plain_table("layer", "‖H' − H‖ / ‖H‖, mean", "by head")
     for layer in layers:
         mean = sum(layer.heads) / len(layer.heads)
@@ -92,12 +92,13 @@ def spectra(diagnosis: DiagnosisData) -> Table:
     """A row per layer: H from weights alone."""
     folded = any("folded" in layer.spectrum.heads for layer in diagnosis.layers if layer.spectrum)
     joined = any(layer.spectrum.joined["raw"].real for layer in diagnosis.layers if layer.spectrum)
-    # Two different matrices: the H of all heads together, or the eigenvalues of every head's own, pooled.
-    whose = "all heads" if joined else "each head's"
-    columns = ["layer", *(f"{name}\n{whose}" for name in ("Re λ < 0", "mean Re λ", "ρ smooth"))]
-    columns += ["ρ smooth\nnorm folded"] if folded else []
+    columns = ["layer", "Re λ\n< 0", "mean\nRe λ", "ρ\nsmooth", *(["norm\nfolded"] if folded else [])]
     decided = any(layer.spectrum.verdicts for layer in diagnosis.layers if layer.spectrum)
-    table = plain_table(*columns, "Re λ < 0\nby head", *(["by weights\nalone"] if decided else []))
+    verdicts = {"smooth": "heads\nsmooth", "rough": "\nrough", "open": "\nundecided"} if decided else {}
+    table = plain_table(*columns, "Re λ < 0\nby head", *verdicts.values())
+    # Two different matrices.
+    table.title = Text("H of all heads jointly" if joined else "H of each head, all eigenvalues pooled")
+    table.title_justify = "left"
     for place, layer in _some(list(enumerate(layer for layer in diagnosis.layers if layer.spectrum)), table):
         s = layer.spectrum
         assert s is not None
@@ -110,10 +111,7 @@ def spectra(diagnosis: DiagnosisData) -> Table:
         known = [e.negative_share for e in by_head if e.negative_share is not None]
         low, high = (share(pick(known, default=None)) for pick in (min, max))
         row.append(f"{low} to {high}" if by_head else UNKNOWN)
-        if decided:
-            counts = [(s.verdicts.count(word), word) for word in ("smooth", "rough", "open")]
-            row.append(", ".join(f"{count} {word}" for count, word in counts if count) or UNKNOWN)
-        table.add_row(*row)
+        table.add_row(*row, *(str(s.verdicts.count(word)) if s.verdicts else UNKNOWN for word in verdicts))
     return table
 
 
@@ -152,11 +150,11 @@ def _pooled(heads: list[Eigenvalues]) -> Eigenvalues:
 
 
 def _some(rows: list[tuple[int, Layer]], table: Table) -> list[tuple[int, Layer]]:
-    """All rows that a table can take, the last among them; what is left out is said below it."""
+    """All rows that a table can take, the last among them; a caption says how many are left out."""
     step = math.ceil(len(rows) / _MOST_ROWS)
     if step < 2:
         return rows
-    table.caption = f"1 of {step} of {len(rows):,} layers is shown; a file, --json, has them all"
+    table.caption = f"every {step}th of {len(rows):,} layers is shown; --json writes all of them"
     return [*rows[:-1:step], rows[-1]]
 
 

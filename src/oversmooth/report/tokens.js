@@ -1,4 +1,4 @@
-// Which tokens of one input are alike: a map of the chosen token, every pair, and both by depth and by head.
+// Which tokens of one input are similar: the chosen token with all others, all pairs, and both by depth and by head.
 
 const bytes = (code) => Uint8Array.from(atob(code), (letter) => letter.charCodeAt(0));
 const decoded = new Map();
@@ -36,7 +36,7 @@ function paints() {
     context.fillStyle = style.getPropertyValue(`--${name}`).trim();
     return [1, 3, 5].map((at) => parseInt(context.fillStyle.slice(at, at + 2), 16));
   };
-  return { middle: numbers("raised"), high: numbers("smooth"), low: numbers("rough"), ink: style.getPropertyValue("--ink").trim() };
+  return { middle: numbers("map-none"), high: numbers("map-more"), low: numbers("map-below"), ink: style.getPropertyValue("--ink").trim() };
 }
 /** From −1 through 0 to 1. */
 function paint(value, { middle, high, low }) {
@@ -51,7 +51,7 @@ function readable(ground) {
   return { "--cell": `rgb(${ground.join(" ")})`, "--on-cell": light > 0.179 ? "black" : "white" };
 }
 
-/** Cells of an image: what comes before its patches in a row above them. */
+/** Cells of an image: special tokens in a row above its patches. */
 function cells(side) {
   const [rows, columns] = one.grid, top = one.leading ? 1.4 : 0, unit = side / columns;
   return {
@@ -82,7 +82,7 @@ function drawImage(canvas, values, side, colours, { picture = false, chosen = nu
   context.globalAlpha = 1;
   if (picture && one.leading) {
     context.fillStyle = colours.ink; context.font = "12px sans-serif"; context.textBaseline = "middle";
-    context.fillText(one.leading === 1 ? "class token" : "tokens before the patches", one.leading * unit + 6, unit / 2);
+    context.fillText(special(), one.leading * unit + 6, unit / 2);
   }
   if (known(chosen)) {
     const [x, y] = at(chosen);
@@ -90,18 +90,22 @@ function drawImage(canvas, values, side, colours, { picture = false, chosen = nu
     context.strokeRect(x + 1, y + 1, unit - 3, unit - 3);
   }
 }
-/** Rows of numbers as a strip of colours. */
+/** Rows of numbers as a strip of colours; where there is no number, none. */
 function drawRows(canvas, rows, colours) {
   const width = rows[0].length;
   canvas.width = width; canvas.height = rows.length;
   const context = canvas.getContext("2d"), image = context.createImageData(width, rows.length);
-  rows.forEach((values, y) => values.forEach((value, x) => image.data.set([...paint(value, colours), 255], 4 * (y * width + x))));
+  rows.forEach((values, y) => values.forEach((value, x) => known(value) && image.data.set([...paint(value, colours), 255], 4 * (y * width + x))));
   context.putImageData(image, 0, 0);
 }
 
+const special = () => (one.leading === 1 ? "class token" : "special tokens");
+/** Special tokens are set apart from the others by a gap. */
+const gap = () => (one.leading ? Math.ceil(one.groups / 50) : 0);
+const apart = (values) => [...values.slice(0, one.leading), ...Array(gap()).fill(null), ...values.slice(one.leading)];
 const nameOf = (token) => {
   if (one.grid) {
-    if (token < one.leading) return one.leading === 1 ? "the class token" : `token ${token}, before the patches`;
+    if (token < one.leading) return one.leading === 1 ? "the class token" : `special token ${token}`;
     const patch = token - one.leading;
     return `patch in row ${Math.floor(patch / one.grid[1]) + 1}, column ${patch % one.grid[1] + 1}`;
   }
@@ -114,7 +118,7 @@ function drawTokens() {
   const colours = paints(), { depth, token } = looked, values = row(depth, token), last = one.similarity.length - 1;
   find("tokens-depth").value = depth;
   find("tokens-depth-said").textContent = `${depth} of ${last}`;
-  find("tokens-map-title").textContent = `Alike to ${nameOf(token)}`;
+  find("tokens-map-title").textContent = `Cosine with ${nameOf(token)}`;
   const map = find("tokens-map");
   if (one.grid) {
     const canvas = map.querySelector("canvas") || make("canvas", { "aria-hidden": "true" });
@@ -127,14 +131,15 @@ function drawTokens() {
   }
   map.setAttribute("aria-label", `Tokens at depth ${depth}; arrow keys choose one, now ${nameOf(token)}`);
   const every = Array.from({ length: one.groups }, (_, i) => row(depth, i));
-  drawRows(find("tokens-pairs"), every, colours);
+  drawRows(find("tokens-pairs"), apart(every.map(apart)).map((values) => values ?? Array(one.groups + gap()).fill(null)), colours);
+  find("tokens-pairs-note").textContent = one.leading ? `${special()} at the top and left` : "";
   const sum = (list) => list.reduce((total, value) => total + value, 0), others = values.filter((_, other) => other !== token);
   const mean = (sum(every.map(sum)) - one.groups) / (one.groups * (one.groups - 1));
   find("tokens-pairs").setAttribute("aria-label", `Cosines of all pairs at depth ${depth}; their mean is ${rounded(mean)}`);
   let nearest = -1;
   values.forEach((value, other) => { if (other !== token && (nearest < 0 || value > values[nearest])) nearest = other; });
   find("tokens-finding").textContent = `Depth ${depth}, ${nameOf(token)}: mean cosine with the others ${rounded(sum(others) / others.length)}, `
-    + `most alike is ${nameOf(nearest)} (${rounded(values[nearest])}). Mean over all pairs: ${rounded(mean)}.`;
+    + `most similar: ${nameOf(nearest)} (${rounded(values[nearest])}). Mean over all pairs: ${rounded(mean)}.`;
   drawByDepth(colours);
   drawHeads(colours);
 }
@@ -167,15 +172,18 @@ function drawHeads(colours) {
   const block = Math.max(1, looked.depth), seen = decoded.get(one).heads[block - 1], box = find("tokens-heads");
   find("tokens-heads-box").hidden = !seen?.length;
   if (!seen?.length) return;
-  const count = seen.length / one.groups, most = one.received_most[block - 1];
-  find("tokens-heads-title").textContent = `Attention that each token receives, by head of block ${block} (full colour: ${most.toPrecision(2)})`;
-  const rows = Array.from({ length: count }, (_, head) => Array.from(seen.subarray(head * one.groups, (head + 1) * one.groups), (value) => value / 255));
+  const count = seen.length / one.groups, all = one.received_most[block - 1];
+  // Special tokens often receive most of it, so the others set the scale and theirs is written out.
+  const most = Math.max(1, ...seen.filter((_, i) => i % one.groups >= one.leading)) / 255;
+  find("tokens-heads-title").textContent = `Attention received by each token, by head of block ${block} (darkest: ${(most * all).toPrecision(2)})`;
+  const rows = Array.from({ length: count }, (_, head) => Array.from(seen.subarray(head * one.groups, (head + 1) * one.groups), (value) => value / 255 / most));
   box.classList.toggle("rows", !one.grid);
   if (!one.grid) { box.replaceChildren(...strips(rows, rows.map((_, head) => `head ${head}`), colours, null)); return; }
   box.replaceChildren(...rows.map((values, head) => {
     const canvas = make("canvas", { role: "img", "aria-label": `Attention received, head ${head}` });
     drawImage(canvas, values, 76, colours);
-    return make("div", { class: "thumb" }, canvas, make("span", {}, `head ${head}`));
+    const received = values.slice(0, one.leading).map((value) => (value * most * all).toPrecision(2)).join(", ");
+    return make("div", { class: "thumb" }, canvas, make("span", {}, `head ${head}`), ...(received ? [make("span", {}, `${special()} ${received}`)] : []));
   }));
 }
 
@@ -199,7 +207,8 @@ listen("tokens-map", "click", (event) => {
 });
 listen("tokens-pairs", "click", (event) => {
   const box = event.target.getBoundingClientRect();
-  chooseToken(Math.floor((event.clientY - box.top) / box.height * one.groups));
+  const place = Math.floor((event.clientY - box.top) / box.height * (one.groups + gap()));
+  chooseToken(place < one.leading ? place : Math.max(one.leading, place - gap()));
 });
 listen("tokens-map", "keydown", (event) => {
   const across = one.grid ? one.grid[1] : 1;

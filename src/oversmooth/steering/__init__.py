@@ -1,11 +1,11 @@
 """Ways to make a model smooth or sharpen, on any model that anatomy knows.
 
-steer(model, Spectral("sharpen"))      put a method on, in place
-unsteer(model)                         take it off again, exactly
+steer(model, Spectral("sharpen"))      attach a method, in place
+unsteer(model)                         remove it, exactly
 fold(model)                            leave plain weights that compute the same, where weights alone can
-verify(model)                          compute, not assume, that the promised spectrum holds
+verify(model)                          compute, not assume, that the spectral constraint holds
 suggest(model, inputs)                 the least strength of NeuTRENO at which nothing smooths
-ramp(model, to=0.6, steps=1000)        let the strength rise while a trained model is fine-tuned
+ramp(model, to=0.6, steps=1000)        raise the strength while a trained model is fine-tuned
 """
 
 from typing import Any

@@ -1,39 +1,38 @@
-"""steer, unsteer, fold and verify: methods put on a live model, in place, checked and taken off again."""
+"""steer, unsteer, fold and verify: methods on a live model, in place."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from oversmooth.anatomy import locate
-from oversmooth.anatomy.layer import Anatomy, AttentionLayer
+from oversmooth.anatomy.layer import Anatomy
 from oversmooth.anatomy.live import check_is_module, unwrapped
 from oversmooth.anatomy.steered import STEERED, steered_module
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.precision import float32_products
 from oversmooth.safety.signals import held_back
-from oversmooth.steering.attach import detach, put_on, recompile
+from oversmooth.steering.attach_methods import attach_methods, detach_methods, recompile
+from oversmooth.steering.layer_names import Layers, chosen_layers
 from oversmooth.steering.methods.base import Method
-from oversmooth.steering.promises import Verification, kept
 from oversmooth.steering.record import Steering, steering_of
-from oversmooth.steering.reparametrized import applies_its_weight, check_parameters, check_reparametrized, compute
+from oversmooth.steering.reparametrized import check_parameters, check_products, check_reparametrized, compute
+from oversmooth.steering.spectrum_checks import Verification
 
 MARKER = "oversmooth_steered_open_with_oversmooth"
 """A weight that a stock model does not have. Without this package transformers reports it on loading a steered
 checkpoint, and timm refuses the file; without this weight the others would fit, and nothing would be reported.
 """
-Layers = str | Iterable[int] | Callable[[int, AttentionLayer], bool]
 _WHERE = {
     "weights": "the value and output weights",
     "norms": "the norms before attention and MLP",
     "values": "the values",
-    "attention": "what attention makes of the values",
-    "output": "what the attention block gives",
+    "attention": "the values mixed by attention",
+    "output": "the output of the attention block",
 }
 
 
@@ -66,11 +65,11 @@ def steer(
     methods = _checked_methods(method)
     if (steering := steering_of(inside)) is not None:
         raise InputError(
-            f"this {type(inside).__name__} is steered already, by {' and '.join(map(str, steering.methods))}; "
-            "take that off with oversmooth.unsteer first, and give all methods at once"
+            f"this {type(inside).__name__} is already steered by {' and '.join(map(str, steering.methods))}; "
+            "call oversmooth.unsteer first, and pass all methods at once"
         )
     anatomy = locate(inside, stack=stack, heads=heads)
-    chosen = _chosen(layers, anatomy)
+    chosen = chosen_layers(layers, anatomy)
     _check_modules(inside, anatomy, chosen, methods)
     for one in methods:
         for index in chosen:
@@ -83,7 +82,7 @@ def steer(
     for one in methods:
         if one.uses_first_values and chosen == [0] and all(layer.name != first for layer in anatomy.layers[1:]):
             raise InputError(f"{one} acts in every layer but the first, and no other was chosen; choose later ones")
-    _apply(inside, Steering(methods, chosen, anatomy.stack, heads, anatomy))
+    _apply(inside, Steering(methods, chosen, heads, anatomy))
     return model
 
 
@@ -109,27 +108,27 @@ def restore(model: nn.Module, methods: list[Method], layers: list[int], stack: s
             "give the model that it was saved from"
         )
     _check_modules(model, anatomy, layers, methods)
-    _apply(model, Steering(methods, layers, anatomy.stack, heads, anatomy, restored=True))
+    _apply(model, Steering(methods, layers, heads, anatomy, restored=True))
 
 
 def _check_modules(model: nn.Module, anatomy: Anatomy, chosen: list[int], methods: list[Method]) -> None:
-    """Each layer that is touched is a module of its own, and weights that are to be computed are not so already.
+    """Refuse steered layers that share a module, and weights that Spectral cannot reparametrize.
 
     Args:
         model: whose layers they are.
         anatomy: of the model.
-        chosen: places of layers that are steered.
+        chosen: indices of the layers that are steered.
         methods: how.
     """
     touched = {*chosen, *([0] if any(one.uses_first_values for one in methods) else [])}
     modules = dict(model.named_modules(remove_duplicate=False))
     names: dict[int, tuple[int, str]] = {}
     for index, layer in enumerate(anatomy):
-        place, name = names.setdefault(id(modules[layer.name]), (index, layer.name))
-        if name != layer.name and touched & {place, index}:
+        earlier, name = names.setdefault(id(modules[layer.name]), (index, layer.name))
+        if name != layer.name and touched & {earlier, index}:
             raise InputError(
-                f"layers {place} and {index} are one module under two names ({name} and {layer.name}), whose runs "
-                "cannot be told apart; give each a copy of its own"
+                f"layers {earlier} and {index} are one module under two names ({name} and {layer.name}); give each a "
+                "copy of its own"
             )
     for index in chosen if any(one.place == "weights" for one in methods) else ():
         layer = anatomy.layers[index]
@@ -139,16 +138,12 @@ def _check_modules(model: nn.Module, anatomy: Anatomy, chosen: list[int], method
                     f"{owner}.{weight} of layer {index} is computed from other weights, by a parametrization; "
                     "remove it first (torch.nn.utils.parametrize.remove_parametrizations)"
                 )
-            if not applies_its_weight(modules[owner], weight, layer.layout.transposed):
-                raise InputError(
-                    f"{owner} of layer {index} ({type(modules[owner]).__name__}) does not give its input times its "
-                    "weight, as one with LoRA does not; merge what it adds into the weight first"
-                )
+        check_products(index, layer, modules[layer.value_module[0]], modules[layer.output_module[0]])
 
 
 def _apply(model: nn.Module, steering: Steering) -> None:
     try:
-        put_on(model, steering, [method for method in steering.given if not method.changes_nothing()])
+        attach_methods(model, steering, [method for method in steering.methods_given if not method.changes_nothing()])
         with held_back():
             model.__dict__[STEERED] = steering
             if hasattr(model, "save_pretrained") or hasattr(model, "pretrained_cfg"):
@@ -163,7 +158,7 @@ def _apply(model: nn.Module, steering: Steering) -> None:
 
 @held_back()  # a model is steered or not, and knows it
 def _take_off(model: nn.Module, steering: Steering, *, fold: bool) -> None:
-    detach(steering, fold=fold)
+    detach_methods(model, steering, fold=fold)
     if model.__dict__.pop(STEERED, None) is not None:
         model._buffers.pop(MARKER, None)
         write_config(model, None)
@@ -183,7 +178,7 @@ def unsteer(model: nn.Module) -> nn.Module:
     """
     inside, steering = _steered(model)
     if steering.restored and steering.reparametrized:
-        raise InputError("this model was loaded steered, without the weights it had before; fold it instead")
+        raise InputError("this model was loaded steered, without its original weights; fold it instead")
     take_off(inside)
     return model
 
@@ -209,8 +204,8 @@ def fold(model: nn.Module) -> nn.Module:
     for method in steering.methods:
         if method.why_no_fold and not method.changes_nothing():
             raise InputError(
-                f"{method} cannot be folded: {method.why_no_fold} is nothing that weights can do; keep it steered, or "
-                "take it off with oversmooth.unsteer"
+                f"{method} cannot be folded: {method.why_no_fold} cannot be expressed as weights; keep the model "
+                "steered, or call oversmooth.unsteer"
             )
     steering.check_projections()
     with torch.no_grad():
@@ -235,23 +230,23 @@ def fold_if_possible(model: nn.Module) -> bool:
 
 @float32_products("highest")
 def verify(model: nn.Module, attention: dict[str, Tensor] | None = None) -> Verification:
-    """Compute the spectra that steering promised, and report what does not hold.
+    """Compute the spectra that steering constrains, and report violations.
 
     Args:
         model: steered.
         attention: ``(..., heads, n, n)`` by the name of the layer: A of some inputs. It decides how near the flip to
             smoothing is (−2/(1 + a) for a real spectrum, of the mixture of query heads that share a value head);
-            without it −1 is the bound that is safe for any attention.
+            without it the bound is −1, which is safe for any attention.
 
     Returns:
-        The spectra and problems of each layer; true where every promise holds.
+        The spectra and problems of each layer; true where every constraint holds.
 
     Raises:
         InputError: the model is not steered.
     """
     _, steering = _steered(model)
     steering.check_projections()
-    return kept(steering.reparametrized, list(steering.sites.values()), attention or {})
+    return steering.verify(attention or {})
 
 
 def _steered(model: nn.Module) -> tuple[nn.Module, Steering]:
@@ -280,7 +275,7 @@ def write_config(model: nn.Module, settings: dict[str, Any] | None) -> None:
 def _checked_methods(method: Method | Sequence[Method]) -> list[Any]:
     methods = list(method) if isinstance(method, (list, tuple)) else [method]
     if not methods:
-        raise InputError("no method was given; give one of oversmooth.steering, such as NeuTRENO(0.6)")
+        raise InputError("there is no method; give one of oversmooth.steering, such as NeuTRENO(0.6)")
     by_place: dict[str, Method] = {}
     for one in methods:
         if not isinstance(one, Method):
@@ -294,50 +289,3 @@ def _checked_methods(method: Method | Sequence[Method]) -> list[Any]:
             )
         by_place[one.place] = one
     return methods
-
-
-def _chosen(layers: Layers, anatomy: Anatomy) -> list[int]:
-    depth = len(anatomy)
-    if isinstance(layers, str):
-        halves = {"all": range(depth), "first half": range(depth // 2), "last half": range(depth // 2, depth)}
-        word = layers.replace("-", " ").replace("_", " ")
-        if word not in halves:
-            raise InputError(f"layers is {layers!r}; choose 'all', 'first half' or 'last half', or give their places")
-        chosen = list(halves[word])
-    elif callable(layers):
-        _check_takes_two(layers)
-        chosen = [index for index, layer in enumerate(anatomy) if layers(index, layer)]
-    else:
-        if not isinstance(layers, Iterable):
-            raise InputError(
-                f"layers is {arguments.shown(layers)}; give a list of places, 'all', 'first half' or 'last half'"
-            )
-        chosen = []
-        for index in layers:
-            if isinstance(index, bool) or not isinstance(index, int) or not -depth <= index < depth:
-                raise InputError(
-                    f"layer {arguments.shown(index)} is not there: {anatomy.stack} has the layers 0 to {depth - 1}"
-                )
-            chosen.append(index % depth)
-        chosen = sorted(set(chosen))
-    if not chosen:
-        raise InputError(f"no layer was chosen of the {depth} that {anatomy.stack} has; choose at least one")
-    names = {anatomy.layers[index].name for index in chosen}
-    left = [i for i, layer in enumerate(anatomy) if i not in chosen and layer.name in names]
-    if left:
-        raise InputError(
-            f"layers {chosen[0]} and {left[0]} are one module ({anatomy.layers[left[0]].name}) that runs again; "
-            "choose all of its runs or none"
-        )
-    return chosen
-
-
-def _check_takes_two(choose: Callable[..., object]) -> None:
-    try:
-        inspect.signature(choose).bind(0, None)
-    except TypeError:
-        raise InputError(
-            "layers is a function of other arguments; give one of (index, layer) that says yes or no"
-        ) from None
-    except ValueError:  # built in, without a signature
-        pass

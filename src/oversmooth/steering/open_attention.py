@@ -16,14 +16,14 @@ VALUES = "oversmooth_values"
 
 
 class Values(nn.Module):
-    """Where values pass; a hook on it also gets the tokens they were made of."""
+    """The values pass through it; a hook also receives the tokens they were computed from."""
 
     def forward(self, values: Tensor, _tokens: Tensor) -> Tensor:
         return values
 
 
 class OpenedAttention(nn.MultiheadAttention):
-    """What a MultiheadAttention becomes while a method acts inside it; its weights stay where they are."""
+    """The class of a MultiheadAttention while a method acts inside it; its weights stay where they are."""
 
     def forward(
         self,
@@ -37,7 +37,9 @@ class OpenedAttention(nn.MultiheadAttention):
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         if not (query is key is value) and not (torch.equal(query, key) and torch.equal(key, value)):
-            raise InputError("a steered MultiheadAttention got other keys or values; steer self-attention only")
+            raise InputError(
+                "a steered MultiheadAttention received other keys or values than queries; steer self-attention only"
+            )
         batched = query.ndim == 3
         x = query if batched else query[:, None]
         if batched and self.batch_first:

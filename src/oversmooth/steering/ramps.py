@@ -1,4 +1,4 @@
-"""A strength that rises step by step while a trained model is fine-tuned, so that it never meets all of it at once."""
+"""A strength that changes step by step while a trained model is fine-tuned, instead of all at once."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from oversmooth.anatomy.live import check_is_module, unwrapped
 from oversmooth.anatomy.steered import STEERED, steered_module
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.steering.attach import put_on_later, recompile
+from oversmooth.steering.attach_methods import attach_later, recompile
+from oversmooth.steering.layer_hooks import LayerHooks
 from oversmooth.steering.methods.base import Method, MethodWithStrength, Part
 from oversmooth.steering.record import Steering, steering_of
-from oversmooth.steering.sites import Site
 
 
 @dataclasses.dataclass
-class _Course:
+class _Schedule:
     """What a checkpoint keeps of a ramp."""
 
     method: str
@@ -41,11 +41,11 @@ class Ramp:
 
     Args:
         model: the module that is steered.
-        course: which method, from where and to where.
+        schedule: which method, from where and to where.
     """
 
-    def __init__(self, model: nn.Module, course: _Course) -> None:
-        self._model, self._course = model, course
+    def __init__(self, model: nn.Module, schedule: _Schedule) -> None:
+        self._model, self._schedule = model, schedule
         steering = steering_of(model)
         assert steering is not None
         self._steering = steering
@@ -54,13 +54,13 @@ class Ramp:
 
     @property
     def strength(self) -> float:
-        """The strength that acts now, at every site."""
-        return self._course.strength
+        """The strength that acts now, in every layer."""
+        return self._schedule.strength
 
     @property
     def done(self) -> bool:
         """Whether it has arrived: further steps do nothing."""
-        return self._course.done >= self._course.steps
+        return self._schedule.done >= self._schedule.steps
 
     def step(self) -> None:
         """One step further; call it once after every step of the optimiser.
@@ -70,35 +70,35 @@ class Ramp:
         """
         self._check()
         if not self.done:
-            self._course.done += 1
+            self._schedule.done += 1
             self._set()
 
     def state_dict(self) -> dict[str, Any]:
         """Where it is, in plain numbers, for a checkpoint."""
-        return dataclasses.asdict(self._course)
+        return dataclasses.asdict(self._schedule)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from where another ramp was; its start, end and number of steps replace those of this one.
 
         Args:
-            state: what `state_dict` gave.
+            state: from `state_dict`.
 
         Raises:
             InputError: it is of another method, or no such state.
         """
         self._check()
-        remedy = "give what Ramp.state_dict gave"
-        names = [field.name for field in dataclasses.fields(_Course)]
+        remedy = "pass the result of Ramp.state_dict"
+        names = [field.name for field in dataclasses.fields(_Schedule)]
         if not isinstance(state, dict) or sorted(state, key=str) != sorted(names):
             raise InputError(f"the state of a ramp is {arguments.shown(state)}; {remedy}")
-        if state["method"] != self._course.method:
+        if state["method"] != self._schedule.method:
             raise InputError(
-                f"this is the state of a ramp of {arguments.shown(state['method'])} and not of {self._course.method}; "
-                "make the ramp of the same method"
+                f"this is the state of a ramp of {arguments.shown(state['method'])} and not of "
+                f"{self._schedule.method}; make the ramp of the same method"
             )
         steps = arguments.whole(state["steps"], "steps in the state of a ramp", least=1)
-        self._course = _Course(
-            self._course.method,
+        self._schedule = _Schedule(
+            self._schedule.method,
             float(arguments.number(state["start"], "start in the state of a ramp")),
             float(arguments.number(state["to"], "to in the state of a ramp")),
             steps,
@@ -107,7 +107,7 @@ class Ramp:
         self._set()
 
     def __repr__(self) -> str:
-        c = self._course
+        c = self._schedule
         return f"Ramp({c.method}, strength={c.strength:g}, from {c.start:g} to {c.to:g}, step {c.done} of {c.steps})"
 
     def _check(self) -> None:
@@ -118,20 +118,20 @@ class Ramp:
 
     @torch.no_grad()
     def _set(self) -> None:
-        for method, _, part in _parts(self._steering, self._course.method):
-            _held(part, method).fill_(self.strength)
+        for method, _, part in _parts(self._steering, self._schedule.method):
+            _strength_buffer(part, method).fill_(self.strength)
         # What save_pretrained writes; everything else asks the parts.
         written = getattr(getattr(self._model, "config", None), "oversmooth", None)
         for settings in written["methods"] if isinstance(written, dict) else ():
-            if settings["method"] == self._course.method:
+            if settings["method"] == self._schedule.method:
                 settings["strength"] = self.strength
 
 
 def ramp(model: nn.Module, to: float = 0.6, steps: int = 1000, *, method: str | None = None) -> Ramp:
     """Let the strength of a steered model change evenly from what it is now to another, over steps of an optimiser.
 
-    A trained model loses most of its accuracy to a strength that it never saw; fine-tuned along a ramp it never meets
-    much more than it knows. A model that is steered with strength 0 starts as it was::
+    A trained model loses most of its accuracy when a full strength is applied at once. Along a ramp, fine-tuning adapts
+    it step by step. A model that is steered with strength 0 starts as it was::
 
         steer(model, NeuTRENO(0.0))
         rising = ramp(model, to=0.6, steps=1000)
@@ -141,7 +141,7 @@ def ramp(model: nn.Module, to: float = 0.6, steps: int = 1000, *, method: str | 
             rising.step()
 
     Compiled code follows without compiling again, and so do CUDA graphs that are captured after this call. What is
-    saved or diagnosed says the strength that acts then.
+    saved or diagnosed has the strength that acts then.
 
     Args:
         model: steered by a method with a strength that is not learned.
@@ -150,7 +150,7 @@ def ramp(model: nn.Module, to: float = 0.6, steps: int = 1000, *, method: str | 
         method: name of the method, where several have a strength.
 
     Returns:
-        What is to be called once per step.
+        The ramp; call its `step` once per optimiser step.
 
     Raises:
         InputError: the model is not steered, or by nothing whose strength can be set.
@@ -166,12 +166,12 @@ def ramp(model: nn.Module, to: float = 0.6, steps: int = 1000, *, method: str | 
     dataclasses.replace(chosen, strength=end)  # refuses what the method does not take
     name = type(chosen).__name__
     if not _parts(steering, name):
-        put_on_later(inside, steering, chosen)
+        attach_later(inside, steering, chosen)
     hold_strengths(inside)
     for _, _, part in _parts(steering, name):
-        _held(part, chosen)
+        _strength_buffer(part, chosen)
     recompile()
-    return Ramp(inside, _Course(name, float(chosen.strength), end, steps, 0))
+    return Ramp(inside, _Schedule(name, float(chosen.strength), end, steps, 0))
 
 
 def hold_strengths(model: nn.Module) -> None:
@@ -183,9 +183,9 @@ def hold_strengths(model: nn.Module) -> None:
         model: steered or not.
     """
     for module, steering in _steerings(model):
-        for method, site, part in _parts(steering):
+        for method, hooks, part in _parts(steering):
             if isinstance(method, MethodWithStrength) and isinstance(vars(part).get("strength"), float):
-                part.let_ramp(next(module.get_submodule(site.layer.name).parameters()).device)
+                part.let_ramp(next(module.get_submodule(hooks.layer.name).parameters()).device)
 
 
 def held_strengths(model: nn.Module) -> list[torch.Tensor]:
@@ -199,7 +199,7 @@ def held_strengths(model: nn.Module) -> list[torch.Tensor]:
     """
     parts = [one for _, steering in _steerings(model) for one in _parts(steering)]
     return [
-        _held(part, method)
+        _strength_buffer(part, method)
         for method, _, part in parts
         if isinstance(method, MethodWithStrength) and not method.learned
     ]
@@ -234,7 +234,7 @@ def fill_strengths(model: nn.Module, methods: Sequence[Method]) -> bool:
                 and dataclasses.replace(acting, strength=wanted.strength) == wanted
             ):
                 return False
-            changes += [(_held(part, acting), wanted.strength) for part in parts]
+            changes += [(_strength_buffer(part, acting), wanted.strength) for part in parts]
     for held, strength in changes:
         held.fill_(strength)
     return bool(steerings) or not methods
@@ -272,7 +272,7 @@ def _chosen(steering: Steering, name: str | None) -> MethodWithStrength:
     return fixed[0]
 
 
-def _held(part: Part, method: Method) -> torch.Tensor:
+def _strength_buffer(part: Part, method: Method) -> torch.Tensor:
     if part.ramped is None:
         raise InputError(
             f"{type(method).__name__} keeps its strength elsewhere than in its parts; let them hold it as "
@@ -282,7 +282,7 @@ def _held(part: Part, method: Method) -> torch.Tensor:
     return part.strength
 
 
-def _parts(steering: Steering, method: str | None = None) -> list[tuple[Method, Site, Part]]:
+def _parts(steering: Steering, method: str | None = None) -> list[tuple[Method, LayerHooks, Part]]:
     """The parts of one method, by its name, or of all."""
-    found = [(site.methods[w], site, part) for site in steering.sites.values() for w, part in site.parts.items()]
-    return [one for one in found if method in (None, type(one[0]).__name__)]
+    found = [(one.methods[at], one, part) for one in steering.hooks.values() for at, part in one.parts.items()]
+    return [entry for entry in found if method in (None, type(entry[0]).__name__)]

@@ -10,13 +10,12 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import Anatomy
 from oversmooth.anatomy.steered import steered_as
-from oversmooth.safety.errors import InputError
-from oversmooth.steering.mask_guard import MaskGuard
+from oversmooth.steering.forward_state import ForwardState, ForwardStates
+from oversmooth.steering.layer_hooks import LayerHooks
 from oversmooth.steering.methods.base import Method
-from oversmooth.steering.passes import Pass, Passes
-from oversmooth.steering.promises import kept
-from oversmooth.steering.reparametrized import ReparametrizedLayer, ScaledNorm, applies_its_weight, prepare
-from oversmooth.steering.sites import Site
+from oversmooth.steering.reparametrized import ReparametrizedLayer, check_products, weights_of_all
+from oversmooth.steering.scaled_norms import ScaledNorm
+from oversmooth.steering.spectrum_checks import Verification, check_spectra
 
 
 @dataclass
@@ -31,36 +30,40 @@ class Moved:
 
 @dataclass
 class Steering:
-    """What was done to a model: enough to undo it, to save it, and to report it."""
+    """What was done to a model."""
 
-    given: list[Method]
-    """The methods as `steer` got them; `methods` are as they act now."""
+    methods_given: list[Method]
+    """The methods as `steer` received them; `methods` are as they act now."""
     layers: list[int]
     """Indices in the stack of the layers that are steered."""
-    stack: str
     heads: int | None
+    """As `steer` received it."""
     anatomy: Anatomy = field(repr=False)
-    sites: dict[int, Site] = field(default_factory=dict, repr=False)
+    restored: bool = False
+    """Whether it was loaded from a file, which does not have the original weights."""
+    states: ForwardStates | None = field(default=None, repr=False)
+    hooks: dict[int, LayerHooks] = field(default_factory=dict, repr=False)
+    """By index in the stack, one per attention module."""
+    handles: list[Any] = field(default_factory=list, repr=False)
+    """Of all hooks that were registered."""
     reparametrized: list[ReparametrizedLayer] = field(default_factory=list, repr=False)
     norms: list[ScaledNorm] = field(default_factory=list, repr=False)
     moved: list[Moved] = field(default_factory=list, repr=False)
-    handles: list[Any] = field(default_factory=list, repr=False)
-    guards: dict[int, MaskGuard] = field(default_factory=dict, repr=False)
-    opened: list[nn.Module] = field(default_factory=list, repr=False)
-    holders: list[nn.Module] = field(default_factory=list, repr=False)
-    """Attention modules that got parts of their own."""
-    no_nested: list[Any] = field(default_factory=list, repr=False)
-    passes: Passes | None = field(default=None, repr=False)
+    without_nested: list[Any] = field(default_factory=list, repr=False)
+    """torch's encoders whose use of nested tensors was switched off."""
     ramps: int = 0
     """How many ramps were made of it; only the last one counts."""
-    restored: bool = False
-    """Whether it was loaded from a file, which does not have the original weights."""
+
+    @property
+    def stack(self) -> str:
+        """The name of the stack that is steered."""
+        return self.anatomy.stack
 
     @property
     def methods(self) -> list[Method]:
         """The methods as they act now: with the strength that a ramp has reached."""
-        held = {type(m): site.acting(where) for site in self.sites.values() for where, m in site.methods.items()}
-        return [held.get(type(method), method) for method in self.given]
+        now = {type(m): hooks.method_at(place) for hooks in self.hooks.values() for place, m in hooks.methods.items()}
+        return [now.get(type(method), method) for method in self.methods_given]
 
     def settings(self) -> dict[str, Any]:
         """As JSON stores it; `saving` reads it back."""
@@ -73,52 +76,53 @@ class Steering:
         }
 
     def report(self) -> dict[str, Any]:
-        """For a diagnosis: what was done, how far it moved the weights, and whether the promised spectrum holds."""
+        """For a diagnosis: what was done, how far it moved the weights, and whether the spectral constraints hold."""
         moved = [{"layer": m.index, "heads": m.heads} for m in self.moved]
-        held = kept(self.reparametrized, list(self.sites.values()), {}).summary() if self.reparametrized else None
-        return {**self.settings(), "moved": moved, "verified": held}
-
-    def check_projections(self) -> None:
-        """Refuse a model whose steered projections were replaced since, or do more than their weights by now."""
-        for guard in self.guards.values():
-            guard.check_projections()
-        for layer in self.reparametrized:
-            for owner, weight in (layer.value, layer.output):
-                if not applies_its_weight(owner, weight, layer.shape.layout.transposed):
-                    raise InputError(
-                        f"a projection of layer {layer.index} ({layer.shape.name}), a {type(owner).__name__}, does not "
-                        "give its input times its weight any more; merge what it adds into the weight"
-                    )
-
-    def hold(self) -> tuple[Pass, Tensor | None] | None:
-        """The pass that is running, for `resumed`."""
-        return None if self.passes is None else self.passes.hold()
-
-    def resumed(self, held: Any) -> AbstractContextManager[None]:
-        """Blocks that run inside are part of an earlier pass again."""
-        return nullcontext() if self.passes is None else self.passes.resumed(held)
+        verified = self.verify({}).summary() if self.reparametrized else None
+        return {**self.settings(), "moved": moved, "verified": verified}
 
     def remarks(self) -> list[str]:
         """What a reader of a diagnosis should know."""
         where = "all layers" if len(self.layers) == len(self.anatomy) else f"layers {', '.join(map(str, self.layers))}"
         remarks = [f"steered by {' and '.join(map(str, self.methods))} on {where}"]
-        if any(site.parts and not site.undecided() for site in self.sites.values()):
+        if any(hooks.parts and not hooks.undecided() for hooks in self.hooks.values()):
             what = "attention as the method changes it"
             remarks.append(f"smoothing cases and ρ are of {what}; spectra of H are the weights'")
         return remarks
 
-    def site(self, layer: str) -> Site | None:
-        """Where methods act inside a layer, by its name."""
-        return next((site for site in self.sites.values() if site.layer.name == layer), None)
+    def verify(self, attention: dict[str, Tensor]) -> Verification:
+        """Whether the spectral constraints hold, computed from the weights in use.
 
-    def begin(self, running: Pass) -> None:
-        """A pass begins: compute the weights of all reparametrized layers."""
-        groups: dict[tuple[object, ...], list[ReparametrizedLayer]] = {}
+        Args:
+            attention: ``(..., heads, n, n)`` by the name of the layer.
+        """
+        return check_spectra(self.reparametrized, list(self.hooks.values()), attention)
+
+    def check_projections(self) -> None:
+        """Refuse a model whose steered projections were replaced since, or do more than their weights by now."""
+        for hooks in self.hooks.values():
+            if hooks.guard is not None:
+                hooks.guard.check_projections()
         for layer in self.reparametrized:
-            shape, theta = layer.shape, layer.theta
-            alike = (shape.width, shape.heads, shape.kv_heads, shape.head_dim, theta.device, theta.dtype)
-            groups.setdefault(alike, []).append(layer)
-        prepare(list(groups.values()), running)
+            check_products(layer.index, layer.attention, layer.value[0], layer.output[0])
+
+    def prepare_weights(self, state: ForwardState) -> None:
+        """As a forward pass begins: compute the weights of all reparametrized layers."""
+        state.weights.update(weights_of_all(self.reparametrized))
+
+    # What code that inspects the model asks for (anatomy.steered.SteeredModel).
+
+    def steered_layer(self, name: str) -> LayerHooks | None:
+        """Where methods act inside a layer, by its name."""
+        return next((hooks for hooks in self.hooks.values() if hooks.layer.name == name), None)
+
+    def hold(self) -> tuple[ForwardState, Tensor | None] | None:
+        """The current forward pass, for `resumed`."""
+        return None if self.states is None else self.states.hold()
+
+    def resumed(self, held: Any) -> AbstractContextManager[None]:
+        """Blocks that run inside are part of a held forward pass."""
+        return nullcontext() if self.states is None else self.states.resumed(held)
 
 
 def steering_of(model: nn.Module) -> Steering | None:

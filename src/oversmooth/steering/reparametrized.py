@@ -1,7 +1,7 @@
-"""Weights that are computed from free parameters, through torch's parametrizations: all layers of a pass at once.
+"""Weights computed from free parameters, through torch's parametrizations: all layers of a forward pass at once.
 
-The value weight holds Θ (beside queries and keys, where they are fused with it), the output weight ψ. Read outside a
-pass, a weight is computed by itself.
+The value weight holds Θ (beside queries and keys, where they are fused with it), the output weight ψ. A weight that is
+read outside a forward pass is computed by itself.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from torch.nn.utils import parametrize
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import in_eval_mode
-from oversmooth.steering.mask_guard import cannot_look
+from oversmooth.steering.attention_calls import values_unreadable
+from oversmooth.steering.forward_state import ForwardStates
 from oversmooth.steering.methods import orthogonal
 from oversmooth.steering.methods.spectral import CONDITION_LIMIT, Spectral
-from oversmooth.steering.passes import Pass, Passes
 from oversmooth.steering.warm_start import Start
 
 
@@ -32,22 +32,22 @@ class _ValueWeight(nn.Module):
 
     base: Tensor | None
 
-    def __init__(self, layer: ReparametrizedLayer, base: Tensor | None) -> None:
+    def __init__(self, layer: ReparametrizedLayer, initial: Tensor, base: Tensor | None) -> None:
         super().__init__()
         self._layer = [layer]  # in a list, so that nothing it refers to becomes a submodule
+        self._initial = [initial]
         self.register_buffer("base", base)
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, ...]:
-        layer = self._layer[0]
-        free = layer.free.to(weight)
-        rest, _ = layer.shape.split(weight.mT if layer.shape.layout.transposed else weight)
+        layer, free = self._layer[0], self._initial.pop().to(weight)
+        rest, _ = layer.attention.split(weight.mT if layer.attention.layout.value_transposed else weight)
         return (free,) if rest is None else (rest.clone(memory_format=torch.contiguous_format), free)
 
     def forward(self, *originals: Tensor) -> Tensor:
         layer = self._layer[0]
         rows, _ = layer.rows()
-        weight = layer.shape.join(None if len(originals) == 1 else originals[0], rows)
-        return weight.mT if layer.shape.layout.transposed else weight
+        weight = layer.attention.join(None if len(originals) == 1 else originals[0], rows)
+        return weight.mT if layer.attention.layout.value_transposed else weight
 
 
 class _OutputWeight(nn.Module):
@@ -55,19 +55,19 @@ class _OutputWeight(nn.Module):
 
     signs: Tensor | None
 
-    def __init__(self, layer: ReparametrizedLayer, signs: Tensor | None) -> None:
+    def __init__(self, layer: ReparametrizedLayer, initial: Tensor, signs: Tensor | None) -> None:
         super().__init__()
-        self._layer = [layer]
+        self._layer, self._initial = [layer], [initial]
         self.register_buffer("signs", signs)
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, ...]:
-        return (self._layer[0].start_psi.to(weight),)
+        return (self._initial.pop().to(weight),)
 
     def forward(self, _psi: Tensor) -> Tensor:
         layer = self._layer[0]
         _, rows = layer.rows()
         weight = rows.flatten(0, 1)
-        return weight if layer.shape.layout.transposed else weight.mT
+        return weight if layer.attention.layout.output_transposed else weight.mT
 
 
 class ReparametrizedLayer:
@@ -77,15 +77,15 @@ class ReparametrizedLayer:
         self,
         index: int,
         method: Spectral,
-        shape: AttentionLayer,
+        attention: AttentionLayer,
         value: tuple[nn.Module, str],
         output: tuple[nn.Module, str],
     ) -> None:
-        self.index, self.method, self.shape = index, method, shape
+        self.index, self.method, self.attention = index, method, attention
         self.value, self.output = value, output
-        self.free = self.start_psi = torch.empty(0)
-        self.passes: Passes | None = None
-        self._final: tuple[Tensor, Tensor] | None = None
+        """The modules that hold the value and the output weight, and the weights' names there."""
+        self.states: ForwardStates | None = None
+        self._folded: tuple[Tensor, Tensor] | None = None
         self.originals: list[tuple[nn.Module, str, Tensor, list[str]]] = []
         """Module, name of the weight, the weight itself, and the order of the module's parameters."""
         self.bias: Tensor | None = None
@@ -93,66 +93,63 @@ class ReparametrizedLayer:
 
     @property
     def group(self) -> int:
-        return self.shape.heads // self.shape.kv_heads
+        return self.attention.heads // self.attention.kv_heads
 
-    def attach(self, start: Start, passes: Passes) -> None:
+    def attach(self, start: Start, states: ForwardStates) -> None:
         """Replace the two weights."""
-        method, d = self.method, self.shape.width
-        base = None
-        self.free = start.theta
+        method, d = self.method, self.attention.width
+        self.states = states
+        theta, base, signs = start.theta, None, None
         if method.form == "symmetric" and method.orthogonal != "qr":
-            self.free = torch.zeros(d * (d - 1) // 2)
+            theta = torch.zeros(d * (d - 1) // 2)
             base = orthogonal.completed(start.V).to(self.value[0].get_parameter(self.value[1]))
-        self.start_psi = method.psi(start.eigenvalues, self.group)
-        self.passes = passes
-        signs = None
         if method.signs == "fixed":
             signs = torch.where(start.eigenvalues < 0, -1.0, 1.0).to(self.output[0].get_parameter(self.output[1]))
-        for (module, name), new in ((self.value, _ValueWeight(self, base)), (self.output, _OutputWeight(self, signs))):
-            kept = (module, name, getattr(module, name), list(module._parameters))
+        value = _ValueWeight(self, theta, base)
+        output = _OutputWeight(self, method.psi(start.eigenvalues, self.group), signs)
+        for (module, name), new in ((self.value, value), (self.output, output)):
+            original = (module, name, getattr(module, name), list(module._parameters))
             parametrize.register_parametrization(module, name, new, unsafe=True)
-            self.originals.append(kept)
-        self.free = self.start_psi = torch.empty(0)
+            self.originals.append(original)
 
     @torch.no_grad()
-    def keep_offset(self, W_O: Tensor) -> None:
+    def shift_output_bias(self, W_O: Tensor) -> None:
         """Value biases reach every token through the output weight; what a new one changes goes into the output bias.
 
         Args:
             W_O: ``(heads, k, d)``: the original output weight.
         """
-        values, outputs = self.shape.value_bias, self._output_bias()
+        values, outputs = self.attention.value_bias, self._output_bias()
         if values is None or outputs is None:
             return
-        change = torch.einsum("hk,hkd->d", values.double(), (W_O - self.shape.raw_W_O).double())
+        change = torch.einsum("hk,hkd->d", values.double(), (W_O - self.attention.raw_W_O).double())
         self.bias = outputs.detach().clone()
         outputs += change.to(outputs)
 
     def _output_bias(self) -> Tensor | None:
-        module, name = self.output
-        return module._parameters.get(name.removesuffix("weight") + "bias")
+        return self.output[0]._parameters.get(self.attention.layout.output_bias.rpartition(".")[2])
 
     def detach(self, *, fold: bool) -> None:
         """Plain weights again: as they are computed now (fold), or the original ones."""
         if not self.originals:
             return
-        # One of the two alone is there where putting them on went wrong halfway.
+        # Only one of the two exists where attaching failed halfway.
         like = self.psi.detach() if len(self.originals) == 2 else self.originals[0][2].detach()
         if fold:
             with torch.no_grad():
-                self._final = self.rows()  # either weight needs both parametrizations, and they go one by one
+                self._folded = self.rows()  # either weight needs both parametrizations, and they go one by one
         elif self.bias is not None and (bias := self._output_bias()) is not None:
             bias.data.copy_(self.bias)
         while self.originals:
             module, name, original, order = self.originals.pop()
             if fold:
                 value = getattr(module, name).detach().clone(memory_format=torch.contiguous_format)
-                kept = nn.Parameter(value, original.requires_grad)
+                parameter = nn.Parameter(value, original.requires_grad)
             else:
-                kept = cast(nn.Parameter, original)
+                parameter = cast(nn.Parameter, original)
                 if original.device != like.device or original.dtype != like.dtype:  # the model was moved since
-                    kept.data = original.data.to(like.device, like.dtype)
-            _put_back(module, {name: kept}, order)
+                    parameter.data = original.data.to(like.device, like.dtype)
+            restore_parameters(module, {name: parameter}, order)
 
     @property
     def theta(self) -> Tensor:
@@ -179,13 +176,13 @@ class ReparametrizedLayer:
 
     def bad_numbers(self) -> list[str]:
         """NaN and infinity in what is learned."""
-        return bad_numbers(self.index, self.shape.name, {"Θ": self.theta, "ψ": self.psi})
+        return bad_numbers(self.index, self.attention.name, {"Θ": self.theta, "ψ": self.psi})
 
     def rows(self) -> tuple[Tensor, Tensor]:
-        """Value rows ``(kv_heads, k, d)`` and output rows ``(heads, k, d)``: of the pass that runs, or computed now."""
-        if self._final is not None:
-            return self._final
-        running = None if self.passes is None else self.passes.weights(self.shape.name)
+        """Value rows ``(kv_heads, k, d)`` and output rows ``(heads, k, d)``: of this forward pass, or computed."""
+        if self._folded is not None:
+            return self._folded
+        running = None if self.states is None else self.states.weights(self.attention.name)
         return compute([self])[0] if running is None else running
 
 
@@ -207,51 +204,61 @@ def compute(layers: list[ReparametrizedLayer]) -> list[tuple[Tensor, Tensor]]:
     psi = torch.stack([layer.psi for layer in layers])
     base = None if first.base is None else torch.stack([layer.base for layer in layers])  # type: ignore[misc]
     signs = None if first.signs is None else torch.stack([layer.signs for layer in layers])  # type: ignore[misc]
-    V = method.V(free, base)[..., : first.shape.kv_heads * first.shape.head_dim]
-    rows, back = method.weights(V, method.eigenvalues(psi, first.group, signs), first.shape.kv_heads)
+    V = method.V(free, base)[..., : first.attention.kv_heads * first.attention.head_dim]
+    rows, back = method.weights(V, method.eigenvalues(psi, first.group, signs), first.attention.kv_heads)
     return list(zip(rows.unbind(), back.unbind(), strict=True))
 
 
-def prepare(groups: list[list[ReparametrizedLayer]], running: Pass) -> None:
-    """As a pass begins: all weights of all layers."""
-    for layers in groups:
-        method = layers[0].method
+def weights_of_all(layers: list[ReparametrizedLayer]) -> dict[str, tuple[Tensor, Tensor]]:
+    """The weights of all layers by name, those of one shape in batched operations.
+
+    Raises:
+        InputError: learned numbers are not finite, or V is about to become singular, where the method checks that.
+    """
+    groups: dict[tuple[object, ...], list[ReparametrizedLayer]] = {}
+    for layer in layers:
+        sizes, theta = layer.attention, layer.theta
+        same = (sizes.width, sizes.heads, sizes.kv_heads, sizes.head_dim, theta.device, theta.dtype)
+        groups.setdefault(same, []).append(layer)
+    weights: dict[str, tuple[Tensor, Tensor]] = {}
+    for group in groups.values():
+        method = group[0].method
         if method.check_passes:
-            check_parameters(layers)
-        computed = compute(layers)
+            check_parameters(group)
+        computed = compute(group)
         if method.check_passes or method.form == "general":
-            check_reparametrized(layers, computed)
-        for layer, weights in zip(layers, computed, strict=True):
-            running.weights[layer.shape.name] = weights
+            check_reparametrized(group, computed)
+        weights |= {layer.attention.name: W for layer, W in zip(group, computed, strict=True)}
+    return weights
 
 
 def check_parameters(layers: list[ReparametrizedLayer]) -> None:
     """Refuse NaN and infinity in what is learned, naming the layer."""
-    if not cannot_look() and (problems := [problem for layer in layers for problem in layer.bad_numbers()]):
+    if not values_unreadable() and (problems := [problem for layer in layers for problem in layer.bad_numbers()]):
         raise InputError(problems[0])
 
 
 @torch.no_grad()
 def check_reparametrized(layers: list[ReparametrizedLayer], weights: list[tuple[Tensor, Tensor]]) -> None:
     """Raise where V is not finite, or about to become singular; not where waiting for the answer is impossible."""
-    if cannot_look():
+    if values_unreadable():
         return
     V = torch.stack([rows.detach().double().flatten(0, 1).mT for rows, _ in weights])
     conditions = orthogonal.one_norm_condition(V, orthogonal.left_inverse(V))
     for layer, condition in zip(layers, conditions.tolist(), strict=True):
-        if not condition < CONDITION_LIMIT * layer.shape.width:
+        if not condition < CONDITION_LIMIT * layer.attention.width:
             raise SingularError(
-                f"layer {layer.index} ({layer.shape.name}): V is nearly singular (condition number {condition:.1e}); "
-                "go back to the last checkpoint, with a lower learning rate"
+                f"layer {layer.index} ({layer.attention.name}): V is nearly singular (condition number "
+                f"{condition:.1e}); go back to the last checkpoint, with a lower learning rate"
             )
 
 
-def _put_back(module: nn.Module, kept: dict[str, nn.Parameter], order: list[str]) -> None:
+def restore_parameters(module: nn.Module, restored: dict[str, nn.Parameter], order: list[str]) -> None:
     """Parameters in place of parametrizations, in the order that the module had them in.
 
     torch's remove_parametrizations takes the property off a class that copies of the model share.
     """
-    for name in kept:
+    for name in restored:
         del module.parametrizations[name]  # type: ignore[operator, union-attr]
         cls = type(module)
         if len(module.parametrizations):  # type: ignore[arg-type]
@@ -259,61 +266,37 @@ def _put_back(module: nn.Module, kept: dict[str, nn.Parameter], order: list[str]
         else:
             del module.parametrizations
             module.__class__ = cls.__bases__[0]
-    parameters = {**module._parameters, **kept}
+    parameters = {**module._parameters, **restored}
     module._parameters.clear()
     module._parameters.update({key: parameters[key] for key in order})
 
 
-class _Scaled(nn.Module):
-    """``factor · (weight + offset) − offset``: γ is the weight plus the offset, 1 in Gemma's norms."""
-
-    def __init__(self, factor: float, offset: float) -> None:
-        super().__init__()
-        self.factor, self.offset = factor, offset
-
-    def forward(self, weight: Tensor) -> Tensor:
-        if self.offset == 0:
-            return self.factor * weight
-        return self.factor * (weight + self.offset) - self.offset
-
-
-class ScaledNorm:
-    """One norm, between being made and `detach`. What is trained are its γ and β before the factor.
+def check_products(index: int, attention: AttentionLayer, value: nn.Module, output: nn.Module) -> None:
+    """Refuse projections that do more than multiply by their weight and add a bias.
 
     Args:
-        module: the norm.
-        factor: on what it gives.
-        offset: what it adds to its weight.
+        index: of the layer in the stack.
+        attention: the layer.
+        value: the module of its value projection; not checked where the weight is a bare parameter.
+        output: likewise.
+
+    Raises:
+        InputError: a projection does more.
     """
-
-    def __init__(self, module: nn.Module, factor: float, offset: float) -> None:
-        self.module, self.factor = module, factor
-        self.order = list(module._parameters)
-        self.names = [name for name in ("weight", "bias") if module._parameters.get(name) is not None]
-        for name in self.names:
-            new = _Scaled(factor, offset if name == "weight" else 0.0)
-            parametrize.register_parametrization(module, name, new, unsafe=True)
-
-    def detach(self, *, fold: bool) -> None:
-        """The same parameters as before, as they are now; with fold, multiplied."""
-        kept: dict[str, Any] = {}
-        for name in self.names:
-            scaled = getattr(self.module, name).detach()
-            kept[name] = self.module.parametrizations[name].original  # type: ignore[index, union-attr]
-            if fold:
-                with torch.no_grad():
-                    kept[name].copy_(scaled)
-        _put_back(self.module, kept, self.order)
+    layout = attention.layout
+    for (name, weight), module, runs, transposed in (
+        (attention.value_module, value, attention.value_runs, layout.value_transposed),
+        (attention.output_module, output, attention.output_runs, layout.output_transposed),
+    ):
+        if runs and not _returns_product(module, weight, transposed):
+            raise InputError(
+                f"{name} of layer {index} ({type(module).__name__}) does not return its input times its weight, as one "
+                "with LoRA does not; merge what it adds into the weight first"
+            )
 
 
-def applies_its_weight(module: nn.Module, weight: str, transposed: bool) -> bool:
-    """Whether a projection gives what enters it times its weight, plus a bias; of modules that cannot tell, yes.
-
-    Args:
-        module: the projection.
-        weight: the name of its weight.
-        transposed: whether that is stored (in, out).
-    """
+def _returns_product(module: nn.Module, weight: str, transposed: bool) -> bool:
+    """Whether a projection returns its input times its weight, plus a bias; yes where that cannot be tried."""
     W = getattr(module, weight).detach()  # also where it is computed
     if type(module) is nn.Linear or isinstance(module, nn.MultiheadAttention) or W.is_meta:
         return True
@@ -321,9 +304,9 @@ def applies_its_weight(module: nn.Module, weight: str, transposed: bool) -> bool
     x = torch.linspace(-1, 1, 3 * len(W), dtype=W.dtype, device=W.device).sin().view(1, 3, -1)
     with torch.no_grad(), in_eval_mode(module), torch.random.fork_rng(devices=[W.device] if W.is_cuda else []):
         try:
-            bias, given, wanted = (y.double() for y in (module.forward(0 * x), module.forward(x), x @ W))
-            apart, size, rounded = (float(y.norm()) for y in (given - bias - wanted, wanted, bias))
+            bias, output, product = (y.double() for y in (module.forward(0 * x), module.forward(x), x @ W))
+            error, size, rounded = (float(y.norm()) for y in (output - bias - product, product, bias))
         except Exception:  # it takes other arrays
             return True
     exact = W.dtype in (torch.float32, torch.float64)
-    return not apart > (1e-3 if exact else 0.1) * size + 8 * torch.finfo(W.dtype).eps * rounded
+    return not error > (1e-3 if exact else 0.1) * size + 8 * torch.finfo(W.dtype).eps * rounded

@@ -30,7 +30,7 @@ WEIGHTS = (f"{STEERED}.safetensors", f"{STEERED}.safetensors.index.json")
 
 @dataclasses.dataclass
 class Saved:
-    """What `Steering.settings` gives."""
+    """The settings in a file, from `Steering.settings`."""
 
     methods: list[dict[str, Any]]
     layers: list[int]
@@ -98,7 +98,7 @@ def load_into(model: nn.Module, path: Path) -> nn.Module:
     """
     inside = unwrapped(check_is_module(model))
     if steering_of(inside) is not None:
-        raise InputError(f"the model given for {path} is steered already; give a stock one")
+        raise InputError(f"the model for {path} is already steered; give a stock one")
     arrays, metadata = read_file(path)
     if KEY not in metadata:
         raise InputError(f"{path} has no settings of a steered model in its metadata; load it as any other")
@@ -174,7 +174,7 @@ def read_settings(text: str, path: Path) -> dict[str, Any]:
 
 
 def _distinct(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Each array once, as safetensors wants it, and which other names share it."""
+    """Each array once, as safetensors needs it, and which other names share it."""
     arrays: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     seen: dict[tuple[object, ...], str] = {}

@@ -141,7 +141,7 @@ def suggest(
     inside = unwrapped(check_is_module(model))
     if (steering := steered_as(inside)) is not None:
         raise InputError(
-            f"this model is steered by {' and '.join(map(str, steering.methods))}; give it as it was, unsteered"
+            f"this model is steered by {' and '.join(map(str, steering.methods))}; call oversmooth.unsteer first"
         )
     anatomy = locate(inside, stack=stack, heads=heads)
     check_finite(inside)
@@ -156,27 +156,27 @@ def suggest(
     with ONE_AT_A_TIME, torch.no_grad():
         one = run.first_input(first)
         plan = study(inside, anatomy, lambda: run(one)).plan
-        along = _Along(anatomy.layers[0].name, tried, seed)
-        with Trace(inside, plan, [EachAttention(along.look)]) as trace:
+        sweep = _StrengthSweep(anatomy.layers[0].name, tried, seed)
+        with Trace(inside, plan, [EachAttention(sweep.record)]) as trace:
             for _ in trace.over(run, itertools.chain([first], batches), inputs, progress):
                 pass
         plan = plan.undecided(trace.facts.input_dependent, Reason("input_dependent"))
-    return along.suggestion(plan.blocks)
+    return sweep.suggestion(plan.blocks)
 
 
-class _Along:
-    """Collects what every strength does, layer by layer."""
+class _StrengthSweep:
+    """Collects the effect of every strength, layer by layer."""
 
     def __init__(self, first: str, strengths: tuple[float, ...], seed: int) -> None:
         self.first, self.strengths, self.seed = first, strengths, seed
-        self.seen: dict[int, list[tuple[list[int], ShiftedDominance | None, int]]] = {}
+        self.results: dict[int, list[tuple[list[int], ShiftedDominance | None, int]]] = {}
         self.inputs: dict[int, int] = {}
 
-    def look(self, call: int, block: BlockPlan, A: AttentionOperator, W_V: Tensor, W_O: Tensor) -> None:
+    def record(self, call: int, block: BlockPlan, A: AttentionOperator, W_V: Tensor, W_O: Tensor) -> None:
         """A layer's attention ``(b, heads, n, n)`` on some inputs."""
         start = self.inputs.get(call, 0)
         self.inputs[call] = start + A.shape[0]
-        several = (A.counted().reshape(A.shape[0], -1)[:, 0] > 1).nonzero()[:, 0]  # a single token mixes with none
+        several = (A.valid_count().reshape(A.shape[0], -1)[:, 0] > 1).nonzero()[:, 0]  # a single token mixes with none
         if not len(several):
             return
         which = (several + start).tolist()
@@ -186,7 +186,7 @@ class _Along:
                 answer = shifted_dominance(
                     A.select(several), W_V, W_O, self.strengths, residual=block.layer.keep, seed=self.seed
                 )
-        self.seen.setdefault(call, []).append((which, answer, A.shape[1]))
+        self.results.setdefault(call, []).append((which, answer, A.shape[1]))
 
     def suggestion(self, blocks: list[BlockPlan]) -> Suggestion:
         layers = [self._layer(call, blocks) for call in range(len(blocks))]
@@ -205,7 +205,7 @@ class _Along:
         columns = len(self.strengths)
         empty = torch.zeros(0, columns)
         smoothing, undecided, rough, cases = [empty.bool()], [empty.bool()], [empty], []
-        for which, answer, heads in self.seen.get(call, []):
+        for which, answer, heads in self.results.get(call, []):
             shape = (len(which), heads, columns)
             if answer is None or blocks[call].undecided:
                 smooths, unknown = torch.zeros(shape, dtype=torch.bool), torch.ones(shape, dtype=torch.bool)
@@ -219,9 +219,9 @@ class _Along:
             smoothing.append(smooths.reshape(-1, columns))
             undecided.append(unknown.reshape(-1, columns))
             rough.append(rho.reshape(-1, columns))
-            open_somewhere = unknown.any(-1).tolist()
+            undecided_somewhere = unknown.any(-1).tolist()
             cases += [
-                Case(call, head, item, _number(value), open_somewhere[row][head])
+                Case(call, head, item, _number(value), undecided_somewhere[row][head])
                 for row, item in enumerate(which)
                 for head, value in enumerate(least[row].tolist())
             ]

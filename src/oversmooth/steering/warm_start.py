@@ -1,11 +1,10 @@
-"""Where reparametrized weights begin: from a model's own weights, or as the paper initialises (THEORY §5)."""
+"""Initial values of reparametrized weights: near the model's own weights, or as the paper initialises (THEORY §5)."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -39,35 +38,22 @@ def starts(method: Spectral, layers: Sequence[AttentionLayer], generator: torch.
         layers: whose weights a warm start approximates.
         generator: of a cold start's random numbers.
     """
-    given = (_Given.read(method, layer, generator) for layer in layers)
-    if all(layer.width <= _WIDE for layer in layers):
-        yield from one_core_each(partial(_start, method), given)
-    else:
-        yield from map(partial(_start, method), given)
+    # Weights are read and numbers drawn in the caller's thread, in the order of the layers.
+    sources = (
+        (layer, layer.W_V.double().cpu(), layer.raw_W_O.double().cpu(), _drawn(method, layer, generator))
+        for layer in layers
+    )
+    in_threads = one_core_each if all(layer.width <= _WIDE for layer in layers) else map
+    yield from in_threads(lambda source: _start(method, *source), sources)
 
 
-@dataclass(frozen=True)
-class _Given:
-    """What a layer's start is computed from: read and drawn in the caller's thread, in the order of the layers."""
-
-    layer: AttentionLayer
-    W_V: Tensor
-    W_O: Tensor
-    drawn: tuple[Tensor, Tensor] | None
-    """Θ and Λ of a cold start."""
-
-    @classmethod
-    def read(cls, method: Spectral, layer: AttentionLayer, generator: torch.Generator) -> _Given:
-        W_V, W_O = layer.W_V.double().cpu(), layer.raw_W_O.double().cpu()
-        return cls(layer, W_V, W_O, _cold(method, layer, generator) if method.start == "cold" else None)
-
-
-def _start(method: Spectral, given: _Given) -> Start:
-    layer, W_V, W_O = given.layer, given.W_V, given.W_O
+def _start(
+    method: Spectral, layer: AttentionLayer, W_V: Tensor, W_O: Tensor, drawn: tuple[Tensor, Tensor] | None
+) -> Start:
     group = layer.heads // layer.kv_heads
     with about(layer.name):
-        if given.drawn is not None:
-            theta, eigenvalues = given.drawn
+        if drawn is not None:
+            theta, eigenvalues = drawn
             V = theta if method.form == "general" else orthogonal.orthonormal(theta)
         elif method.wiring == "code":
             V, eigenvalues = _as_code(W_V, W_O)
@@ -85,16 +71,19 @@ def placeholder(layer: AttentionLayer) -> Start:
     return Start(V, V, torch.zeros(layer.heads, layer.head_dim), torch.zeros(layer.heads))
 
 
-def _cold(method: Spectral, layer: AttentionLayer, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def _drawn(method: Spectral, layer: AttentionLayer, generator: torch.Generator) -> tuple[Tensor, Tensor] | None:
+    """Θ and Λ of a cold start; None for a warm one."""
+    if method.start == "warm":
+        return None
     group = layer.heads // layer.kv_heads
     theta = orthogonal.kaiming(layer.width, layer.kv_heads * layer.head_dim, generator).double()
-    drawn = torch.empty(layer.heads, layer.head_dim, dtype=torch.float64).uniform_(0, 1, generator=generator)
+    uniform = torch.empty(layer.heads, layer.head_dim, dtype=torch.float64).uniform_(0, 1, generator=generator)
     if method.form == "general":
         low, high = method.ends
-        return theta, (low + (high - low) * drawn) / group
+        return theta, (low + (high - low) * uniform) / group
     if method.signs != "one":
-        return theta, random_signs(method.seed, layer) * drawn.square() / group
-    return theta, method.eigenvalues(drawn / group**0.5, group)
+        return theta, random_signs(method.seed, layer) * uniform.square() / group
+    return theta, method.eigenvalues(uniform / group**0.5, group)
 
 
 def random_signs(seed: int, layer: AttentionLayer) -> Tensor:
@@ -130,8 +119,8 @@ def nearest_basis(method: Spectral, W_V: Tensor, W_O: Tensor, group: int) -> Ten
     weight = clipped.abs().gather(-1, chosen)
     # Columns that clipping left at zero may point anywhere; they only fill the space.
     weight = weight + 1e-3 * weight.max().clamp(min=1e-12)
-    wanted = (columns * weight[:, None]).movedim(0, 1).reshape(d, shared * k)
-    U, _, Vh = torch.linalg.svd(finite(wanted), full_matrices=False)
+    weighted = (columns * weight[:, None]).movedim(0, 1).reshape(d, shared * k)
+    U, _, Vh = torch.linalg.svd(finite(weighted), full_matrices=False)
     return U @ Vh
 
 

@@ -1,10 +1,14 @@
-"""How certain a verdict is: what rounding can do to a radius, and proofs that it does not turn the verdict.
+"""How certain a verdict is: the error model of every route to a radius, proofs, and verdicts from weights alone.
 
-Attention is known up to the rounding of its entries, a matrix of norm ε. Whether all eigenvalues t of A that compete
-with 1 lie in the region ``S = {z : |base + λ_j (z − s)| ≤ ρ for all j}`` is certain where no z on the edge of S is an
-eigenvalue of any A within ε: then all of these A have the same number of eigenvalues outside S. Two proofs are tried:
-discs about the computed eigenvalues, and σ_min(z − B) on the edge itself, which is 1-Lipschitz in z, so that finitely
-many points are enough (THEORY §3, what is certain). Also here: verdicts from weights alone.
+*The error model.* An eigenvalue moves by its condition number times what its matrix may be off by (`moved`): the
+residual of the Ritz pair, and the rounding of attention (`rounding`) times the size of H. A margin counts where it is
+several times that error and the error of the weights' own eigenvalues (`is_sure`).
+
+*Proofs.* Attention is known up to the rounding of its entries, a matrix of norm ε. Whether all eigenvalues t of A that
+compete with 1 lie in the region ``S = {z : |base + λ_j (z − s)| ≤ ρ for all j}`` is certain where no z on the edge of S
+is an eigenvalue of any A within ε: then all of these A have the same number of eigenvalues outside S. Two proofs are
+tried: discs about the computed eigenvalues, and σ_min(z − B) on the edge itself, which is 1-Lipschitz in z, so that
+finitely many points are enough (THEORY, what is certain).
 """
 
 from __future__ import annotations
@@ -75,6 +79,25 @@ def moved(condition: Tensor, change: Tensor, size: Tensor, dimension: int) -> Te
     """
     power = 1 / max(1, dimension)
     return torch.minimum(condition * change, 2 * torch.maximum(size, change) ** (1 - power) * change**power)
+
+
+def error_of_pairs(A: AttentionOperator, blur: Tensor, slope: Tensor, condition: Tensor, residual: Tensor) -> Tensor:
+    """How far ``|base + λ (t − s)|`` may be off, ``(items,)``.
+
+    Args:
+        A: ``(items, n, n)``, attention.
+        blur: ``(items,)``, its `rounding`.
+        slope: ``(items,)``, |λ|.
+        condition: ``(items,)``, of t.
+        residual: ``(items,)``, of the Ritz pair, times |λ|.
+    """
+    size = slope * blur / (ROUNDINGS * A.rounding)  # |λ| ‖A‖
+    return moved(condition, residual + slope * blur, size, A.tokens - 1)
+
+
+def is_sure(margin: Tensor, error: Tensor, weights_error: Tensor) -> Tensor:
+    """Whether the margin is several times what rounding can do; first-order estimates are not bounds."""
+    return margin > SAFETY * (error + weights_error)
 
 
 def certified(B: Tensor, region: Region, eps: float) -> bool:

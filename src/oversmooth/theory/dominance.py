@@ -8,8 +8,8 @@ depth.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -20,18 +20,16 @@ from oversmooth.theory import one_head, several_heads
 from oversmooth.theory.bounds import DEFECTIVE, SAFETY, Words, nested
 from oversmooth.theory.limit import LimitArray
 from oversmooth.theory.operators import AttentionOperator, as_operator
-from oversmooth.theory.radii import AttentionChange, Search, Update
+from oversmooth.theory.radii import AttentionChange, Radii, Search, Update
 from oversmooth.theory.reasons import Reason, finite
-from oversmooth.theory.spectrum import METHODS, Method, check_tolerance, materialise_if_small
+from oversmooth.theory.spectrum import materialise_if_small
 from oversmooth.theory.weights import check_weights, one_per_head
 
 Verdict = Literal["smooth", "rough", "tie", "undecided"]
 _VERDICTS: tuple[Verdict, ...] = ("rough", "tie", "smooth", "undecided")
 _ROUGH, _TIE, _SMOOTH, _UNDECIDED = range(4)
-TIE = {torch.float64: 1e-7, torch.float32: 1e-5}
-"""Radii nearer than this, relative to the larger (or 1), are a tie: at equality the Jordan structure decides."""
 JOINT_STEPS = 256
-"""A budget for all heads together: about as much work as the rest of a diagnosis. Verdicts of DeiT-Tiny, MiniLM and
+"""A budget for all heads jointly: about as much work as the rest of a diagnosis. Verdicts of DeiT-Tiny, MiniLM and
 stories15m are those of the full search, and radii within 2e-4.
 """
 # A limit array has rank one where σ₂/σ₁ is no more than rounding, and has not where it is more than a Ritz vector may
@@ -42,48 +40,27 @@ _NOT_RANK_ONE = 1e-3
 _PARALLEL = 1 - 1e-3
 
 
-@dataclass(frozen=True)
-class Dominance:
+@dataclass(frozen=True, kw_only=True)
+class Dominance(Radii):
     """Both radii, and what follows from them for a generic input; ``(...)`` each, or ``(..., heads)`` per head."""
 
-    rho_smooth: Tensor
-    """Radius on constant arrays, from the weights alone."""
-    rho_rough: Tensor
-    """Radius on centred arrays; 0 with a single token."""
-    residual: Tensor
-    """‖T_P Z − μ Z‖ of the unit Ritz pair behind rho_rough (one head: A's, times |λ|); 0 if computed directly."""
     tolerance: Tensor
     """Margins below this are a tie: the radii are equal as far as the weights are known."""
-    error: Tensor
-    """How far rho_rough may be off, estimated: its residual and the rounding of attention, times its condition; or how
-    much larger it may be where the search stopped before all tokens of causal attention were refined or beaten.
-    """
-    weights_error: Tensor
-    """How far rounding may move the eigenvalues of the weights."""
-    certified: Tensor
-    """Whether the verdict is proven, rounding included."""
-    doubted: Tensor
-    """Whether rho_rough is not known well enough to decide."""
-    frozen: Tensor
-    """Whether features that no head writes to stay as they are while all others shrink: both radii are 1, and input
-    convergence is excluded all the same.
-    """
     rule: str
     """What was compared, in words."""
-    pair: tuple[Tensor, Tensor] | None
-    """One head: the eigenvalues (of A, of H) behind the larger radius."""
     array: LimitArray | None
     """What X tends to when the rough part wins, with its own ratio, angle and rank; None if not asked for."""
     rank_one: Tensor
     """Whether the rough dominator, all that ties with it included, is an array of rank one at every depth."""
-    rank_known: Tensor
-    """Whether rank_one is known: not with several heads without the array, nor where other eigenvalues are seen to tie.
-    Arnoldi does not see all eigenvalues; several heads are then assumed to have no ties in modulus.
-    """
     smooth_floor: float = 0.0
     """1 with biases: a constant offset is a smooth mode of eigenvalue 1."""
     rough_floor: float = 0.0
     """1 with NeuTRENO's source, which differs between tokens."""
+
+    @property
+    def pair(self) -> tuple[Tensor, Tensor] | None:
+        """One head: the eigenvalues (of A, of H) behind the larger radius."""
+        return None if self.t is None or self.lam is None else (self.t, self.lam)
 
     @property
     def margin(self) -> Tensor:
@@ -172,14 +149,9 @@ def dominance(
     neutreno: float | Tensor = 0.0,
     change: AttentionChange | None = None,
     zeros: bool | None = None,
-    limit: bool | None = None,
-    method: Method = "auto",
-    tolerance: float | None = None,
-    steps: int | None = None,
-    tie: float | None = None,
-    seed: int = 0,
+    **search: Any,
 ) -> Dominance:
-    """Compare the smoothing eigenvalue with all others, for all heads together or for each head alone.
+    """Compare the smoothing eigenvalue with all others, for all heads jointly or for each head alone.
 
     A norm before the layer enters through ``fold_norm(W_V, ...)``.
 
@@ -196,6 +168,8 @@ def dominance(
         change: any other change of attention that is linear in A; replaces neutreno.
         zeros: whether the d − k zero eigenvalues of a head's H count; they give μ = 1 on both sides. By default they do
             for a single head and do not per head, as in Dovonon et al.'s table 1.
+
+    Further keywords are the settings of the search:
         limit: whether to build the array that X tends to when the rough part wins; by default where that is cheap, and
             not per head.
         method: "dense" computes all eigenvalues, "arnoldi" never forms the n·d by n·d matrix, "auto" chooses.
@@ -220,7 +194,35 @@ def dominance(
     ('smooth', 'rough')
     """
     A = as_operator(A)
-    arguments.choice(method, "method", METHODS)
+    W_V, W_O = _weights_that_fit(A, W_V, W_O)
+    how = Search.of(A.dtype, **search)
+    per_head, zeros = arguments.flag(per_head, "per_head"), None if zeros is None else arguments.flag(zeros, "zeros")
+    residual, biased = check_residual(residual), is_biased(bias)
+    if A.mask is not None and not per_head and not torch.equal(A.mask, A.mask[..., :1, :].expand_as(A.mask)):
+        raise InputError("the mask differs between heads; all heads jointly see the same tokens: give (..., n)")
+    change = _checked_change(change, neutreno, W_V)
+    W_V, W_O, update, size = _scaled_update(W_V, W_O, residual, change, biased)
+    if not (A.causal and how.method == "auto"):  # there the diagonal says it all
+        A = materialise_if_small(A)
+    if per_head or W_V.shape[-3] == 1:
+        zeros = not per_head if zeros is None else zeros
+        how = replace(how, limit=bool(how.limit)) if per_head else how
+        radii = one_head.radii(A, W_V, W_O, update, how, zeros=zeros)
+        rule = "each head alone, one maximum over all pairs of eigenvalues of A and H, " + (
+            "the zeros of H included" if zeros else "the d − k zeros of H left out"
+        )
+        if not per_head:
+            radii = radii.map(lambda x: x.select(len(A.shape) - 3, 0))
+    else:
+        radii = several_heads.radii(A, W_V, W_O, update, how)
+        rule = "all heads together: the radius on constant arrays against the radius on centred arrays"
+        rule += "" if how.steps is None else f", as far as {how.steps} products show it"
+    mask = A.mask if A.mask is None or per_head else A.mask.select(-2, 0)
+    return _of_radii(radii.scaled(size), mask, update, how.tie, rule)
+
+
+def _weights_that_fit(A: AttentionOperator, W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
+    """The weights, checked, in A's precision and on its device."""
     W_V, W_O = check_weights(W_V, W_O)
     heads = W_V.shape[-3]
     if len(A.shape) < 3 or A.shape[-3] != heads:
@@ -235,87 +237,72 @@ def dominance(
                 f"{name} has batch {tuple(W.shape[:-3])}, which does not align with attention's {tuple(batch)}; "
                 "give one for all, or attention for each"
             )
-    tolerance = check_tolerance(tolerance, A.dtype)
-    tie = TIE[A.dtype] if tie is None else arguments.fraction(tie, "tie", zero=True)
-    steps = None if steps is None else arguments.whole(steps, "steps", least=1)
-    per_head, seed = arguments.flag(per_head, "per_head"), arguments.seed(seed)
-    zeros = None if zeros is None else arguments.flag(zeros, "zeros")
-    limit = None if limit is None else arguments.flag(limit, "limit")
-    residual = check_residual(residual)
+    return W_V.to(A.device, A.dtype), W_O.to(A.device, A.dtype)
+
+
+def _checked_change(change: AttentionChange | None, neutreno: float | Tensor, W_V: Tensor) -> AttentionChange:
+    """The change of attention, NeuTRENO's unless another is given, with one number per head."""
     if not (change is None or isinstance(change, AttentionChange)):
         raise InputError(f"change is {arguments.kind(change)}; give an AttentionChange, or neutreno")
-    biased = is_biased(bias)
-    if A.mask is not None and not per_head and not torch.equal(A.mask, A.mask[..., :1, :].expand_as(A.mask)):
-        raise InputError("the mask differs between heads; heads taken together see the same tokens: give (..., n)")
-    W_V, W_O = W_V.to(A.device, A.dtype), W_O.to(A.device, A.dtype)
     if change is None:
         shift = one_per_head(neutreno, W_V, "neutreno")
         change = AttentionChange(torch.ones_like(shift), shift, torch.zeros_like(shift), source=bool(shift.any()))
-    gain, shift, constant = (one_per_head(x, W_V, "change") for x in (change.gain, change.shift, change.constant))
+    gain, shift, mean = (one_per_head(x, W_V, "change") for x in (change.gain, change.shift, change.mean))
     if not bool(gain.all()):
         raise InputError("a head's attention is multiplied by 0, so that nothing of it is left; leave the head out")
-    W_V = W_V * gain[:, None, None]
-    # Without the residual connection there is no 1 to compare sizes with: weights of any size become ordinary ones.
+    gains = [None if x is None else x.to(W_V) for x in (change.constant_gain, change.centred_gain)]
+    return AttentionChange(gain, shift, mean, change.source, *gains)
+
+
+def _scaled_update(
+    W_V: Tensor, W_O: Tensor, residual: bool | float, change: AttentionChange, biased: bool
+) -> tuple[Tensor, Tensor, Update, float]:
+    """The update with a residual connection of 1 or 0, its weights, and the factor on its radii.
+
+    Without the residual connection there is no 1 to compare sizes with: weights of any size become ordinary ones.
+    """
+    W_V = W_V * change.gain[:, None, None]
     size = abs(float(residual)) if residual else float(W_V.abs().max()) * float(W_O.abs().max()) or 1.0
     if residual:
         W_O = W_O / float(residual)
     else:
         W_V, W_O = (W / W.abs().max().clamp(min=torch.finfo(W.dtype).tiny) for W in (W_V, W_O))
-    gains = [None if x is None else x.to(A.device, A.dtype) for x in (change.constant_gain, change.centred_gain)]
-    update = Update(1.0 if residual else 0.0, shift / gain, constant / gain, *gains)
-    if not (A.causal and method == "auto"):  # there the diagonal says it all
-        A = materialise_if_small(A)
-    # A source that differs between tokens outlasts a constant offset of the same growth.
-    smooth_floor, rough_floor = (1.0 if biased and not change.source else 0.0), (1.0 if change.source else 0.0)
-    search = Search(
-        method, tolerance, steps, bool(limit) if per_head else limit, seed, smooth_floor / size, rough_floor / size
+    update = Update(
+        base=1.0 if residual else 0.0,
+        shift=change.shift / change.gain,
+        constant=change.constant / change.gain,
+        constant_gain=change.constant_gain,
+        centred_gain=change.centred_gain,
+        # A source that differs between tokens outlasts a constant offset of the same growth.
+        smooth_floor=1.0 / size if biased and not change.source else 0.0,
+        rough_floor=1.0 / size if change.source else 0.0,
     )
-    if per_head or heads == 1:
-        zeros = not per_head if zeros is None else zeros
-        radii = one_head.radii(A, W_V, W_O, update, search, zeros=zeros, tie=tie)
-        rule = "each head alone, one maximum over all pairs of eigenvalues of A and H, " + (
-            "the zeros of H included" if zeros else "the d − k zeros of H left out"
-        )
-        if not per_head:
-            radii = radii.map(lambda x: x.select(len(batch), 0))
-    else:
-        radii = several_heads.radii(A, W_V, W_O, update, search)
-        rule = "all heads together: the radius on constant arrays against the radius on centred arrays"
-        rule += "" if steps is None else f", as far as {steps} products show it"
+    return W_V, W_O, update, size
 
-    radii = radii.scaled(size)
+
+def _of_radii(radii: Radii, mask: Tensor | None, update: Update, tie: float, rule: str) -> Dominance:
+    """What follows from the radii; mask: of the tokens, with the radii's batch."""
+    dtype = radii.rho_smooth.dtype
     if not bool((radii.rho_smooth.isfinite() & radii.rho_rough.isfinite()).all()):
-        raise InputError(f"a radius leaves the range of {A.dtype}; scale the weights down, or give them in float64")
+        raise InputError(f"a radius leaves the range of {dtype}; scale the weights down, or give them in float64")
     scale = torch.maximum(radii.rho_smooth, radii.rho_rough).clamp(min=update.base)
-    array = None
-    if radii.array is not None:
-        mask = A.mask if A.mask is None or per_head else A.mask.select(len(batch), 0)
-        array = LimitArray.of(radii.array, radii.mu, mask)
+    rank_one, rank_known, array = ~radii.mixed, radii.rank_known, None
+    if radii.eigenarray is not None:
+        array = LimitArray.of(radii.eigenarray, radii.mu, mask)
+        ratio = array.sigma_ratio[1]
+        is_one = ratio <= _RANK_ONE[dtype]
+        rank_one = rank_one & is_one
+        rank_known = rank_known & (radii.mixed | is_one | (ratio > _NOT_RANK_ONE))
     return Dominance(
-        rho_smooth=radii.rho_smooth,
-        rho_rough=radii.rho_rough,
-        residual=radii.residual,
+        **{**vars(radii), "rank_known": rank_known, "eigenarray": None},
         # Nothing is decided more finely than it is known.
         tolerance=torch.maximum(tie * scale, radii.residual + radii.weights_error.clamp(max=DEFECTIVE * scale)),
-        error=radii.error,
-        weights_error=radii.weights_error,
-        certified=radii.certified,
-        doubted=radii.doubted,
-        frozen=radii.frozen,
         rule=rule,
-        pair=None if radii.t is None or radii.lam is None else (radii.t, radii.lam),
         array=array,
-        rank_one=~radii.mixed if array is None else ~radii.mixed & (array.sigma_ratio[1] <= _RANK_ONE[A.dtype]),
-        rank_known=radii.rank_known if array is None else radii.rank_known & (radii.mixed | _is_known(array, A.dtype)),
-        smooth_floor=smooth_floor,
-        rough_floor=rough_floor,
+        rank_one=rank_one,
+        smooth_floor=float(update.smooth_floor > 0),
+        rough_floor=float(update.rough_floor > 0),
     )
-
-
-def _is_known(array: LimitArray, dtype: torch.dtype) -> Tensor:
-    """Whether an array tells its rank."""
-    ratio = array.sigma_ratio[1]
-    return (ratio <= _RANK_ONE[dtype]) | (ratio > _NOT_RANK_ONE)
 
 
 def is_biased(bias: Tensor | None) -> bool:

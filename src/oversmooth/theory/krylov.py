@@ -179,6 +179,14 @@ class Extremal:
     vector: Tensor | None
     """``(items, size)`` complex, the Ritz vector; None if not asked for."""
 
+    @classmethod
+    def nothing(cls, system: LinearSystem, vectors: bool) -> Extremal:
+        """Before the first step: nothing is known of any item."""
+        value = torch.zeros(system.items, dtype=complex_of(system.dtype), device=system.device)
+        zero, no = value.real.clone(), torch.zeros_like(value, dtype=torch.bool)
+        array = value.new_zeros(system.items, system.size) if vectors else None
+        return cls(value, zero, zero.clone(), zero + 1, zero + torch.inf, no, no.clone(), array)
+
     @property
     def settled(self) -> Tensor:
         """``(items,)`` boolean: whether more steps would not change the highest score of a group."""
@@ -219,19 +227,7 @@ def extremal(
     items, device = system.items, system.device
     alone = group is None
     group = torch.arange(items, device=device) if group is None else group.unique(return_inverse=True)[1]
-    value = torch.zeros(items, dtype=complex_of(system.dtype), device=device)
-    never = torch.zeros(items, dtype=torch.bool, device=device)
-    ritz = Extremal(
-        value=value,
-        score=value.real.clone(),
-        residual=value.real.clone(),
-        condition=torch.ones_like(value.real),
-        slack=torch.full_like(value.real, torch.inf),
-        converged=never.clone(),
-        beaten=never,
-        vector=torch.zeros(items, system.size, dtype=value.dtype, device=device) if vectors else None,
-    )
-    index = torch.arange(items, device=device)
+    ritz, index = Extremal.nothing(system, vectors), torch.arange(items, device=device)
     basis = Arnoldi(system, seed)
     steps = min(first, most)
     while True:
@@ -247,10 +243,10 @@ def extremal(
             break
         # Residuals fall about geometrically: go to where most of the rest should have converged, within limits.
         typical = float(error[left].nan_to_num(nan=0.5).clamp(min=1e-30, max=0.5).quantile(0.7))
-        pointed_to = steps * math.log(tolerance) / math.log(typical)
+        expected = steps * math.log(tolerance) / math.log(typical)
         # Where items compete, checks in between let the beaten ones stop.
         furthest = 3 * steps if alone else 1.5 * steps
-        steps = min(most, int(min(max(pointed_to, 1.25 * steps), furthest)) + 1)
+        steps = min(most, int(min(max(expected, 1.25 * steps), furthest)) + 1)
 
     tried: Counter[int] = Counter()
     for i in ritz.score[index].argsort(descending=True).tolist():

@@ -46,7 +46,7 @@ class LimitArray:
         Args:
             array: ``(..., n, d)`` complex, the eigenarray, of any phase and length.
             eigenvalue: ``(...)`` complex, its eigenvalue.
-            mask: ``(..., n)``, true for the tokens that count; None: all of them.
+            mask: ``(..., n)``, true for the valid tokens; None: all of them.
         """
         flat = array.flatten(-2)
         largest = flat.gather(-1, flat.abs().argmax(-1, keepdim=True))

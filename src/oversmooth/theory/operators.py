@@ -55,7 +55,7 @@ class AttentionOperator(ABC):
 
     causal: bool
     mask: Tensor | None
-    """``(..., n)``, true for the tokens that count; None: all of them."""
+    """``(..., n)``, true for the valid tokens; None: all of them."""
     rounding: float
     """The unit in the last place of its entries, in the precision they were given in."""
     _arrays: ClassVar[tuple[str, ...]]
@@ -133,17 +133,19 @@ class AttentionOperator(ABC):
 
     @property
     def keep(self) -> Tensor:
-        """``(..., n)``, true for the tokens that count."""
+        """``(..., n)``, true for the valid tokens."""
         if self.mask is None:
             return torch.ones(self.shape[:-1], dtype=torch.bool, device=self.device)
         return self.mask
 
-    def counted(self) -> Tensor:
-        """The number of tokens that count, ``(...)``."""
+    def valid_count(self) -> Tensor:
+        """The number of valid tokens, ``(...)``."""
         return self.keep.sum(-1)
 
+    counted = valid_count  # its former name
+
     def centre(self, v: Tensor) -> Tensor:
-        """``P v``, v without its mean over the tokens that count, ``(..., n, c) -> (..., n, c)``."""
+        """``P v``, v without its mean over the valid tokens, ``(..., n, c) -> (..., n, c)``."""
         return centre_tokens(v, self.mask)
 
 
@@ -152,7 +154,7 @@ class DenseAttention(AttentionOperator):
 
     Args:
         A: ``(..., n, n)``, after the softmax.
-        mask: ``(..., n)``, true for the tokens that count, or, shared by all heads, without the head axis. Rows of the
+        mask: ``(..., n)``, true for the valid tokens, or, shared by all heads, without the head axis. Rows of the
             other tokens are ignored, but no counted token may attend to them.
         causal: True requires that nothing is above the diagonal; None finds out.
 
@@ -217,7 +219,7 @@ class SoftmaxAttention(AttentionOperator):
         q: ``(..., heads, n, k)``, queries.
         k: ``(..., heads, n, k)``, keys, or with fewer heads that divide q's (grouped queries).
         scale: ``1/√k`` if None.
-        mask: ``(..., n)``, true for the tokens that count, or, shared by all heads, without the head axis.
+        mask: ``(..., n)``, true for the valid tokens, or, shared by all heads, without the head axis.
         bias: ``(..., n, n)``, added to the scores (relative positions; ``-inf`` hides a pair).
         causal: whether no token sees a later one.
         lse: ``(..., heads, n)``, the log-sum-exp of each row of scores, if a kernel returned it; else it is computed

@@ -1,4 +1,9 @@
-"""What the two ways of computing radii, `one_head` and `several_heads`, take and return."""
+"""What every route to the two radii takes and returns: the update, the settings of the search, and the radii.
+
+`dominance` chooses the route: `one_head` for a single head or each head alone, `several_heads` for all heads jointly.
+Both take attention that falls apart in pieces, by `reducible`; `shared_weights` has the radii of one piece. `shifted`
+follows each head along shifts of its attention; `stack` takes layers that differ. `bounds` is their error model.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oversmooth.theory.spectrum import Method
+from oversmooth.safety import arguments
+from oversmooth.theory.spectrum import METHODS, Method, check_tolerance
+
+TIE = {torch.float64: 1e-7, torch.float32: 1e-5}
+"""Radii nearer than this, relative to the larger (or 1), are a tie: at equality the Jordan structure decides."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,7 @@ class AttentionChange:
 
 @dataclass(frozen=True)
 class Update:
-    """The update ``X ↦ base · X + Σ_h (A_h − shift_h) X W_V^h W_O^h``."""
+    """The update ``X ↦ base · X + Σ_h (A_h − shift_h) X W_V^h W_O^h``, and what its two radii are at least."""
 
     base: float
     """1 with the residual connection, 0 without."""
@@ -70,6 +79,10 @@ class Update:
     """``(d,)``, what multiplies the output on constant arrays; None: nothing."""
     centred_gain: Tensor | None = None
     """``(d,)``, likewise on centred arrays."""
+    smooth_floor: float = 0.0
+    """What the smooth radius is raised to before the two are compared."""
+    rough_floor: float = 0.0
+    """What the rough radius is raised to."""
 
     def centred(self, W_O: Tensor) -> Tensor:
         """The output weight that acts on centred arrays."""
@@ -78,7 +91,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Search:
-    """How to look for eigenvalues."""
+    """How to search for eigenvalues: the rare settings of `dominance`, which takes them as keywords."""
 
     method: Method
     tolerance: float
@@ -86,42 +99,72 @@ class Search:
     """The number of products after which to stop, converged or not; None: as many as needed, up to a limit."""
     limit: bool | None
     """Whether to keep the eigenarray; None: where it is cheap."""
+    tie: float
+    """Relative margin below which two radii tie."""
     seed: int
-    smooth_floor: float = 0.0
-    """What the smooth radius is raised to before the two are compared."""
-    rough_floor: float = 0.0
-    """What the rough radius is raised to."""
+
+    @classmethod
+    def of(
+        cls,
+        dtype: torch.dtype,
+        *,
+        method: Method = "auto",
+        tolerance: float | None = None,
+        steps: int | None = None,
+        limit: bool | None = None,
+        tie: float | None = None,
+        seed: int = 0,
+    ) -> Search:
+        """The settings, checked, with the defaults of this precision."""
+        arguments.choice(method, "method", METHODS)
+        return cls(
+            method=method,
+            tolerance=check_tolerance(tolerance, dtype),
+            steps=None if steps is None else arguments.whole(steps, "steps", least=1),
+            limit=None if limit is None else arguments.flag(limit, "limit"),
+            tie=TIE[dtype] if tie is None else arguments.fraction(tie, "tie", zero=True),
+            seed=arguments.seed(seed),
+        )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Radii:
-    """The two radii of every item of a batch, ``(items, ...)``, and the eigenvalue behind the rough one."""
+    """The two radii of every item of a batch, ``(items, ...)``, and how well they are known."""
 
     rho_smooth: Tensor
+    """Radius on constant arrays, from the weights alone."""
     rho_rough: Tensor
+    """Radius on centred arrays; 0 with a single token."""
     residual: Tensor
+    """‖T_P Z − μ Z‖ of the unit Ritz pair behind rho_rough (one head: A's, times |λ|); 0 if computed directly."""
     mu: Tensor
     """The eigenvalue of modulus rho_rough, complex."""
     mixed: Tensor
     """Whether terms tie with it that differ in both token and feature vector: the limit then has rank two or more."""
     rank_known: Tensor
-    """Whether `mixed`, or the array, tells the rank of the limit."""
+    """Whether `mixed`, or the array, tells the rank of the limit: not with several heads without the array, nor where
+    other eigenvalues are seen to tie. Arnoldi does not see all; several heads are then assumed to have no ties.
+    """
     weights_error: Tensor
     """How far rounding may move the eigenvalues of the weights: large where they are nearly defective."""
     error: Tensor
-    """How far rho_rough may be off, estimated from the rounding of A and the search."""
+    """How far rho_rough may be off, estimated: its residual and the rounding of attention, times its condition; or how
+    much larger it may be where the search stopped before all tokens of causal attention were refined or beaten.
+    """
     certified: Tensor
-    """Whether it is proven on which side of rho_smooth it lies."""
+    """Whether it is proven, rounding included, on which side of rho_smooth it lies."""
     doubted: Tensor
-    """Whether that was to be proven, and was not."""
+    """Whether rho_rough is not known well enough to decide."""
     frozen: Tensor
-    """Whether both radii are `base` for features that no head writes to, and all others shrink."""
+    """Whether features that no head writes to stay as they are while all others shrink: both radii are 1 (without X
+    itself, 0), and input convergence is excluded all the same.
+    """
     t: Tensor | None = None
     """One head: the eigenvalue of A behind the larger radius."""
     lam: Tensor | None = None
     """One head: the eigenvalue of H behind it."""
-    array: Tensor | None = None
-    """The eigenarray of mu, ``(..., n, d)`` complex."""
+    eigenarray: Tensor | None = None
+    """That of mu, ``(..., n, d)`` complex."""
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Radii:
         """The same with every tensor changed."""

@@ -1,9 +1,9 @@
-"""Which tokens reach which through attention: the strongly connected components of its graph (THEORY §3), and where
-there are several, its spectrum block by block, with one eigenvalue 1 removed.
+"""Attention that falls apart: the strongly connected components of its graph (THEORY §3), and its spectrum by blocks.
 
-With tokens ordered so that none sees a later component, A is block lower triangular, and its spectrum is that of its
-diagonal blocks: exact where blocks are single tokens, however far from normal A is. A component is closed if it sees
-only itself; each closed one has an eigenvalue 1 of its own. Zero means exactly zero: a link of 1e-38 closes a cycle.
+Taken by `one_head`, `shifted`, `spectrum` and `several_heads` where an entry of A is exactly zero. With tokens ordered
+so that none sees a later component, A is block lower triangular, and its spectrum is that of its diagonal blocks: exact
+where blocks are single tokens, however far from normal A is. A component is closed if it sees only itself; each closed
+one has an eigenvalue 1 of its own. Zero means exactly zero: a link of 1e-38 closes a cycle.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Components:
 
     @property
     def connected(self) -> Tensor:
-        """Whether all tokens that count form one component, ``(items,)``."""
+        """Whether all valid tokens form one component, ``(items,)``."""
         return (self.size == (self.label >= 0).sum(-1, keepdim=True)).logical_or(self.label < 0).all(-1)
 
     @property
@@ -65,7 +65,7 @@ def components(seen: Tensor, mask: Tensor | None = None) -> Components:
 
     Args:
         seen: ``(items, n, n)``, which token sees which.
-        mask: ``(items, n)``, true for the tokens that count; None: all of them.
+        mask: ``(items, n)``, true for the valid tokens; None: all of them.
     """
     n = seen.shape[-1]
     rows = max(1, _HELD // (n * n))
@@ -211,7 +211,7 @@ def union_of_heads(A: AttentionOperator) -> AttentionOperator:
     return DenseAttention.trusted(A.A.amax(1), None if A.mask is None else A.mask[:, 0], A.causal, A.rounding)
 
 
-def long_ways(flat: AttentionOperator) -> Tensor:
+def has_long_paths(flat: AttentionOperator) -> Tensor:
     """Whether some token does not see some other within two steps over links of more than 1e-6, ``(items,)``.
 
     In bands, chains and nearly causal attention, eigenvalues can be worse conditioned than a Krylov space shows.
@@ -223,7 +223,7 @@ def long_ways(flat: AttentionOperator) -> Tensor:
     if flat.mask is not None:
         sees, seen = (torch.where(flat.mask, x, flat.tokens) for x in (sees, seen))
     # If what i sees and what sees j are together more than all tokens, some token is in both.
-    far = sees.amin(-1) + seen.amin(-1) <= flat.counted()
+    far = sees.amin(-1) + seen.amin(-1) <= flat.valid_count()
     for part in far.nonzero()[:, 0].split(_HELD // flat.tokens**2 + 1):
         near = links[part] @ links[part] + links[part] > 0
         if flat.mask is not None:
@@ -233,6 +233,6 @@ def long_ways(flat: AttentionOperator) -> Tensor:
 
 
 def centred_block(A: DenseAttention, item: int) -> Tensor:
-    """The matrix of one item's A on centred vectors, over the tokens that count, in float64."""
+    """The matrix of one item's A on centred vectors, over the valid tokens, in float64."""
     keep = A.keep[item]
     return centred_matrix(DenseAttention.trusted(A.A[item].double()[keep][:, keep], None, A.causal))

@@ -1,4 +1,8 @@
-"""Radii of all heads together (THEORY §3, the multi-head theorem)."""
+"""Radii of all heads jointly (THEORY §3, the multi-head theorem and components).
+
+Taken by `dominance` for several heads. Arrays are grouped by weights; those whose graph, the union over heads, falls
+apart are taken component by component, all others whole, each by `shared_weights`.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,12 @@ from torch import Tensor
 from oversmooth.theory.operators import AttentionOperator, DenseAttention
 from oversmooth.theory.radii import Radii, Search, Update
 from oversmooth.theory.reducible import Reducible, union_of_heads
-from oversmooth.theory.shared_weights import SharedWeights
+from oversmooth.theory.shared_weights import Rough, SharedWeights
+from oversmooth.theory.small_matrices import complex_of
 
 
 def radii(A: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, search: Search) -> Radii:
-    """The radii of all heads together, ``(...)``.
+    """The radii of all heads jointly, ``(...)``.
 
     Args:
         A: ``(..., heads, n, n)``, attention.
@@ -61,31 +66,29 @@ def _in_parts(
         mask = None if A.mask is None else A.mask[..., order]
         lower = DenseAttention.trusted(A.A[..., order, :][..., order], mask, True, A.rounding)
         radii = SharedWeights(lower, W_V, W_O, update, search).radii()
-        if radii.array is None:
+        if radii.eigenarray is None:
             return radii
-        return dataclasses.replace(radii, array=radii.array[..., torch.argsort(order), :])
+        return dataclasses.replace(radii, eigenarray=radii.eigenarray[..., torch.argsort(order), :])
     whole = SharedWeights(A, W_V, W_O, update, search)
-    smooth = whole.smooth_radius()
-    struck, singles = False, []
-    worst: list[tuple[Tensor, Tensor, Tensor]] = []
+    smooth, _ = whole.smooth_radius
+    zero, struck, singles = torch.zeros_like(smooth)[None], False, []
+    worst: list[tuple[Tensor, Tensor, Tensor]] = []  # eigenvalue, residual and error, (1,) each
     for tokens, closed in parts.components(item):
         if closed and struck:
             # Its own constant arrays are a second family like the smooth one.
-            worst.append((smooth.to(whole.mu), torch.zeros_like(smooth), torch.zeros_like(smooth)))
-        if len(tokens) == 1:
-            if not closed:
-                singles.append(int(tokens[0]))
-            struck = struck or closed
-            continue
-        block = DenseAttention.trusted(A.A[..., tokens, :][..., tokens], None, False, A.rounding)
-        worst.append(SharedWeights(block, W_V, W_O, update, search, centred=closed).largest())
+            worst.append((smooth[None].to(complex_of(A.dtype)), zero, zero))
+        if len(tokens) == 1 and not closed:
+            singles.append(int(tokens[0]))
+        elif len(tokens) > 1:
+            block = DenseAttention.trusted(A.A[..., tokens, :][..., tokens], None, False, A.rounding)
+            rough = SharedWeights(block, W_V, W_O, update, search, centred=closed).rough()
+            worst.append((rough.mu, rough.residual, rough.error))
         struck = struck or closed
     if singles:
         worst.append(whole.largest_of_blocks(A.diagonal()[0][:, singles].mT - update.shift))
-    sizes, errors = torch.stack([mu.abs() for mu, _, _ in worst]), torch.stack([error for _, _, error in worst])
-    best = int(sizes.argmax())
-    whole.mu, whole.residual, _ = (x.reshape(1) for x in worst[best])
-    # Within its own error another component may have the largest.
-    whole.error = torch.maximum((sizes + errors).max() - sizes[best], errors[best]).reshape(1)
-    whole.repeated |= True  # what X tends to is not looked for
-    return whole.result(smooth.expand(1))
+    mu, residual, errors = (torch.cat(column) for column in zip(*worst, strict=True))
+    best = mu.abs().argmax(keepdim=True)
+    # Within its own error another component may have the largest. What X tends to is not computed.
+    error = torch.maximum((mu.abs() + errors).max() - mu[best].abs(), errors[best])
+    known = torch.zeros_like(mu[best].abs())
+    return whole.result(Rough(mu[best], residual[best], error, above=known, repeated=known == 0))

@@ -1,8 +1,15 @@
-"""The radii and eigenarrays of all heads together, for attention arrays that share one set of weights (THEORY §3)."""
+"""Radii and eigenarrays of all heads jointly, for attention arrays that share one set of weights.
+
+The multi-head theorem (THEORY §3): ρ_smooth is the radius of ``base + Σ_h c_h W_V^h W_O^h``, ρ_rough that of T_P on
+centred arrays. Taken by `several_heads` for attention that does not fall apart, and for each part of attention that
+does. Causal attention: T_P is block triangular over tokens, and tokens compete. Else a small T_P is formed and
+decomposed, and a larger one iterated by Arnoldi.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -11,7 +18,7 @@ from oversmooth.theory.bounds import SAFETY, moved, rounding
 from oversmooth.theory.krylov import Extremal, LinearSystem, extremal
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, centred_matrix, reflector
 from oversmooth.theory.radii import Radii, Search, Update, real_and_imaginary
-from oversmooth.theory.reducible import long_ways, union_of_heads
+from oversmooth.theory.reducible import has_long_paths, union_of_heads
 from oversmooth.theory.small_matrices import (
     complex_of,
     divided,
@@ -22,7 +29,7 @@ from oversmooth.theory.small_matrices import (
 )
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads
 from oversmooth.theory.tokens import centre_tokens, token_mean
-from oversmooth.theory.weights import smaller_product, stack_heads, without_repeats
+from oversmooth.theory.weights import on_constant_arrays, smaller_product
 
 # Up to this size, (n − 1)·d, the whole matrix of T_P is formed.
 _DENSE_SIZE = 256
@@ -43,6 +50,28 @@ _REFINED = 8
 _HELD = 1 << 29
 
 
+@dataclass
+class Rough:
+    """The eigenvalue of T_P of largest modulus in every item, ``(items,)`` each."""
+
+    mu: Tensor
+    residual: Tensor
+    error: Tensor
+    """How far it may be off: residual and rounding of A, times its condition number."""
+    above: Tensor
+    """How much larger than found the radius may be, since the search was stopped."""
+    repeated: Tensor
+    """Whether other eigenvalues are as large; what X tends to is then not known."""
+    array: Tensor | None = None
+    """``(items, n, d)``, its eigenarray, if it was asked for."""
+
+    @classmethod
+    def nothing(cls, A: AttentionOperator) -> Rough:
+        """A radius of zero, as with a single token."""
+        zero = torch.zeros(A.shape[0], dtype=A.dtype, device=A.device)
+        return cls(zero.to(complex_of(A.dtype)), zero, zero.clone(), zero.clone(), zero > 0)
+
+
 class SharedWeights:
     """A batch of attention arrays under the same weights.
 
@@ -51,7 +80,7 @@ class SharedWeights:
         W_V: ``(heads, d, k)``, value weights.
         W_O: ``(heads, k, d)``, output weights.
         update: what is applied.
-        search: how to look for eigenvalues.
+        search: how to search for eigenvalues.
         centred: False to act on all arrays, for a part of a larger A whose rows sum to less than one.
     """
 
@@ -63,86 +92,71 @@ class SharedWeights:
         self.constant_W_O = W_O if update.constant_gain is None else W_O * update.constant_gain
         self.d = W_V.shape[-2]
         self.system = JoinedHeads(A, W_V, self.W_O, update.shift, centred=centred)
-        self.mu = torch.zeros(self.system.items, dtype=complex_of(A.dtype), device=A.device)
-        self.residual = torch.zeros_like(self.mu.real)
-        # Whether other eigenvalues are as large as the dominating one; what X tends to is then not known.
-        self.repeated = torch.zeros_like(self.residual, dtype=torch.bool)
-        self.error = torch.zeros_like(self.residual)
-        # How much larger than found the radius may be, since the search was stopped.
-        self.above = torch.zeros_like(self.residual)
-        self.weights_error = torch.zeros((), dtype=A.dtype, device=A.device)
-        self.array: Tensor | None = None
 
     def radii(self) -> Radii:
         """Both radii of every item."""
-        if self.A.tokens > 1:
-            self._search()
-        return self.result(self.smooth_radius().expand(len(self.mu)))
+        return self.result(self.rough())
 
-    def result(self, smooth: Tensor) -> Radii:
-        """The radii, given the one on constant arrays ``(items,)``."""
-        alone = self.A.counted()[:, 0] < 2
-        rough, base = torch.where(alone, 0.0, self.mu.abs()), self.update.base
+    def result(self, rough: Rough) -> Radii:
+        """Both radii of every item, given the rough ones."""
+        size, weights_error = self.smooth_radius
+        smooth = size.expand(len(rough.mu))
+        alone = self.A.valid_count()[:, 0] < 2
+        radius, base = torch.where(alone, 0.0, rough.mu.abs()), self.update.base
         # Features that no head writes to stay as they are: eigenvalue `base` on both sides.
-        left_out = self.W_V.shape[-3] * self.W_V.shape[-1] < self.d
-        frozen = torch.zeros_like(self.repeated)
-        if left_out:
-            shrinks = smooth + self.weights_error < base
-            frozen = shrinks & ~alone & (rough <= base + SAFETY * self.error)
+        frozen = torch.zeros_like(alone)
+        if self.W_V.shape[-3] * self.W_V.shape[-1] < self.d:
+            shrinks = smooth + weights_error < base
+            frozen = shrinks & ~alone & (radius <= base + SAFETY * rough.error)
             smooth = smooth.clamp(min=base)
-            rough = torch.where(alone, 0.0, rough.clamp(min=base))
-        known = ~self.repeated if self.array is not None else torch.zeros_like(self.repeated)
-        level = smooth.clamp(min=self.how.smooth_floor)
-        gap = (level - rough.clamp(min=self.how.rough_floor)).abs()
-        close = (gap <= SAFETY * self.error) & (self.error > 0)
-        close |= (level >= rough) & (gap <= self.above) & (self.above > 0)
-        doubted = close & ~alone & ~frozen
-        array = self.array
-        if array is None and self.how.limit is not False and self.A.tokens > 1 and bool(self.repeated.all()):
-            array = torch.full((len(self.mu), self.A.tokens, self.d), torch.nan, dtype=self.mu.dtype).to(self.mu.device)
+            radius = torch.where(alone, 0.0, radius.clamp(min=base))
+        level = smooth.clamp(min=self.update.smooth_floor)
+        gap = (level - radius.clamp(min=self.update.rough_floor)).abs()
+        close = (gap <= SAFETY * rough.error) & (rough.error > 0)
+        close |= (level >= radius) & (gap <= rough.above) & (rough.above > 0)
+        array = rough.array
+        if array is None and self.how.limit is not False and self.A.tokens > 1 and bool(rough.repeated.all()):
+            array = torch.full((len(rough.mu), self.A.tokens, self.d), torch.nan).to(rough.mu)
         return Radii(
             rho_smooth=smooth,
-            rho_rough=rough,
-            residual=self.residual,
-            mu=self.mu,
-            mixed=torch.zeros_like(self.repeated),
-            rank_known=known,
-            weights_error=self.weights_error.expand(len(self.mu)),
-            error=torch.maximum(self.error, self.above),
+            rho_rough=radius,
+            residual=rough.residual,
+            mu=rough.mu,
+            mixed=torch.zeros_like(alone),
+            rank_known=~rough.repeated if rough.array is not None else torch.zeros_like(alone),
+            weights_error=weights_error.expand(len(rough.mu)),
+            error=torch.maximum(rough.error, rough.above),
             certified=alone,
-            doubted=doubted,
+            doubted=close & ~alone & ~frozen,
             frozen=frozen,
-            array=array,
+            eigenarray=array,
         )
 
-    def largest(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The eigenvalue of largest modulus of the only item, its residual and its error."""
-        self._search()
-        return self.mu[0], self.residual[0], self.error[0]
-
-    def _search(self) -> None:
+    def rough(self) -> Rough:
+        """The eigenvalue of T_P of largest modulus in every item."""
         method, size = self.how.method, int(self.system.rank.max())
+        if self.A.tokens < 2:
+            return Rough.nothing(self.A)
         if self.A.causal and method == "auto":
-            self._by_causal_blocks()
-        elif method == "dense" or size < 2 or (method == "auto" and size <= _DENSE_SIZE):
-            self._directly()
-        else:
-            self._by_arnoldi()
+            return self._by_causal_blocks()
+        if method == "dense" or size < 2 or (method == "auto" and size <= _DENSE_SIZE):
+            return self._directly()
+        return self._by_arnoldi()
 
     def _error(self, condition: Tensor, residual: Tensor, blur: Tensor) -> Tensor:
         """How far an eigenvalue may be off: its condition number times residual and rounding of A in the update."""
         sizes = _norms(self.W_V, self.W_O)
         return moved(condition, residual + (blur * sizes).sum(-1), sizes.sum(), self.A.tokens * self.d)
 
-    def smooth_radius(self) -> Tensor:
-        """The radius of ``base + Σ_h c_h W_V^h W_O^h``, c_h the eigenvalue of attention on constant arrays.
-
-        Without the zeros of features that no head writes to.
+    @cached_property
+    def smooth_radius(self) -> tuple[Tensor, Tensor]:
+        """The radius of ``base + Σ_h c_h W_V^h W_O^h``, c_h the eigenvalue of attention on constant arrays, and how far
+        it may be off. Without the zeros of features that no head writes to.
         """
         base, W_V, W_O = self.update.base, self.W_V.double(), self.constant_W_O.double()
-        c, V = self.update.constant.double(), without_repeats(W_V)
-        # Heads that share their values add up, and leave features as they are, which some head writes to.
-        V, O = stack_heads(V, (W_O * c[:, None, None]).unflatten(0, (len(V), -1)).sum(1))  # noqa: E741
+        c = self.update.constant.double()
+        # Heads leave features as they are together, which some of them write to.
+        V, O = on_constant_arrays(W_V, W_O * c[:, None, None])  # noqa: E741
         small = smaller_product(V, O)
         least = base if len(small) < self.d <= self.W_V.shape[-3] * self.W_V.shape[-1] else 0.0
         if len(small) > _DENSE_WEIGHTS:
@@ -153,8 +167,7 @@ class SharedWeights:
             values, errors = eigenvalues_and_errors(small, torch.finfo(self.A.dtype).eps)
             sizes = (base + values).abs()
             size, error = sizes.max(), (sizes + errors).max() - sizes.max()
-        self.weights_error = error.to(self.residual)
-        return size.clamp(min=least).to(self.residual)
+        return size.clamp(min=least).to(self.A.dtype), error.to(self.A.dtype)
 
     def _extremal(
         self, system: LinearSystem, *, vectors: bool = False, group: Tensor | None = None, exact: bool = False
@@ -168,7 +181,7 @@ class SharedWeights:
             system,
             lambda theta, reach, _: (self.update.base + theta).abs() + reach,
             tolerance=tolerance,
-            first=min(16, most),
+            first=min(16 if group is None else 24, most),  # few of the tokens that compete are beaten before
             most=most,
             restarts=within,
             refined=None if steps is None else _REFINED,
@@ -177,25 +190,26 @@ class SharedWeights:
             seed=how.seed,
         )
 
-    def _by_arnoldi(self) -> None:
+    def _by_arnoldi(self) -> Rough:
         # A single token has no centred arrays.
         index = (self.system.rank > 0).nonzero()[:, 0]
-        far, wanted = long_ways(union_of_heads(self.A))[index], self.how.limit is not False
+        far, wanted = has_long_paths(union_of_heads(self.A))[index], self.how.limit is not False
         ritz = self._extremal(self.system.select(index), vectors=wanted or bool(far.any()))
-        self.mu[index] = self.update.base + ritz.value
-        self.residual[index] = ritz.residual
-        self.error[index] = self._error(ritz.condition, ritz.residual, rounding(self.A)[index])
+        error = self._error(ritz.condition, ritz.residual, rounding(self.A)[index])
         if bool(far.any()):
-            self._check_from_the_left(index[far], ritz, far)
+            error[far] = torch.maximum(error[far], self._error_from_the_left(index[far], ritz, far))
+        found = Rough.nothing(self.A)
+        found.mu[index] = self.update.base + ritz.value
+        found.residual[index], found.error[index] = ritz.residual, error
         if wanted and ritz.vector is not None:
-            arrays = torch.zeros(len(self.mu), self.A.tokens, self.d, dtype=self.mu.dtype, device=self.A.device)
+            arrays = torch.zeros(len(found.mu), self.A.tokens, self.d, dtype=found.mu.dtype, device=self.A.device)
             arrays[index] = ritz.vector.view(-1, self.A.tokens, self.d)
-            self.array = self._with_constant_part(arrays)
+            found.array = self._with_constant_part(arrays, found.mu)
+        return found
 
-    def _check_from_the_left(self, index: Tensor, right: Extremal, which: Tensor) -> None:
-        """The same eigenvalue from the transposed update: another start, and the condition number in all dimensions.
-
-        Where the two do not agree, the error is infinite.
+    def _error_from_the_left(self, index: Tensor, right: Extremal, which: Tensor) -> Tensor:
+        """The error by the same eigenvalue of the transposed update: another start, and a condition number in all
+        dimensions. Infinite where the two do not agree.
         """
         assert right.vector is not None
         left = self._extremal(self.system.select(index).transposed(), vectors=True)
@@ -207,13 +221,14 @@ class SharedWeights:
         overlap = (y * x).sum(-1).abs().clamp(min=torch.finfo(x.real.dtype).tiny)
         error = self._error(1 / overlap, right.residual[which] + left.residual, rounding(self.A)[index])
         met = apart <= SAFETY * error + 1e-3 * theta.abs().clamp(min=1)
-        self.error[index] = torch.where(met, torch.maximum(self.error[index], error), torch.inf)
+        return torch.where(met, error, torch.inf)
 
-    def _directly(self) -> None:
-        """All eigenvalues of T_P, item by item, over the tokens that count."""
-        A = self.A.dense()
-        arrays = torch.zeros(len(self.mu), A.tokens, self.d, dtype=self.mu.dtype, device=A.device)
-        for i in range(len(self.mu)):
+    def _directly(self) -> Rough:
+        """All eigenvalues of T_P, item by item, over the valid tokens."""
+        A, found, base = self.A.dense(), Rough.nothing(self.A), self.update.base
+        arrays = torch.zeros(len(found.mu), A.tokens, self.d, dtype=found.mu.dtype, device=A.device)
+        wanted = self.how.limit is not False and self.centred
+        for i in range(len(arrays)):
             keep = A.keep[i, 0]
             if keep.sum() < 2:
                 continue
@@ -223,70 +238,69 @@ class SharedWeights:
             # Σ_h B_h ⊗ W_hᵀ, acting on the rows of an array laid end to end.
             matrix = torch.einsum("hij,hdk,hke->iejd", heads, self.W_V, self.W_O).flatten(2).flatten(0, 1)
             theta = eigenvalues(matrix)
-            best = theta[(self.update.base + theta).abs().argmax()]
-            self.repeated[i] = _has_equal(theta[None], best[None], self.update.base)[0]
-            self.mu[i] = self.update.base + best
+            best = theta[(base + theta).abs().argmax()]
+            found.repeated[i] = _has_equal(theta[None], best[None], base)[0]
+            found.mu[i] = base + best
             vector, condition = eigenvectors(matrix[None], best[None])
             blur = rounding(counted) + torch.finfo(A.dtype).eps  # and that of the eigenvalue itself
-            self.error[i] = self._error(condition, torch.zeros_like(condition), blur[None])[0]
-            if self.how.limit is not False and self.centred:
+            found.error[i] = self._error(condition, torch.zeros_like(condition), blur[None])[0]
+            if wanted:
                 y = vector.view(-1, self.d)
                 v = reflector(counted)[0].to(y.dtype)
                 Z = torch.cat([torch.zeros_like(y[:1]), y])
                 arrays[i, keep] = Z - v @ (v.mT @ Z)
-        if self.how.limit is not False and self.centred:
-            self.array = self._with_constant_part(arrays)
+        if wanted:
+            found.array = self._with_constant_part(arrays, found.mu)
+        return found
 
-    def _with_constant_part(self, Z: Tensor) -> Tensor:
+    def _with_constant_part(self, Z: Tensor, mu: Tensor) -> Tensor:
         """The eigenarray ``Z + 1 w`` of T from that of T_P: ``w (μ − base − Σ_h c_h W_V^h W_O^h) = mean T(Z)``."""
         tokens = _tokens(self.A)
         plain = JoinedHeads(self.A, self.W_V, self.constant_W_O, self.update.shift)
         mean = token_mean(real_and_imaginary(plain.mix, Z), tokens)
         W = torch.einsum("h,hdk,hke->de", self.update.constant, self.W_V, self.constant_W_O).to(Z.dtype)
         eye = torch.eye(self.d, dtype=Z.dtype, device=Z.device)
-        matrix = (self.mu - self.update.base)[:, None, None] * eye - W
-        w = divided(mean, matrix)
+        w = divided(mean, (mu - self.update.base)[:, None, None] * eye - W)
         return Z + w if tokens is None else (Z + w) * tokens[..., None]
 
-    def _by_causal_blocks(self) -> None:
+    def _by_causal_blocks(self) -> Rough:
         """The first token sees only itself and has the smooth spectrum; the others' blocks have the rest."""
-        A, base = self.A, self.update.base
+        A, base, found = self.A, self.update.base, Rough.nothing(self.A)
         diagonal = A.diagonal().mT - self.update.shift  # (items, n, heads)
         counted = A.keep[:, 0]
         rest = counted & (counted.cumsum(-1) > 1)
         blocks = CausalBlocks(diagonal[rest], self.W_V, self.W_O)
         if blocks.items == 0:
-            return
-        found = self._of_blocks(blocks, rest.nonzero()[:, 0])
+            return found
+        of_blocks = self._of_blocks(blocks, rest.nonzero()[:, 0])
 
-        def spread(x: Tensor, elsewhere: float) -> Tensor:
-            """From the counted tokens to all, ``(items, n)``."""
+        def spread(x: Tensor, elsewhere: float = 0.0) -> Tensor:
+            """From the valid tokens to all, ``(items, n)``."""
             out = torch.full(rest.shape, elsewhere, dtype=x.dtype, device=A.device)
             out[rest] = x
             return out
 
-        score = spread((base + found.value).abs(), -1.0)
+        score = spread((base + of_blocks.value).abs(), -1.0)
         token = score.argmax(-1, keepdim=True)
         highest = score.gather(1, token)
-        self.repeated = (score >= highest - _EQUAL * highest.clamp(min=1)).sum(-1) > 1
-        self.repeated |= spread(found.ties, 0.0).gather(1, token)[:, 0]
-        self.mu = base + spread(found.value, 0.0).gather(1, token)[:, 0]
-        self.residual = spread(found.residual, 0.0).gather(1, token)[:, 0]
-        self.above = (spread(found.highest, -1.0).amax(-1) - highest[:, 0]).clamp(min=0)
-        chosen = CausalBlocks(
-            diagonal.gather(1, token[..., None].expand(-1, -1, diagonal.shape[-1]))[:, 0], self.W_V, self.W_O
-        )
-        self.error = self._block_error(chosen, self.mu - base, self.residual)
-        cheap = A.tokens * self.d**3 * len(self.mu) <= _CAUSAL_LIMIT
+        found.repeated = (score >= highest - _EQUAL * highest.clamp(min=1)).sum(-1) > 1
+        found.repeated |= spread(of_blocks.ties).gather(1, token)[:, 0]
+        found.mu = base + spread(of_blocks.value).gather(1, token)[:, 0]
+        found.residual = spread(of_blocks.residual).gather(1, token)[:, 0]
+        found.above = (spread(of_blocks.highest, -1.0).amax(-1) - highest[:, 0]).clamp(min=0)
+        own = diagonal.gather(1, token[..., None].expand(-1, -1, diagonal.shape[-1]))[:, 0]
+        found.error = self._block_error(CausalBlocks(own, self.W_V, self.W_O), found.mu - base, found.residual)
+        cheap = A.tokens * self.d**3 * len(found.mu) <= _CAUSAL_LIMIT
         if self.how.limit or (self.how.limit is None and cheap):
-            X = self._by_forward_substitution(diagonal, token[:, 0])
+            X = self._by_forward_substitution(diagonal, token[:, 0], found.mu - base)
             if self.update.constant_gain is not None or not torch.allclose(self.update.constant, 1 - self.update.shift):
                 # Substitution solves for A; where constant arrays are changed or scaled apart, so is the constant part.
-                X = self._with_constant_part(real_and_imaginary(lambda x: centre_tokens(x, _tokens(A)), X))
-            self.array = X
+                X = self._with_constant_part(real_and_imaginary(lambda x: centre_tokens(x, _tokens(A)), X), found.mu)
+            found.array = X
+        return found
 
     def largest_of_blocks(self, diagonal: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The eigenvalue of largest modulus of single tokens, its residual and its error.
+        """The eigenvalue of largest modulus of single tokens, its residual and its error, ``(1,)`` each.
 
         Args:
             diagonal: ``(tokens, heads)``, A_h[i, i] − s_h.
@@ -294,10 +308,9 @@ class SharedWeights:
         blocks = CausalBlocks(diagonal, self.W_V, self.W_O)
         found = self._of_blocks(blocks, torch.zeros(len(diagonal), dtype=torch.long, device=diagonal.device))
         mu = self.update.base + found.value
-        best = mu.abs().argmax()
-        one = best[None]
-        error = self._block_error(blocks.select(one), found.value[one], found.residual[one])
-        return mu[best], found.residual[best], torch.maximum(error[0], found.highest.max() - mu[best].abs())
+        best = mu.abs().argmax(keepdim=True)
+        error = self._block_error(blocks.select(best), found.value[best], found.residual[best])
+        return mu[best], found.residual[best], torch.maximum(error, found.highest.max() - mu[best].abs())
 
     def _of_blocks(self, blocks: CausalBlocks, group: Tensor) -> _Blocks:
         """The eigenvalues of single tokens' blocks; of those of one group only the largest matters."""
@@ -324,13 +337,11 @@ class SharedWeights:
         """How far θ may be off: only the rounding of A's diagonal enters."""
         if self.d > _CONDITIONED:
             return residual
-        _, condition = eigenvectors(blocks.matrices(), theta)
-        return self._error(condition, residual, self.A.rounding * blocks.diagonal.abs())
+        return self._error(blocks.condition(theta), residual, self.A.rounding * blocks.diagonal.abs())
 
-    def _by_forward_substitution(self, diagonal: Tensor, first: Tensor) -> Tensor:
+    def _by_forward_substitution(self, diagonal: Tensor, first: Tensor, theta: Tensor) -> Tensor:
         """The eigenarray that starts at token `first` with its block's eigenvector and continues causally."""
         A = self.A.dense().A
-        theta = self.mu - self.update.base
         X = torch.zeros(len(A), A.shape[-1], self.d, dtype=theta.dtype, device=A.device)
         eye = torch.eye(self.d, dtype=theta.dtype, device=A.device)
         W_V, W_O = self.W_V.to(theta.dtype), self.W_O.to(theta.dtype)
@@ -371,7 +382,7 @@ def _has_equal(theta: Tensor, best: Tensor, base: float) -> Tensor:
 
 
 def _tokens(A: AttentionOperator) -> Tensor | None:
-    """The tokens that count, ``(items, n)``: the same for all heads."""
+    """The valid tokens, ``(items, n)``: the same for all heads."""
     return None if A.mask is None else A.mask[:, 0]
 
 

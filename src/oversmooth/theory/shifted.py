@@ -1,7 +1,8 @@
-"""One head's dominance along a shift of attention, ``A − s I`` for many s, from one set of eigenvalues (THEORY §6).
+"""Each head's dominance along shifts of its attention, ``A − s I`` for many s (THEORY §6, its spectrum).
 
-A shift moves every eigenvalue t of A to t − s and leaves H alone. So the radii at every s follow from the same t and λ,
-and only cases near a tie, or whose eigenvalues are badly conditioned, are handed to `dominance`.
+Taken by `steering.suggest`, which looks for the least strength of NeuTRENO at which nothing smooths. A shift moves
+every eigenvalue t of A to t − s and leaves H alone, so the radii at every s follow from one set of t and λ. Cases near
+a tie, or whose eigenvalues are ill-conditioned, are handed to `dominance`.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from torch import Tensor
 
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.theory.bounds import DEFECTIVE, ROUNDINGS, SAFETY, SUSPICIOUS, moved, rounding
-from oversmooth.theory.dominance import TIE, check_residual, dominance
-from oversmooth.theory.one_head import HeadSpectra, largest
+from oversmooth.theory.bounds import DEFECTIVE, SUSPICIOUS, error_of_pairs, is_sure, rounding
+from oversmooth.theory.dominance import check_residual, dominance
+from oversmooth.theory.one_head import HeadSpectra, Pairs, conditions
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, as_operator
-from oversmooth.theory.radii import AttentionChange
+from oversmooth.theory.radii import TIE, AttentionChange
 from oversmooth.theory.reducible import Reducible
-from oversmooth.theory.small_matrices import complex_of, eigenvectors
+from oversmooth.theory.small_matrices import complex_of
 from oversmooth.theory.spectrum import causal_values, dense_values, materialise_if_small
 from oversmooth.theory.weights import check_weights
 
@@ -93,145 +94,153 @@ def shifted_dominance(
             f"attention has shape {tuple(A.shape)} and the weights {tuple(W_V.shape)} and {tuple(W_O.shape)}; give "
             "(..., heads, n, n), (heads, d, k) and (heads, k, d)"
         )
-    return _Along(A, W_V, W_O, numbers, check_residual(residual), source, seed).result()
+    return _Along(A, W_V, W_O, _Settings(numbers, check_residual(residual), source, seed)).result()
+
+
+@dataclass(frozen=True)
+class _Settings:
+    shifts: tuple[float, ...]
+    residual: bool | float
+    source: bool
+    seed: int
 
 
 class _Along:
     """All heads of a batch, one item each, at every shift."""
 
-    def __init__(
-        self,
-        A: AttentionOperator,
-        W_V: Tensor,
-        W_O: Tensor,
-        shifts: tuple[float, ...],
-        residual: bool | float,
-        source: bool,
-        seed: int,
-    ) -> None:
-        self.A, self.shifts, self.residual, self.source, self.seed = A, shifts, residual, source, seed
+    def __init__(self, A: AttentionOperator, W_V: Tensor, W_O: Tensor, settings: _Settings) -> None:
+        self.A, self.flat, self.settings = A, A.flatten(), settings
         self.W_V, self.W_O = W_V.to(A.device, A.dtype), W_O.to(A.device, A.dtype)
-        self.flat = A.flatten()
-        self.heads, self.items = W_V.shape[-3], self.flat.shape[0]
-        self.base, self.size = (1.0, abs(float(residual))) if residual else (0.0, 1.0)
-        self.floor = 1.0 / self.size if source else 0.0
-        scaled = self.W_O / float(residual) if residual else self.W_O
-        self.spectra = HeadSpectra(self.W_V, scaled, None, None, A.batch_shape)
+        factor = float(settings.residual) or 1.0
+        self.base, self.size = (1.0 if settings.residual else 0.0), abs(factor)
+        self.spectra = HeadSpectra(self.W_V, self.W_O / factor, None, None, A.batch_shape)
         # |base + (t − s) λ| is convex in t and in λ: both are at corners of their convex hulls where it is largest.
         self.lam = _corners(self.spectra.centred)
-        self.known = A.causal or A.tokens <= _DENSE_TOKENS
-        shape = (self.items, len(shifts))
-        self.smooth, self.rough = (torch.zeros(shape, dtype=torch.float64, device=A.device) for _ in range(2))
-        self.smoothing, self.undecided = (torch.zeros(shape, dtype=torch.bool, device=A.device) for _ in range(2))
-        self.sure = torch.zeros_like(self.smoothing)
+        self.t: Tensor | None = None
         self.parts = Reducible.of(self.flat)
-        self.conditions: dict[tuple[int, int], float] = {}
+        if A.tokens > 1 and (A.causal or A.tokens <= _DENSE_TOKENS):
+            values = causal_values(self.flat) if A.causal else dense_values(self.flat, self.parts)
+            self.t = _corners(values.to(torch.complex128))
 
     def result(self) -> ShiftedDominance:
-        if self.known and self.A.tokens > 1:
-            values = causal_values(self.flat) if self.A.causal else dense_values(self.flat, self.parts)
-            self.t = _corners(values.to(torch.complex128))
-            blur = rounding(self.flat).double()
-            for column, shift in enumerate(self.shifts):
-                self._by_eigenvalues(column, shift, blur)
-        for column, shift in enumerate(self.shifts):
-            self._ask(column, shift)
+        """The columns of all shifts, from eigenvalues where that is clear, else from `dominance`."""
+        known: dict[tuple[int, int], float] = {}
+        columns = []
+        for shift in self.settings.shifts:
+            column = self._by_eigenvalues(shift, known)
+            self._ask(shift, column)
+            columns.append(column)
         batch = self.A.batch_shape
-        return ShiftedDominance(
-            shifts=self.shifts,
-            smoothing=self.smoothing.reshape(*batch, -1),
-            undecided=self.undecided.reshape(*batch, -1),
-            rho_smooth=self.smooth.reshape(*batch, -1),
-            rho_rough=self.rough.reshape(*batch, -1),
-            least=self._least().reshape(batch),
+        smooth, rough, smoothing, undecided = (
+            torch.stack([getattr(column, name) for column in columns], dim=-1).reshape(*batch, -1)
+            for name in ("smooth", "rough", "smoothing", "undecided")
         )
+        least = self._least(smoothing.flatten(0, -2), undecided.flatten(0, -2)).reshape(batch)
+        return ShiftedDominance(self.settings.shifts, smoothing, undecided, smooth, rough, least)
 
-    def _radii(self, shift: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _radii(self, t: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Both radii ``(items,)`` at each item's shift, and which t and λ attain the rough one."""
-        one = torch.ones(self.items, 1, dtype=self.lam.dtype, device=self.lam.device)
-        smooth = largest(one, self.lam, shift, self.base)[0]
-        return smooth, *largest(self.t, self.lam, shift, self.base)
+        pairs = Pairs(self.lam, shift, self.base)
+        return pairs.largest(torch.ones_like(self.lam[:, :1]))[0], *pairs.largest(t)
 
-    def _by_eigenvalues(self, column: int, shift: float, blur: Tensor) -> None:
+    def _floor(self, shift: float) -> float:
+        """What the rough radius is at least: 1 where a source keeps tokens apart."""
+        return 1.0 / self.size if self.settings.source and shift else 0.0
+
+    def _by_eigenvalues(self, shift: float, known: dict[tuple[int, int], float]) -> _Column:
         """Verdicts that are clear: the margin is several times what rounding can do, by `dominance`'s own measures."""
-        at = torch.full((self.items,), shift, dtype=torch.float64, device=self.lam.device)
-        smooth, rough, i, which = self._radii(at)
+        column = _Column.unclear(len(self.lam), self.lam.device)
+        if self.t is None:
+            return column
+        at = torch.full_like(column.smooth, shift)
+        smooth, rough, i, which = self._radii(self.t, at)
         t = self.t.gather(1, i[:, None])[:, 0].nan_to_num()
         weights_error = self.spectra.reach(smooth, 1 - at, rough, t - at, self.base)
         slope = self.lam.gather(1, which[:, None])[:, 0].abs()
         if self.A.causal:
-            error, believed = slope * self.A.rounding, torch.ones_like(slope, dtype=torch.bool)
+            error, believed = slope * self.A.rounding, torch.ones_like(column.sure)
         else:
-            condition = self._conditions(i, t)
-            norm = blur / (ROUNDINGS * self.A.rounding)
-            error = moved(condition, slope * blur, slope * norm, self.A.tokens - 1)
+            condition, blur = self._conditions(i, t, known), rounding(self.flat).double()
+            error = error_of_pairs(self.A, blur, slope, condition, torch.zeros_like(slope))
             believed = condition <= SUSPICIOUS
-        margin = smooth - rough.clamp(min=self.floor if shift else 0.0)
+        margin = smooth - rough.clamp(min=self._floor(shift))
         scale = torch.maximum(smooth, rough).clamp(min=self.base)
-        far = margin.abs() > SAFETY * (error + weights_error) + TIE[self.A.dtype] * scale
-        fine = far & believed & ~(weights_error > DEFECTIVE * scale)
-        self.smooth[:, column], self.rough[:, column] = smooth * self.size, rough * self.size
-        self.smoothing[:, column], self.sure[:, column] = fine & (margin > 0), fine
+        far = is_sure(margin.abs() - TIE[self.A.dtype] * scale, error, weights_error)
+        column.sure = far & believed & ~(weights_error > DEFECTIVE * scale)
+        column.smooth, column.rough = smooth * self.size, rough * self.size
+        column.smoothing = column.sure & (margin > 0)
+        return column
 
-    def _conditions(self, i: Tensor, t: Tensor) -> Tensor:
+    def _conditions(self, i: Tensor, t: Tensor, known: dict[tuple[int, int], float]) -> Tensor:
         """The condition number of each item's t, the ith; computed once for each."""
-        keys, t = list(enumerate(i.tolist())), t.to(complex_of(self.A.dtype))
-        new = [item for item, key in enumerate(keys) if key not in self.conditions]
-        counted, apart = self.flat.counted().tolist(), self.parts.which.tolist()
-        for item in new:
-            self.conditions[keys[item]] = float(self.parts.condition(item, t[item])) if apart[item] else 1.0
-        whole = [item for item in new if not apart[item] and counted[item] > 1]
-        if whole:
-            index = torch.tensor(whole, device=self.flat.device)
-            computed = eigenvectors(self.flat.select(index).dense().A, t[index])[1]
-            self.conditions.update({keys[item]: float(c) for item, c in zip(whole, computed, strict=True)})
-        return torch.tensor([self.conditions[key] for key in keys], dtype=torch.float64, device=t.device)
+        keys = list(enumerate(i.tolist()))
+        new = torch.tensor([item for item, key in enumerate(keys) if key not in known], dtype=torch.long).to(t.device)
+        if len(new):
+            computed = conditions(self.flat, self.parts, new, t[new].to(complex_of(self.A.dtype)))
+            known.update({keys[item]: c for item, c in zip(new.tolist(), computed.tolist(), strict=True)})
+        return torch.tensor([known[key] for key in keys], dtype=torch.float64, device=t.device)
 
-    def _ask(self, column: int, shift: float) -> None:
+    def _ask(self, shift: float, column: _Column) -> None:
         """`dominance` itself, where a case is not clear."""
-        unclear = (~self.sure[:, column]).nonzero()[:, 0]
+        unclear = (~column.sure).nonzero()[:, 0]
         if not len(unclear):
             return
+        heads = self.W_V.shape[-3]
         if isinstance(self.flat, DenseAttention):
             some = self.flat.select(unclear)
             mask = None if some.mask is None else some.mask[:, None]
             A: AttentionOperator = DenseAttention.trusted(some.A[:, None], mask, some.causal, some.rounding)
-            head = unclear % self.heads
+            head = unclear % heads
             W_V, W_O = self.W_V[head][:, None], self.W_O[head][:, None]
         else:  # all heads of an input
-            inputs = torch.unique(unclear // self.heads)
+            inputs = torch.unique(unclear // heads)
             A, W_V, W_O = self.A.flatten(1).select(inputs), self.W_V, self.W_O
-            unclear = (inputs[:, None] * self.heads + torch.arange(self.heads, device=inputs.device)).flatten()
+            unclear = (inputs[:, None] * heads + torch.arange(heads, device=inputs.device)).flatten()
         ones = torch.ones(A.shape[-3], device=self.A.device)
-        change = AttentionChange(ones, shift * ones, 0 * ones, source=self.source and shift != 0)
-        answer = dominance(A, W_V, W_O, per_head=True, residual=self.residual, change=change, seed=self.seed)
-        for mine, theirs in (
-            (self.smoothing, answer.smoothing),
-            (self.undecided, answer.undecided),
-            (self.smooth, answer.rho_smooth),
-            (self.rough, answer.rho_rough),
-        ):
-            mine[unclear, column] = theirs.flatten().to(mine)
+        settings = self.settings
+        change = AttentionChange(ones, shift * ones, 0 * ones, source=settings.source and shift != 0)
+        answer = dominance(A, W_V, W_O, per_head=True, residual=settings.residual, change=change, seed=settings.seed)
+        column.smoothing[unclear] = answer.smoothing.flatten()
+        column.undecided[unclear] = answer.undecided.flatten()
+        column.smooth[unclear] = answer.rho_smooth.flatten().double()
+        column.rough[unclear] = answer.rho_rough.flatten().double()
 
-    def _least(self) -> Tensor:
-        shifts = torch.tensor(self.shifts, dtype=torch.float64, device=self.lam.device)
+    def _least(self, smoothing: Tensor, undecided: Tensor) -> Tensor:
+        shifts = torch.tensor(self.settings.shifts, dtype=torch.float64, device=self.lam.device)
         index = torch.arange(len(shifts), device=shifts.device)
         # The last shift at which something smooths, or may; −1: none.
-        last = torch.where(self.smoothing | self.undecided, index, -1).amax(-1)
-        doubtful = self.undecided.gather(1, last.clamp(min=0)[:, None])[:, 0] & (last >= 0)
+        last = torch.where(smoothing | undecided, index, -1).amax(-1)
+        doubtful = undecided.gather(1, last.clamp(min=0)[:, None])[:, 0] & (last >= 0)
         at_end = last == len(shifts) - 1
         low, high = shifts[last.clamp(min=0)], shifts[(last + 1).clamp(max=len(shifts) - 1)]
         turns = (last >= 0) & ~at_end & ~doubtful
-        if self.known and self.A.tokens > 1 and bool(turns.any()):
+        if self.t is not None and bool(turns.any()):
             for _ in range(_HALVINGS):
                 middle = (low + high) / 2
-                smooth, rough, *_ = self._radii(middle)
+                smooth, rough, *_ = self._radii(self.t, middle)
                 tie = TIE[self.A.dtype] * torch.maximum(smooth, rough).clamp(min=self.base)
-                still = smooth - rough.clamp(min=self.floor) > tie
+                still = smooth - rough.clamp(min=self._floor(1.0)) > tie
                 low, high = torch.where(still, middle, low), torch.where(still, high, middle)
         least = torch.where(last < 0, 0.0, high)
         least = torch.where(at_end, torch.inf, least)
         return torch.where(doubtful & at_end, torch.nan, least)
+
+
+@dataclass
+class _Column:
+    """Every item at one shift, ``(items,)`` each."""
+
+    smooth: Tensor
+    rough: Tensor
+    smoothing: Tensor
+    undecided: Tensor
+    sure: Tensor
+    """Whether the eigenvalues decide."""
+
+    @classmethod
+    def unclear(cls, items: int, device: torch.device) -> _Column:
+        zero, no = (torch.zeros(items, dtype=dtype, device=device) for dtype in (torch.float64, torch.bool))
+        return cls(zero, zero.clone(), no, no.clone(), no.clone())
 
 
 def _corners(values: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, cast
 
 import torch
@@ -86,6 +87,32 @@ class Simulation:
         return (rise / (self.depth[-1] - self.depth[half])).exp()
 
 
+@dataclass(frozen=True)
+class Settings:
+    """The rare settings of `simulate`, which takes them as keywords."""
+
+    norm: Norm = "none"
+    """LayerNorm before the layer ("pre") or after it ("post")."""
+    gamma: Tensor | float = 1.0
+    """``()`` or ``(d,)``, the norm's γ."""
+    beta: Tensor | float = 0.0
+    """``()`` or ``(d,)``, the norm's β."""
+    eps: float = 1e-6
+    """The norm's ε."""
+    every: int = 1
+    """Record metrics only every this many layers, and at the end."""
+    bands_only: bool = False
+    """Leave cosines, ranks and the spectral norm NaN, which is several times faster."""
+    progress: Callable[[int], None] | None = None
+    """Called with the number of layers done."""
+
+    def __post_init__(self) -> None:
+        arguments.choice(self.norm, "norm", ("none", "pre", "post"))
+        arguments.number(self.eps, "eps", "give a number, 0 or more", least=0)
+        arguments.whole(self.every, "every", least=1)
+        arguments.flag(self.bands_only, "bands_only")
+
+
 def simulate(
     X: Tensor,
     A: Tensor | AttentionOperator | Sequence[Tensor | AttentionOperator],
@@ -94,20 +121,14 @@ def simulate(
     layers: int,
     *,
     residual: bool | float | Sequence[float] = True,
-    norm: Norm = "none",
-    gamma: Tensor | float = 1.0,
-    beta: Tensor | float = 0.0,
     bias: Tensor | Sequence[Tensor | None] | None = None,
     neutreno: float | Tensor = 0.0,
-    eps: float = 1e-6,
-    every: int = 1,
-    bands_only: bool = False,
-    progress: Callable[[int], None] | None = None,
+    **settings: Any,
 ) -> Simulation:
     """Apply ``X ← X + Σ_h A_h X W_V^h W_O^h`` layer after layer, and record the metrics of X.
 
     A single A, W_V, W_O and bias are repeated for every layer; lists of them are a stack, which starts over when it
-    ends.
+    ends. Further keywords are those of `Settings`: norm, gamma, beta, eps, every, bands_only and progress.
 
     Args:
         X: ``(..., n, d)``, the input tokens.
@@ -116,31 +137,19 @@ def simulate(
         W_O: ``(..., heads, k, d)``, output weights; or a list, one per layer.
         layers: how many to apply.
         residual: False leaves X itself out, a number takes that many times X; or a list, one number per layer.
-        norm: LayerNorm before the layer ("pre") or after it ("post").
-        gamma: ``()`` or ``(d,)``, the norm's γ.
-        beta: ``()`` or ``(d,)``, the norm's β.
         bias: ``(d,)``, added to every token at every layer; or a list, one per layer, None where a layer has none.
         neutreno: ``()`` or ``(heads,)``, λ̃; every layer but the first adds ``λ̃ (V⁰ − V)``, V⁰ the values of the first.
-        eps: the norm's ε.
-        every: record metrics only every this many layers, and at the end.
-        bands_only: leave cosines, ranks and the spectral norm NaN, which is several times faster.
-        progress: called with the number of layers done.
 
     Raises:
         InputError: shapes that do not fit, entries that are not finite, or masks that differ between layers or heads.
     """
     X = arguments.tensor(X, "tokens", "(..., n, d)")
     stack = stack_of_layers(X, A, W_V, W_O, bias)
-    first = stack[0]
+    first, how = stack[0], Settings(**settings)
     layers = arguments.whole(layers, "layers", least=1, most=MOST_LAYERS)
-    every = arguments.whole(every, "every", least=1)
-    arguments.choice(norm, "norm", ("none", "pre", "post"))
-    eps = arguments.number(eps, "eps", "give a number, 0 or more", least=0)
-    bands_only = arguments.flag(bands_only, "bands_only")
     if not X.isfinite().all():
         raise InputError("the tokens have NaN or infinite entries; start from finite ones")
     X = X.to(first.A.dtype).expand(*torch.broadcast_shapes(X.shape[:-2], first.batch_shape), *X.shape[-2:])
-    weight, offset = one_per_feature(gamma, X, "gamma"), one_per_feature(beta, X, "beta")
     strength = one_per_head(neutreno, first.W_V, "neutreno")
     if strength.any() and any(layer.W_V.shape[-3:] != first.W_V.shape[-3:] for layer in stack):
         raise InputError("NeuTRENO adds the first layer's values to every layer's; give all layers heads of one shape")
@@ -148,11 +157,13 @@ def simulate(
     keeps = [float(check_residual(keep)) for keep in cast(Any, residual if listed else [residual] * len(stack))]
     if len(keeps) != len(stack):
         raise InputError(f"residual has {len(keeps)} numbers and the stack {len(stack)} layers; give one per layer")
-    if norm == "none":
+    gamma, beta = one_per_feature(how.gamma, X, "gamma"), one_per_feature(how.beta, X, "beta")
+    if how.norm == "none":
         states = _linear(X, stack, keeps, strength)
     else:
-        states = _normed(X, stack, keeps, strength, norm, weight, offset, eps)
-    return _measure(states, layers, every, progress, first.tokens, bands_only)
+        norm = partial(_layer_norm, gamma=gamma, beta=beta, eps=float(how.eps), tokens=first.tokens)
+        states = _normed(X, stack, keeps, strength, norm, before=how.norm == "pre")
+    return _measure(states, layers, how, first.tokens)
 
 
 @dataclass(frozen=True)
@@ -204,101 +215,73 @@ def _linear(X: Tensor, stack: list[Layer], keeps: list[float], strength: Tensor)
     tokens = stack[0].tokens
     zero = no_scale(X)
     state = split(X, tokens)
-    V0 = X[..., None, :, :] @ stack[0].W_V
+    V0 = stack[0].values(X)
     steer = bool(strength.any())
-    # On constant arrays a layer is a product with these; what V⁰ adds is the same at every pass.
-    plain = [(layer.W_V @ layer.W_O).sum(-3) for layer in stack]
-    shifted = [((1 - strength)[:, None, None] * (layer.W_V @ layer.W_O)).sum(-3) for layer in stack]
-    inflow = [((strength[:, None, None] * V0) @ layer.W_O).sum(-3) for layer in stack] if steer else []
+    # What V⁰ adds is the same at every pass.
+    inflow = [layer.outputs(strength[:, None, None] * V0) for layer in stack] if steer else []
     depth = 0
     while True:
         yield state
         m, s, Z, z = state.m, state.s, state.Z, state.z
         at = depth % len(stack)
-        base = keeps[at]
+        layer, base = stack[at], keeps[at]
         source = steer and depth > 0  # NeuTRENO leaves the first layer alone
         # The centred part feeds itself and the constant part; the constant part feeds itself alone.
-        mixed = stack[at].mix(Z, torch.zeros_like(V0) if source else None, strength)
-        own = m @ (shifted if source else plain)[at]
+        mixed = layer.mix(Z, torch.zeros_like(V0) if source else None, strength)
+        own = layer.outputs(layer.values(m) * (1 - strength if source else torch.ones_like(strength))[:, None, None])
         constant = [(base * m + own, s), (token_mean(mixed, tokens), z)]
         # Centring the sum matters: a constant part that rounding leaves in Z would persist and outlast all else.
         centred = [(centre_tokens(base * Z + mixed, tokens), z)]
         if source:
             constant.append((token_mean(inflow[at], tokens), zero))
             centred.append((centre_tokens(inflow[at], tokens), zero))
-        bias = stack[at].bias
-        if bias is not None:
-            constant.append((bias.expand_as(m), zero))
+        if layer.bias is not None:
+            constant.append((layer.bias.expand_as(m), zero))
         state = TokenParts(*summed(constant), *summed(centred))
         depth += 1
 
 
+def _layer_norm(X: Tensor, gamma: Tensor, beta: Tensor, eps: float, tokens: Tensor | None) -> Tensor:
+    X = torch.nn.functional.layer_norm(X, X.shape[-1:], eps=eps) * gamma + beta
+    return X if tokens is None else X * tokens[..., None]
+
+
 def _normed(
-    X: Tensor,
-    stack: list[Layer],
-    keeps: list[float],
-    strength: Tensor,
-    norm: Norm,
-    gamma: Tensor,
-    beta: Tensor,
-    eps: float,
+    X: Tensor, stack: list[Layer], keeps: list[float], strength: Tensor, norm: Callable[[Tensor], Tensor], before: bool
 ) -> Iterator[TokenParts]:
     """The states with LayerNorm, which keeps X in range (Post-LN) or makes it grow linearly (Pre-LN)."""
-    tokens = stack[0].tokens
-    source, depth = None, 0
-
-    def layer_norm(X: Tensor) -> Tensor:
-        X = torch.nn.functional.layer_norm(X, X.shape[-1:], eps=eps) * gamma + beta
-        return X if tokens is None else X * tokens[..., None]
-
+    tokens, depth, source = stack[0].tokens, 0, None
+    V0 = stack[0].values(norm(X) if before else X)
     while True:
         yield split(X, tokens)
         layer = stack[depth % len(stack)]
-        inner = layer_norm(X) if norm == "pre" else X
-        if depth == 0:
-            V0 = inner[..., None, :, :] @ layer.W_V
-        Y = layer.mix(inner, source, strength)
+        Y = layer.mix(norm(X) if before else X, source, strength)
         X = keeps[depth % len(stack)] * X + Y + (0 if layer.bias is None else layer.bias)
-        X = layer_norm(X) if norm == "post" else X
+        X = X if before else norm(X)
         depth += 1
         source = V0 if strength.any() else None
 
 
-def _measure(
-    states: Iterator[TokenParts],
-    layers: int,
-    every: int,
-    progress: Callable[[int], None] | None,
-    tokens: Tensor | None,
-    bands_only: bool,
-) -> Simulation:
+def _measure(states: Iterator[TokenParts], layers: int, how: Settings, tokens: Tensor | None) -> Simulation:
     depths, ratios, norms, kept, rows = [], [], [], [], []
     for depth, state in zip(range(layers + 1), states, strict=False):
-        if depth % every == 0 or depth == layers:
+        if depth % how.every == 0 or depth == layers:
             n = state.Z.shape[-2] if tokens is None else tokens.sum(-1)[..., None, None]
             log_high, log_low = state.z, state.s + torch.as_tensor(n, dtype=torch.float64).log() / 2
             depths.append(depth)
             ratios.append((log_high - log_low)[..., 0, 0])
             norms.append(torch.logaddexp(2 * log_high, 2 * log_low)[..., 0, 0] / 2)
-            top = torch.maximum(state.s, state.z)
-            top = torch.where(top.isfinite(), top, 0.0)
-            common, own = scaled(state.m, state.s - top), scaled(state.Z, state.z - top)
-            X = common + own
-            X = X if tokens is None else X * tokens[..., None]
-            # A token that cancels between its two parts is known only up to their rounding; its direction is noise.
-            size, of_common, of_own = (torch.linalg.vector_norm(x, dim=-1, keepdim=True) for x in (X, common, own))
-            noise = 1e3 * torch.finfo(X.dtype).eps * (of_common + of_own)
-            kept.append((torch.where(size > noise, X, 0.0), state.Z))
+            kept.append((_tokens_of(state, tokens), state.Z))
         if len(kept) == _KEPT or (kept and depth == layers):
             arrays, centred = (torch.stack(part) for part in zip(*kept, strict=True))
-            if bands_only:
+            if how.bands_only:
                 nothing = torch.full(arrays.shape[:-2], torch.nan, dtype=arrays.dtype, device=arrays.device)
                 rows.append(dict.fromkeys((*_METRICS, "spectral"), nothing))
             else:
                 rows.append(_metrics(arrays, tokens) | {"spectral": metrics.singular_values(centred)[..., 0].log()})
             last, kept = arrays[-1], []
-        if progress is not None and depth:
-            progress(depth)
+        if how.progress is not None and depth:
+            how.progress(depth)
     columns = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
     spectral = columns.pop("spectral").double()
     return Simulation(
@@ -309,6 +292,18 @@ def _measure(
         X=last / torch.linalg.matrix_norm(last, keepdim=True),
         **columns,
     )
+
+
+def _tokens_of(state: TokenParts, tokens: Tensor | None) -> Tensor:
+    """Both parts together, at the scale of the larger one."""
+    top = torch.maximum(state.s, state.z)
+    top = torch.where(top.isfinite(), top, 0.0)
+    common, own = scaled(state.m, state.s - top), scaled(state.Z, state.z - top)
+    X = common + own
+    X = X if tokens is None else X * tokens[..., None]
+    # A token that cancels between its two parts is known only up to their rounding; its direction is noise.
+    size, of_common, of_own = (torch.linalg.vector_norm(x, dim=-1, keepdim=True) for x in (X, common, own))
+    return torch.where(size > 1e3 * torch.finfo(X.dtype).eps * (of_common + of_own), X, 0.0)
 
 
 def _metrics(X: Tensor, tokens: Tensor | None) -> dict[str, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.theory.operators import AttentionOperator, as_operator
-from oversmooth.theory.weights import check_weights
+from oversmooth.theory.weights import check_weights, stack_heads, without_repeats
 
 
 @dataclass(frozen=True)
@@ -30,16 +31,29 @@ class Layer:
 
     @property
     def tokens(self) -> Tensor | None:
-        """The tokens that count, ``(..., n)``: the same for all heads."""
+        """The valid tokens, ``(..., n)``: the same for all heads."""
         return None if self.A.mask is None else self.A.mask[..., 0, :]
+
+    @cached_property
+    def _stacked(self) -> tuple[Tensor, Tensor]:
+        """All heads side by side; values that heads share are in there once."""
+        W_V = without_repeats(self.W_V) if self.W_V.ndim == 3 else self.W_V
+        return stack_heads(W_V, W_V.mT)[0], stack_heads(self.W_V, self.W_O)[1]
+
+    def values(self, X: Tensor) -> Tensor:
+        """``X W_V^h``, ``(..., n, d) -> (..., heads, n, k)``."""
+        V = (X @ self._stacked[0]).unflatten(-1, (-1, self.W_V.shape[-1])).transpose(-2, -3)
+        return V.repeat_interleave(self.W_V.shape[-3] // V.shape[-3], dim=-3)
+
+    def outputs(self, U: Tensor) -> Tensor:
+        """``Σ_h U_h W_O^h``, ``(..., heads, n, k) -> (..., n, d)``."""
+        return U.transpose(-2, -3).flatten(-2) @ self._stacked[1]
 
     def mix(self, X: Tensor, source: Tensor | None, strength: Tensor) -> Tensor:
         """``Σ_h (A_h V_h + λ̃ (V⁰_h − V_h)) W_O^h`` for ``V_h = X W_V^h``; without source, V⁰, that term is left out."""
-        V = X[..., None, :, :] @ self.W_V
+        V = self.values(X)
         U = self.A @ V
-        if source is not None:
-            U = U + strength[:, None, None] * (source - V)
-        return (U @ self.W_O).sum(-3)
+        return self.outputs(U if source is None else U + strength[:, None, None] * (source - V))
 
 
 def stack_of_layers(

@@ -59,7 +59,7 @@ class CentredAttention:
     def __init__(self, flat: AttentionOperator) -> None:
         self.operator = flat
         self.items, self.size = flat.shape[0], flat.tokens
-        self.rank = flat.counted() - 1
+        self.rank = flat.valid_count() - 1
         self.dtype, self.device = flat.dtype, flat.device
 
     def apply(self, v: Tensor) -> Tensor:
@@ -194,7 +194,7 @@ def dense_values(flat: AttentionOperator, parts: Reducible | None = None) -> Ten
     values = values.gather(-1, order)[..., 1:]
     if flat.mask is not None:
         # Each hidden token adds a zero that is not A's. It does not matter which zeros go: remove the smallest values.
-        hidden = flat.tokens - flat.counted()
+        hidden = flat.tokens - flat.valid_count()
         rank = values.abs().argsort(-1).argsort(-1)
         values = torch.where(rank < hidden[:, None], torch.nan, values)
     for item in parts.which.nonzero()[:, 0].tolist():

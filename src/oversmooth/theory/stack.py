@@ -1,7 +1,8 @@
-"""Which eigenvalue dominates when a whole stack of different layers is repeated (THEORY §3, depth).
+"""Radii of a whole stack of different layers, repeated: one pass is a product of updates (THEORY §3, depth).
 
-Each layer keeps constant arrays constant and maps the centred part to the centred part, so their product does too, and
-the multi-head theorem holds for it: the radius of ``Π_l (I + W_V^l W_O^l)`` against that of the product of the T_P's.
+Taken by `diagnosis.extrapolate` for all blocks, under attention frozen as it was observed. Each layer keeps constant
+arrays constant and maps centred arrays to centred arrays, so their product does too, and the multi-head theorem holds
+for it: the radius of ``Π_l (I + W_V^l W_O^l)`` against that of the product of the T_P's.
 
 Constants that layers add to every token make a pass affine, ``X ↦ T(X) + 1c`` with ``c = Σ_l c_l Π_{j>l} (I + W_j)``:
 one more smooth mode, of eigenvalue 1. For generic X₀ and c tokens converge if max(1, ρ_smooth) > ρ_rough, and do not if
@@ -26,18 +27,18 @@ from torch import Tensor
 
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.theory.dominance import TIE, Verdict, is_biased
+from oversmooth.theory.dominance import Verdict, is_biased
 from oversmooth.theory.krylov import extremal
 from oversmooth.theory.operators import AttentionOperator, as_operator
-from oversmooth.theory.radii import real_and_imaginary
+from oversmooth.theory.radii import TIE, real_and_imaginary
 from oversmooth.theory.reasons import Reason, finite
 from oversmooth.theory.small_matrices import eigenvalue_error, eigenvalues
 from oversmooth.theory.spectrum import check_tolerance
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads
-from oversmooth.theory.weights import check_weights, stack_heads
+from oversmooth.theory.weights import check_weights, on_constant_arrays
 
-# Arnoldi: basis vectors before a restart, and restarts at most.
-_STEPS, _RESTARTS = 48, 12
+# Arnoldi: basis vectors before the first check, which beats most tokens, and before a restart; and restarts at most.
+_FIRST, _STEPS, _RESTARTS = 12, 48, 12
 # Up to this many entries attention of all layers is kept as matrices (half a GiB): products are then several times
 # faster than from queries and keys.
 _DENSE = 1 << 26
@@ -220,7 +221,7 @@ def _smooth(weights: list[tuple[Tensor, Tensor]]) -> tuple[float, float]:
     first = weights[0][0]
     product, log_size = torch.eye(first.shape[-2], dtype=first.dtype, device=first.device), 0.0
     for v, o in weights:
-        V, O = stack_heads(v, o)  # noqa: E741
+        V, O = on_constant_arrays(v, o)  # noqa: E741
         product = product + product @ V @ O
         size = float(torch.linalg.matrix_norm(product))
         if size == 0:
@@ -265,7 +266,7 @@ def _rough(systems: Sequence[_Layer], log_smooth: float, tolerance: float, seed:
     layers = len(systems)
     # Causal: the tokens compete; otherwise there is only one item.
     one_group = torch.zeros(systems[0].items, dtype=torch.long, device=systems[0].device)
-    how = dict(most=_STEPS, restarts=_RESTARTS, vectors=True, seed=seed)
+    how = dict(first=_FIRST, most=_STEPS, restarts=_RESTARTS, vectors=True, seed=seed)
     # Residuals are relative to 1 or more, so the product is brought to about that size first.
     log_scale = max(log_smooth, 0.0) / layers
     product = _Product(systems, math.exp(log_scale))

@@ -1,4 +1,4 @@
-"""The operators whose radii decide, as `LinearSystem`s: all heads together, and causal attention block by block.
+"""The operators whose radii decide, as `LinearSystem`s: all heads jointly, and causal attention block by block.
 
 Both are the update without its identity, ``Σ_h (A_h − s_h) Z W_V^h W_O^h``; the caller adds the residual connection
 to the eigenvalues. s is NeuTRENO's λ̃, zero otherwise. Weights are shared by all items.
@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from oversmooth.theory.operators import AttentionOperator
+from oversmooth.theory.radii import real_and_imaginary
+from oversmooth.theory.small_matrices import eigenvector, eigenvectors
 from oversmooth.theory.tokens import centre_tokens
 from oversmooth.theory.weights import stack_heads, without_repeats
 
@@ -44,7 +46,7 @@ class JoinedHeads:
         self.items, self.heads, self.n = A.shape[0], A.shape[1], A.tokens
         self.d, self.k = W_V.shape[-2:]
         self.size = self.n * self.d
-        self.rank = (A.counted()[:, 0] - int(centred)) * self.d
+        self.rank = (A.valid_count()[:, 0] - int(centred)) * self.d
         self.dtype, self.device = A.dtype, A.device
         # The mask is the same for all heads of an item.
         self._tokens = A.mask[:, 0] if A.mask is not None else None
@@ -102,9 +104,12 @@ class CausalBlocks:
         self.dtype, self.device = self.diagonal.dtype, self.diagonal.device
 
     def apply(self, v: Tensor) -> Tensor:
-        values = v if self.V is None else v @ self.V
-        values = values.view(len(v), len(self.shared), 1, -1) * self.diagonal.view(len(v), len(self.shared), -1, 1)
-        return values.reshape(len(v), -1) @ self.O
+        return self._outputs(v if self.V is None else v @ self.V)
+
+    def _outputs(self, values: Tensor) -> Tensor:
+        shared = len(self.shared)
+        by_head = values.view(len(values), shared, 1, -1) * self.diagonal.view(len(values), shared, -1, 1)
+        return by_head.reshape(len(values), -1) @ self.O
 
     def project(self, v: Tensor) -> Tensor:
         return v
@@ -130,5 +135,26 @@ class CausalBlocks:
         return other
 
     def matrices(self) -> Tensor:
-        """Each block as a matrix acting on row vectors, ``(items, d, d)``."""
-        return torch.einsum("ih,hdk,hke->ide", self.diagonal, self.W_V, self.W_O)
+        """Each block as a matrix acting on row vectors, ``(items, size, size)``."""
+        shared = len(self.shared)
+        by_value = self.diagonal.view(self.items, shared, -1)
+        outputs = self.O.view(shared, by_value.shape[-1], -1, self.size)
+        on_values = torch.einsum("isg,sgke->iske", by_value, outputs).flatten(1, 2)
+        return on_values if self.V is None else self.V @ on_values
+
+    def condition(self, theta: Tensor) -> Tensor:
+        """The condition number of one eigenvalue θ of each block, ``(items,)``: by the block on values, unless θ is 0.
+
+        From a row u with ``u N = θ u`` and a column w with ``N w = θ w`` there, `apply` without the last product and
+        W_V make those of the block itself.
+        """
+        small = self.on_values()
+        if small is self or self.V is None or bool((theta == 0).any()):
+            return eigenvectors(self.matrices(), theta)[1]
+        N = small.matrices()
+        u, w = eigenvector(N.mT, theta), eigenvector(N, theta)
+        values = real_and_imaginary(self._outputs, u)
+        columns = w @ self.V.mT.to(w.dtype)
+        lengths = torch.linalg.vector_norm(values, dim=-1) * torch.linalg.vector_norm(columns, dim=-1)
+        overlap = (values * columns).sum(-1).abs()
+        return lengths / overlap.nan_to_num(nan=0.0).clamp(min=torch.finfo(overlap.dtype).tiny)

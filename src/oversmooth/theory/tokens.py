@@ -1,4 +1,4 @@
-"""Masks of tokens, means over the tokens that count, and checks of attention over them."""
+"""Masks of tokens, means over the valid tokens, and checks of attention over them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from oversmooth.safety.errors import InputError
 
 
 def token_mean(v: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean over the tokens that count, ``(..., n, c) -> (..., 1, c)``; mask ``(..., n)``."""
+    """The mean over the valid tokens, ``(..., n, c) -> (..., 1, c)``; mask ``(..., n)``."""
     if mask is None:
         return v.mean(-2, keepdim=True)
     keep = mask[..., None].to(v.dtype)
@@ -24,7 +24,7 @@ def centre_tokens(v: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def broadcast_mask(mask: Tensor | None, shape: torch.Size, device: torch.device) -> Tensor | None:
-    """A mask of the tokens that count, checked and expanded to shape ``(..., n)``; the head axis may be left out."""
+    """A mask of the valid tokens, checked and expanded to shape ``(..., n)``; the head axis may be left out."""
     if mask is None:
         return None
     mask = arguments.mask(mask, device)
@@ -46,7 +46,7 @@ def broadcast_mask(mask: Tensor | None, shape: torch.Size, device: torch.device)
 
 
 def check_rows(A: Tensor, mask: Tensor | None, tolerance: float) -> None:
-    """Refuse attention that is not row-stochastic over the tokens that count."""
+    """Refuse attention that is not row-stochastic over the valid tokens."""
     if not A.isfinite().all():
         raise InputError(f"attention has {count_nonfinite(A)} that are NaN or infinite; fix the scores first")
     if A.min() < -tolerance:
@@ -60,7 +60,7 @@ def check_rows(A: Tensor, mask: Tensor | None, tolerance: float) -> None:
         wrong &= mask
     if wrong.any():
         where = tuple(wrong.nonzero()[0].tolist())
-        onto = "" if mask is None else " over the tokens that count"
+        onto = "" if mask is None else " over the valid tokens"
         matrix = f" of matrix {where[:-1]}" if where[:-1] else ""
         raise InputError(
             f"attention row {where[-1]}{matrix} sums to {seen[where].sum().item():.6g}{onto}, not 1; "

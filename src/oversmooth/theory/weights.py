@@ -105,7 +105,7 @@ def smaller_product(V: Tensor, O: Tensor) -> Tensor:  # noqa: E741
 
 
 def joined_spectrum(W_V: Tensor, W_O: Tensor) -> Tensor:
-    """The eigenvalues of all heads together, ``W = Σ_h W_V^h W_O^h``.
+    """The eigenvalues of all heads jointly, ``W = Σ_h W_V^h W_O^h``.
 
     If heads·k < d the remaining d − heads·k eigenvalues are zero.
 
@@ -121,7 +121,7 @@ def joined_spectrum(W_V: Tensor, W_O: Tensor) -> Tensor:
 
 
 def joined_asymmetry(W_V: Tensor, W_O: Tensor) -> Tensor:
-    """``‖H − Hᵀ‖/‖H‖`` of all heads together.
+    """``‖H − Hᵀ‖/‖H‖`` of all heads jointly.
 
     Args:
         W_V: ``(..., heads, d, k)``, value weights.
@@ -168,6 +168,15 @@ def without_repeats(W_V: Tensor) -> Tensor:
     starts = [0, *(h for h, new in enumerate(changes, start=1) if new)]
     group = len(W_V) // len(starts)
     return W_V[::group] if starts == list(range(0, len(W_V), group)) else W_V
+
+
+def on_constant_arrays(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
+    """W_V ``(d, m)`` and W_O ``(m, d)`` of all heads side by side, for arrays whose tokens are equal.
+
+    Heads that share their values add up there.
+    """
+    V = without_repeats(W_V)
+    return stack_heads(V, W_O.unflatten(0, (len(V), -1)).sum(1))
 
 
 def centre_features(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:

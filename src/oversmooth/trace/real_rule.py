@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from oversmooth.theory.dominance import TIE
 from oversmooth.theory.operators import AttentionOperator
+from oversmooth.theory.radii import TIE
 from oversmooth.theory.spectrum import attention_spectrum
 from oversmooth.theory.weights import head_spectrum
 

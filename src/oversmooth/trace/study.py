@@ -162,6 +162,8 @@ class _Study:
         assert record is not None
         if name == _value(layer):
             self._record_values(x)
+        if not layer.value_runs and layer.norm is not None and name == layer.norm.name and _within(name, layer.name):
+            self._record_values(y)  # the norm stands inside attention, whose value weight is a bare parameter
         if name == _output(layer):
             record.mixed = x
         own = isinstance(self.modules[name], nn.MultiheadAttention) and name == layer.name
@@ -245,7 +247,7 @@ class _Study:
         if record.few_attention_out is None:
             raise InputError(f"{block} ran without its attention {layer.name}; it cannot be observed")
         why = None if record.A is None else self._check_attention(call, layer, record)
-        site = None if self.steering is None else self.steering.site(layer.name)
+        site = None if self.steering is None else self.steering.steered_layer(layer.name)
         few_y = self._few(y)
         arrays = BlockArrays(
             layer,
@@ -329,9 +331,12 @@ class _Study:
             return Reason("gated_inside_attention")
         if layer.mixing is not None:
             return Reason("other_mixing", detail=layer.mixing)
+        remedy = "register another"
+        if not layer.value_runs:  # only the module around bare parameters shows what goes in and what comes out
+            remedy = "name norm= and biases in register, and let attention be a module of its own"
         raise InputError(
             f"{layer.name}: its weights and its attention give a result {error:.2g} off what it returned; "
-            f"the layout {layout_name(layer)!r} with {layer.heads} heads does not describe it: register another"
+            f"the layout {layout_name(layer)!r} with {layer.heads} heads does not describe it: {remedy}"
         )
 
     def _attend(self, call: int, layer: AttentionLayer, record: _Record, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -344,7 +349,7 @@ class _Study:
         V = values.transpose(1, 2)
         self._first_values = V if self._first_values is None else self._first_values
         left = 1.0 if record.row_sums is None else record.row_sums.to(V)[..., None]
-        site = None if self.steering is None else self.steering.site(layer.name)
+        site = None if self.steering is None else self.steering.steered_layer(layer.name)
 
         def attend(V: Tensor) -> Tensor:
             return (left * (A @ V.transpose(1, 2))).transpose(1, 2)

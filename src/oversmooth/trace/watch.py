@@ -56,7 +56,7 @@ class Listener(Protocol):
             call: how many blocks ran before.
             block: the one that runs.
             captured: what attention computed.
-            x: ``(b, n, d)``: the input of torch's own attention, whose projections are not modules; else None.
+            x: ``(b, n, d)``: the input of attention whose value projection is not a module; else None.
             y: ``(b, n, d)``: what attention returned.
         """
         ...
@@ -230,7 +230,8 @@ class Watch:
             )
         y = first_tensor((out,), {})
         with _apart(y):
-            x = self.tokens(self._block, layer.name, first_tensor(args, kwargs)) if own else None
+            reads = own or not layer.value_runs
+            x = self.tokens(self._block, layer.name, first_tensor(args, kwargs)) if reads else None
             y = self.tokens(self._block, layer.name, y)
             self.listener.attention(self.calls, self._block, capture.captured[0], x, y)
         return out

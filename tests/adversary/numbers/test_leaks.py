@@ -255,7 +255,7 @@ def check_refused(model, method, x, *given, says=("hides some of them from other
         before = model(x, *given, **named)
     steer(model, method)
     for _ in range(2):
-        with pytest.raises(InputError, match=f"{SAYS}|does more than weigh") as error:
+        with pytest.raises(InputError, match=f"{SAYS}|not a weighted mean") as error:
             model(x, *given, **named)
         assert any(word in str(error.value) for word in says)
         assert "\n" not in str(error.value)
@@ -270,8 +270,8 @@ def check_refused(model, method, x, *given, says=("hides some of them from other
 
 def do_not_look(patch):
     def trusting(self, _x, tokens):
-        running = self.passes.current()
-        return None if running is None else running.counted(tokens)
+        running = self.states.current()
+        return None if running is None else running.valid_for(tokens)
 
     patch.setattr(mask_guard.MaskGuard, "averaged_over", trusting)
 
@@ -309,9 +309,9 @@ by_method = pytest.mark.parametrize("method", some(METHODS, 4), ids=str)
 @pytest.mark.parametrize("how", HIDING)
 def test_hidden_tokens_are_found(how, method):
     assert hides_some(HIDING[how])
-    says = ["could not be seen" if how in UNSEEN else "hides some of them from others"]
+    says = ["an unknown set of tokens" if how in UNSEEN else "hides some of them from others"]
     if how == "values with a norm" and method.place == "attention":
-        says = ["does more than weigh"]
+        says = ["not a weighted mean"]
     for together in (True, False):
         said = check_refused(model_of(HIDING[how], HIDING[how], together=together), method, tokens(), says=says)
     assert said.startswith(type(method).__name__)
@@ -322,7 +322,7 @@ def test_hidden_tokens_are_found(how, method):
 @by_method
 def test_what_is_not_seen_is_not_averaged(method):
     for look in (UNSEEN["linear"], SHARP):
-        says = ["could not be seen", "hides some of them from others"]
+        says = ["an unknown set of tokens", "hides some of them from others"]
         check_refused(model_of(look), method, tokens(), says=says)
 
 
@@ -368,7 +368,7 @@ def test_open_attention_is_taken_and_gives_the_same(how, method, monkeypatch):
     for together in (True, False):
         model = model_of(OPEN[how], OPEN[how], together=together)
         if how in ("norms", "gated") and method.place == "attention":  # another A than the one that weighs the values
-            with pytest.raises(InputError, match="does more than weigh them"):
+            with pytest.raises(InputError, match="not a weighted mean"):
                 steer(model, method)(tokens())
         else:
             check_same_as_unlooked(model, method, lambda m: m(tokens()), monkeypatch)

@@ -124,13 +124,13 @@ def checked(model, square, A=None):
     with torch.no_grad():
         for layer in layers:
             layer.psi.copy_(torch.as_tensor(square, dtype=torch.float64).sqrt().expand_as(layer.psi))
-    seen = None if A is None else {layer.shape.name: torch.tensor(np.array(A)) for layer in layers}
+    seen = None if A is None else {layer.attention.name: torch.tensor(np.array(A)) for layer in layers}
     return verify(model, seen).layers[0]
 
 
 def group_products(model):
     """W_V W_O of the first layer's heads in the basis of what its value heads read."""
-    shape = steering_of(model).reparametrized[0].shape
+    shape = steering_of(model).reparametrized[0].attention
     W_V, W_O = shape.W_V.detach().double().numpy(), shape.raw_W_O.detach().double().numpy()
     B = np.linalg.qr(np.concatenate(W_V[::2], 1))[0]
     return [B.T @ v @ o @ B for v, o in zip(W_V, W_O, strict=True)]
@@ -154,10 +154,10 @@ def test_room_is_that_of_the_group_sum(llama):
     assert smooth > rough + 0.05
     mixtures = [(As[0] + As[1]) / 2, (As[2] + As[3]) / 2]
     flip = max(-2 / (1 + np.diag(B)[1:].min()) for B in mixtures)
-    assert found.room == pytest.approx(-1.8 - flip, rel=1e-6)
-    assert found.room < 0
-    assert checked(llama, 0.9).room == pytest.approx(-0.8)
-    assert checked(llama, 0.49).room == pytest.approx(0.02)
+    assert found.margin == pytest.approx(-1.8 - flip, rel=1e-6)
+    assert found.margin < 0
+    assert checked(llama, 0.9).margin == pytest.approx(-0.8)
+    assert checked(llama, 0.49).margin == pytest.approx(0.02)
 
 
 def test_flips_of_heads_do_not_bound_the_flip_of_their_mixture(llama):
@@ -169,7 +169,7 @@ def test_flips_of_heads_do_not_bound_the_flip_of_their_mixture(llama):
     smooth, rough = radii([one, two, one, two], group_products(llama))
     assert smooth == pytest.approx(4.0)
     assert rough < 3.5
-    assert found.room == pytest.approx(-5 + 2 / 0.525, rel=1e-6)
+    assert found.margin == pytest.approx(-5 + 2 / 0.525, rel=1e-6)
 
 
 def test_room_is_the_least_over_coordinates(llama):
@@ -179,8 +179,8 @@ def test_room_is_the_least_over_coordinates(llama):
     square = torch.linspace(0.05, 0.4, 8, dtype=torch.float64).repeat(4, 1)
     t = other_eigenvalues(A)
     flip = -(2 * (1 - t.real) / (1 - abs(t) ** 2)).max()
-    assert checked(llama, square, [A] * 4).room == pytest.approx(-0.8 - flip, rel=1e-6)
-    assert checked(llama, square).room == pytest.approx(0.2)
+    assert checked(llama, square, [A] * 4).margin == pytest.approx(-0.8 - flip, rel=1e-6)
+    assert checked(llama, square).margin == pytest.approx(0.2)
 
 
 def code_wiring():
@@ -208,7 +208,7 @@ def test_minus_one_is_not_safe_in_the_wiring_of_the_code():
     assert verdict_of(As, Ws) == "smooth"
     assert deep(np.random.default_rng(0).standard_normal((3, 3)), As, Ws, 2000)[-1] < -40
     model = steer(make("ViT"), Spectral("sharpen", wiring="code"))
-    assert [check.room for check in verify(model).layers] == [None, None]
+    assert [check.margin for check in verify(model).layers] == [None, None]
 
 
 def test_a_coordinate_that_is_frozen_is_said():
@@ -219,7 +219,7 @@ def test_a_coordinate_that_is_frozen_is_said():
     with torch.no_grad():
         steering_of(model).reparametrized[0].psi[0, 0] = 0.0
     after = verify(model)
-    assert (after.problems, after.doubts) != (before.problems, before.doubts)
+    assert (after.problems, after.warnings) != (before.problems, before.warnings)
 
 
 def test_sharpening_slices_that_leave_features_out():

@@ -383,7 +383,7 @@ def test_a_steered_model_hands_its_scales_over():
     from support.families import FAMILIES
 
     model = steering.steer(FAMILIES["ViT"].make(), steering.FeatScale(low=0.3, high=-0.2, as_published=True))
-    site = steering.steering_of(model).sites
+    site = steering.steering_of(model).hooks
     change = next(iter(site.values())).change(0)
     assert torch.allclose(change.constant_gain, torch.tensor(1.6))
     assert torch.allclose(change.centred_gain, torch.tensor(0.6))
@@ -488,11 +488,11 @@ def test_room_with_sums_of_zero_and_of_both_signs():
     with torch.no_grad():
         layer.psi.zero_()
         layer.psi[0, 1], layer.psi[1, 1] = -0.5, 0.2
-    A = attention(layer.shape.heads, 5, 5)
-    found = steering.verify(model, {layer.shape.name: A})
-    assert found.layers[0].still > 0
-    assert found.layers[0].room is not None
-    for bad, words in (({"nobody": A}, "not reparametrized"), ({layer.shape.name: A[:1]}, "has shape")):
+    A = attention(layer.attention.heads, 5, 5)
+    found = steering.verify(model, {layer.attention.name: A})
+    assert found.layers[0].zero_eigenvalues > 0
+    assert found.layers[0].margin is not None
+    for bad, words in (({"nobody": A}, "not reparametrized"), ({layer.attention.name: A[:1]}, "has shape")):
         with pytest.raises(InputError, match=words):
             steering.verify(model, bad)
     import json

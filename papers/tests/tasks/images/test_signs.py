@@ -76,7 +76,7 @@ def test_settings_in_words_and_files():
     old = {name: value for name, value in Spectral().settings().items() if name != "signs"}
     assert method_from(old) == Spectral()
     for wrong in (dict(bounded=True), dict(form="general")):
-        with pytest.raises(InputError, match="promises no sign"):
+        with pytest.raises(InputError, match="constrains no sign"):
             Spectral(signs="fixed", **wrong)
     with pytest.raises(InputError, match="signs is 'both'"):
         Spectral(signs="both")

@@ -22,9 +22,9 @@ from oversmooth.results.parts import Accuracy, standard_error
 
 @chart(
     title="Accuracy, clean and corrupted",
-    lead="Share of images classified correctly, in %, against the intensity of corruption; intensity 0 is the clean "
-    "image. Bars: one standard error.",
-    missing="not tested",
+    lead="Share of images classified correctly, by intensity of corruption. Intensity 0 is the clean image. Bars show "
+    "one standard error.",
+    missing="Accuracy was not tested.",
 )
 def accuracy(models: list[Shown], look: Look) -> Drawing:
     """Accuracy against the intensity of corruption, a line per model."""

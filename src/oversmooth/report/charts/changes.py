@@ -1,4 +1,4 @@
-"""What each part of a block does."""
+"""What each sublayer of a block does."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _SIGNED = "datum.value == 0 ? '0' : format(datum.value, '+~g')"
 
 
 @chart(
-    title="Which part does it",
-    lead="What each part of a block adds to log HFC/LFC. Below zero it brings tokens together, above zero it sets them "
-    "apart. The black mark is the whole block: the sum of its parts.",
-    missing="The parts of this model were not observed.",
+    title="Which sublayer does it",
+    lead="The change of log HFC/LFC by sublayer and block. Bars below zero make tokens more similar, bars above zero "
+    "less similar. The horizontal mark is the whole block: the sum of its sublayers.",
+    missing="The sublayers of this model were not observed.",
     one_model=True,
     arranged=BY_LAYER,
 )
@@ -25,7 +25,7 @@ def changes(models: list[Shown], look: Look) -> Drawing:
     parts = list(dict.fromkeys(part for m in models for layer in m.diagnosis.layers for part in stages(layer)))
     colours = look.colours([part_colour(part) for part in parts])
     keys = [*(Key("", colour, part, "part", part) for part, colour in zip(parts, colours, strict=True))]
-    keys.append(Key("tick", look.colour("ink"), "sum, the whole block"))
+    keys.append(Key("tick", look.colour("ink"), "whole block"))
 
     def draw(m: Shown, x: Spec, size: Callable[..., Spec]) -> Spec | None:
         bars, sums = _rows(m, parts, look)
@@ -44,12 +44,12 @@ def changes(models: list[Shown], look: Look) -> Drawing:
         ]
         return {**size(190, 250), "layer": layers}
 
-    note, described = "" if look.in_page else "black: the whole block", "What each part of a block changes"
+    note, described = "" if look.in_page else "black: whole block", "Change of log HFC/LFC by sublayer"
     return Drawing(by_layer(models, look, draw, described, "changes", note=note, tips=keys), keys if parts else [])
 
 
 def stages(layer: Layer) -> list[str]:
-    """The parts of a block in their order; of two that are called the same, the later ones by what they follow."""
+    """The sublayers of a block in order. A second one of the same name is called after the one before it."""
     names: list[str] = []
     for place, change in enumerate(layer.changes):
         name = change.part

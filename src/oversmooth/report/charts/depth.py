@@ -1,10 +1,9 @@
-"""Metrics over depth, a line per model; and a model sharpening, smoothing and left alone."""
+"""Metrics over depth, a line per model."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 
 from oversmooth.metrics import METRICS
 from oversmooth.metrics.registry import Metric
@@ -24,13 +23,12 @@ from oversmooth.report.charts.pieces import (
     quantitative,
     tip,
     titled,
-    written_at_ends,
 )
 from oversmooth.report.style import Look, number, percent, spread
 from oversmooth.results.facts import Number
 from oversmooth.results.parts import Layer
 
-_SIZE = (210, 190, 220)
+_SIZE = (210, 190, 240)
 _PLACES = {"input convergence": "hfc", "angle convergence": "cos"}
 """In the page, by notion; whatever else is measured shares one place, where the reader chooses."""
 _BESIDE = {"cos": "abs_cos"}
@@ -42,38 +40,26 @@ _BOUNDED = ("effective_rank", "stable_rank")
 """Metrics that cannot exceed the smaller of tokens and width: their axis shows all that is possible."""
 
 
-@chart(title="How alike tokens are", lead="", in_files=False)
-def alike(models: list[Shown], look: Look) -> Drawing:
-    """The mean cosine of tokens after every block, a line per model: what the page shows first."""
-    metric = METRICS["cos"]
-    if not _known(models, metric):
-        return Drawing([])
-    return _both_ways(models, look, lambda out: [_curve(models, metric, look, without_massive=out, first=True)])
-
-
 @chart(
-    title="Over depth: three notions of smoothing",
-    lead="Each weaker than the one before: tokens become equal (HFC/LFC falls to 0), parallel (the mean cosine rises "
-    "to 1), or a rank-one array (the effective rank falls to 1). Depth 0 is what enters the first block. Bands: one "
-    "standard deviation over inputs.",
+    title="Tokens over depth",
+    lead="Three definitions of smoothing, each weaker than the one before. Tokens become equal if HFC/LFC falls to 0, "
+    "parallel if the mean cosine rises to 1, and a rank-one array if the effective rank falls to 1. Depth 0 is the "
+    "input of the first block. Bands show one standard deviation over inputs.",
 )
 def curves(models: list[Shown], look: Look) -> Drawing:
-    """The three notions after every block, a line per model (Dovonon et al.'s figure 2)."""
-    return _both_ways(models, look, lambda out: notions(models, look, without_massive=out))
-
-
-def _both_ways(models: list[Shown], look: Look, draw: Callable[[bool], list[Panel]]) -> Drawing:
-    """In the page with massive-activation tokens and without them, where there are any."""
-    panels = draw(False)
+    """The three definitions after every block, a line per model (Dovonon et al.'s figure 2). In the page with
+    massive-activation tokens and without them, where there are any.
+    """
+    panels = notions(models, look)
     if look.in_page and any(layer.without_massive for m in models for layer in m.diagnosis.layers):
         for panel in panels:
             panel.without_massive = False
-        panels += draw(True)
+        panels += notions(models, look, without_massive=True)
     return Drawing(panels, model_legend(models, look) if len(models) > 1 else [])
 
 
 def notions(models: list[Shown], look: Look, *, without_massive: bool = False) -> list[Panel]:
-    """A panel per metric. In the page every metric that is shown has one, on paper those that stand for a notion."""
+    """A panel per metric: in the page every metric that is shown, on paper one for each definition."""
     found = [
         metric
         for metric in METRICS.values()
@@ -97,9 +83,8 @@ def _known(models: list[Shown], *metrics: Metric) -> bool:
     return any(_value(layer, metric) is not None for m in models for layer in m.diagnosis.layers for metric in metrics)
 
 
-def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: bool, first: bool = False) -> Panel:
-    """first: as the page's first chart, larger and over all that a cosine can be."""
-    series = list(zip(DASHES, [metric] if first else _drawn(metric, look), strict=False))
+def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: bool) -> Panel:
+    series = list(zip(DASHES, _drawn(metric, look), strict=False))
     beside = len(series) > 1
     count = max(len(m.diagnosis.layers) for m in models)
     rows: list[Spec] = []
@@ -120,12 +105,8 @@ def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: 
         scale = {"domain": [0, (1 + _ROOM) * max(ceilings)], "nice": False}
         above = {"test": f"datum.value > {max(ceilings)}", "value": 0}
         ticks = {"gridOpacity": {"condition": above, "value": 1}}  # the label stands there
-    if first:
-        scale, ticks = {"domain": [min([0.0, *drawn]), max([1.0, *drawn])], "nice": False}, {"format": "~%"}
-    label = "how alike tokens are: mean cosine" if first else None if look.in_page else metric.label or metric.name
+    label = None if look.in_page else metric.label or metric.name
     x = depth_axis(count)
-    if first:
-        x["scale"] = {**x["scale"], "domain": [-0.2, 1.045 * max(count - 1, 1) + 0.1]}
     y, colour = quantitative("value", label, scale, **{"tickCount": 5, **ticks}), by_model(models, look)
     dash = {"strokeDash": nominal("kind", list(DASHES), list(DASHES.values()), None)} if beside else {}
     detail = {"detail": [{"field": "model"}, *([{"field": "kind"}] if beside else [])]}
@@ -140,18 +121,12 @@ def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: 
         known: list[Spec] = [{"filter": "isValid(datum.value)"}]
         layers.append(marks("circle", {**at, "size": dots(look, size)}, transform=known, opacity=1, aria=False))
     layers += _ceiling(list(ceilings), look) if ceilings else []
-    if first:
-        layers.append(_ends(rows, x, y, look))
-    place = "alike" if first else _PLACES.get(metric.notion, "rank")
+    place = _PLACES.get(metric.notion, "rank")
     named = ", ".join(m.label for m in models)
     return Panel(
-        ""
-        if first
-        else caption(look, metric.notion if place in _PLACES.values() or not look.in_page else "rank collapse"),
-        {**look.size(*_SIZE[:2], 300 if first else _SIZE[2]), "data": inline(rows), "layer": layers},
-        note=""
-        if beside or place in ("rank", "alike") or not look.in_page
-        else f"{metric.label} → {0 if metric.falls else 1}",
+        caption(look, metric.notion if place in _PLACES.values() or not look.in_page else "rank collapse"),
+        {**look.size(*_SIZE), "data": inline(rows), "layer": layers},
+        note=metric.label if place == "hfc" and look.in_page else "",
         keys=[Key(kind, "currentcolor", of.heading) for kind, of in series] if beside else [],
         tips=_tips(models, series, look),
         described=f"{metric.label} of {named} over depth; the table under Numbers has the values",
@@ -159,17 +134,6 @@ def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: 
         option=metric.label if place == "rank" else "",
         without_massive=without_massive or None,
     )
-
-
-def _ends(rows: list[Spec], x: Spec, y: Spec, look: Look) -> Spec:
-    """How alike tokens end, written there: of lines that end too near to one another, the first."""
-    last = {row["model"]: row for row in rows if row["value"] is not None}
-    written: list[Spec] = []
-    for row in last.values():
-        value = row["value"]
-        if not any(abs(value - other["value"]) < 0.05 and row["depth"] == other["depth"] for other in written):
-            written.append({**row, "said": percent(value, 0)})
-    return written_at_ends(x, y, written, look)
 
 
 def _ceilings(models: list[Shown]) -> dict[int, None]:

@@ -1,4 +1,4 @@
-"""Which eigenvalue dominates: head by head, and for all heads together."""
+"""Which eigenvalue dominates: per head, and for all heads jointly."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _BOTH = {"minExtent": 40, "maxExtent": 40}
 
 @chart(
     title="Which eigenvalue dominates",
-    lead="For each head, the share of inputs in which its smoothing eigenvalue is the largest; below it, all heads "
-    "together: the layer, repeated, brings tokens together where ρ_smooth exceeds ρ_rough.",
-    missing="No attention of this model was observed.",
+    lead="Top: per head, the share of inputs whose spectrum predicts smoothing. Bottom: all heads jointly. Attention, "
+    "repeated, makes tokens equal if ρ_smooth exceeds ρ_rough.",
+    missing="The attention of this model was not observed.",
     one_model=True,
     arranged=BY_LAYER,
 )
@@ -35,7 +35,7 @@ def dominance(models: list[Shown], look: Look) -> Drawing:
         x["axis"] |= {"domain": False, "ticks": False} if look.in_page else {}
         legend = {"title": "smoothing share", "format": "~%", "gradientLength": 90, "values": [0, 0.5, 1]}
         axis = {"labelOverlap": True, **(_BOTH if look.in_page else {})}
-        colour = {"field": "share", "type": "quantitative", "scale": look.ramp("rough", "raised", "smooth")}
+        colour = {"field": "share", "type": "quantitative", "scale": look.ramp()}
         at = {
             "x": {**x, "title": None if look.in_page else "depth"},
             "y": {"field": "head", "type": "ordinal", "title": "head", "axis": axis},
@@ -76,14 +76,13 @@ def _cells(depth: int, layer: Layer, found: LayerDominance, look: Look) -> list[
 
 @chart(
     title="Spectral radii",
-    lead="ρ_smooth and ρ_rough of all heads together, layer by layer.",
-    missing="No radii of this model are known.",
+    missing="The radii of this model are unknown.",
     one_model=True,
     under="dominance",
     arranged=BY_LAYER,
 )
 def radii(models: list[Shown], look: Look) -> Drawing:
-    """ρ smooth beside ρ rough of all heads together, layer by layer, a panel per model."""
+    """ρ smooth and ρ rough of all heads jointly, by layer, a panel per model."""
     keys = [Key(sign, look.colour(colour), name, "kind", name) for name, (colour, _, sign) in _SHAPES.items()]
     names, legend = list(_SHAPES), look.legend()
 

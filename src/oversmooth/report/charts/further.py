@@ -29,54 +29,62 @@ _LOWEST = -14
 _HIGHEST = 300
 _SIGNS = {"real": ("line", "ink"), "simulated": ("line dashed", "smooth"), "predicted": ("line dotted", "rate")}
 _KINDS = {
-    "real": "the blocks themselves",
+    "real": "real blocks",
     "simulated": "attention alone, simulated",
-    "predicted": "rate by the spectra",
+    "predicted": "rate predicted by the spectra",
 }
 _TICKS = (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 100000)
 _MOST_LINEAR = 60
 _APART = 1.7
 """Times as far as the tick before, at least: labels would overlap."""
-_SPECTRA = {"smooth": "smoothing dominates", "rough": "the rough part dominates", "tie": "the two tie"}
-_SEEN = {"smooth": "kept falling", "rough": "did not keep falling", "open": "could not tell"}
+_OPTIONS = ("as deep as real blocks", "as deep as simulated")
+_LOWEST_SEEN = 3
+"""Powers of ten below the real blocks that are drawn beside them: a prediction that falls faster leaves the panel."""
+_SPECTRA = {"smooth": "smoothing dominates", "rough": "smoothing does not dominate", "tie": "tied"}
 
 
 @chart(
     title="More depth",
-    lead="From what the last block gave, on one input: attention alone as last seen, and the blocks themselves with "
-    "norm and MLP.",
-    missing="Further depth was not looked at.",
+    lead="HFC/LFC of one input when blocks are repeated after the last: the real blocks with norms and MLPs, attention "
+    "alone, and the rate that the spectra predict from the same start.",
+    missing="More depth was not simulated.",
     one_model=True,
 )
 def extrapolation(models: list[Shown], look: Look) -> Drawing:
-    """HFC/LFC over further depth, a panel for the last block and one for the stack: solid the blocks themselves, dashed
-    attention alone. Kinds have colours of their own where there is one model.
+    """HFC/LFC over further depth, a panel for the last block and one for the stack. In the page the reader chooses
+    between the depth that real blocks were run for and all that was simulated.
     """
     entries = [(m, e) for m in models for e in m.diagnosis.extrapolation]
     found = {what: [(m, e) for m, e in entries if e.what == what] for what in [e.what for _, e in entries]}
-    panels = [panel for what, of in found.items() if (panel := _panel(what, of, models, look))]
+    options = _OPTIONS if look.in_page else _OPTIONS[:1]
+    panels = [p for what, of in found.items() for option in options if (p := _panel(what, of, models, look, option))]
     dotted = any(e.predicted_rate is not None for _, e in entries)
     kinds = [kind for kind in _KINDS if kind != "predicted" or dotted]
     legend = [Key(_SIGNS[kind][0], look.colour(_SIGNS[kind][1]), _KINDS[kind], "kind", _KINDS[kind]) for kind in kinds]
     return Drawing(panels, legend if panels else [])
 
 
-def _panel(what: str, found: list[tuple[Shown, Extrapolation]], models: list[Shown], look: Look) -> Panel | None:
+def _panel(
+    what: str, found: list[tuple[Shown, Extrapolation]], models: list[Shown], look: Look, option: str
+) -> Panel | None:
     alone = len(models) == 1
-    measured = [(m, kind, x, log) for m, e in found for kind, x, log in _courses(e)]
+    courses = [(m, kind, x, log) for m, e in found for kind, x, log in _courses(e)]
+    real = [row for row in courses if row[1] == "real"]
+    beside = option == _OPTIONS[0] and any(row[3] is not None for row in real)
+    end = max(1.0, *(x for _, _, x, _ in (real if beside else courses))) if courses else 1.0
+    courses += [(m, "predicted", x, log) for m, e in found for x, log in _rate(e, end)] if alone else []
+    measured = [row for row in courses if row[2] <= end]
     powers = [log / _LOG_10 for *_, log in measured if log is not None]
     if not powers:
         return None
-    least = min(max(_LOWEST, min(powers)), _HIGHEST)
+    floor = min(log / _LOG_10 for *_, log in real if log is not None) - _LOWEST_SEEN if beside else _LOWEST
+    least = min(max(_LOWEST, floor, min(powers)), _HIGHEST)
     most = min(max(least, *powers), _HIGHEST)
     air = max(0.04, 0.07 * (most - least))
-    predicted = [(m, "predicted", x, log) for m, e in found for x, log in _rate(e)] if alone else []
-    inside = [row for row in predicted if least - air <= row[3] / _LOG_10 <= most + air]
     rows: list[Spec] = []
-    for m, kind, depth, log in [*measured, *inside]:
+    for m, kind, depth, log in measured:
         drawn = None if log is None else float(f"{10 ** max(-_HIGHEST, min(_HIGHEST, log / _LOG_10)):.6g}")
         rows.append({"model": m.key, "kind": _KINDS[kind], "depth": depth, "value": drawn})
-    end = max(1.0, *(x for _, _, x, _ in measured))
     wide = end > _MOST_LINEAR
     scale = {"domain": [0, end], "nice": False, **({"type": "symlog", "constant": 2} if wide else {})}
     ticks = {"values": _ticks(end), "labelOverlap": "greedy"} if wide else {"tickCount": 6, "tickMinStep": 1}
@@ -90,7 +98,8 @@ def _panel(what: str, found: list[tuple[Shown, Extrapolation]], models: list[Sho
     y = quantitative("value", "HFC/LFC", log_scale, **log_axis(*log_scale["domain"]))
     kinds = [kind for kind in _KINDS if any(row["kind"] == _KINDS[kind] for row in rows)]
     names = [_KINDS[kind] for kind in kinds]
-    legend = look.legend(columns=2, symbolType="stroke", symbolStrokeWidth=2)
+    # Beside the names of models it would be wider than the panels.
+    legend = look.legend(columns=2, symbolType="stroke", symbolStrokeWidth=2, orient="top" if alone else "bottom")
     paint = nominal("kind", names, look.colours([_SIGNS[kind][1] for kind in kinds]), legend)
     colour = paint if alone else by_model(models, look)
     dash = nominal("kind", names, [DASHES[_SIGNS[kind][0]] for kind in kinds], legend)
@@ -108,16 +117,16 @@ def _panel(what: str, found: list[tuple[Shown, Extrapolation]], models: list[Sho
                 clip=True,
             )
         )
-    finding, about = _in_words(found[0][1])
+    finding = _in_words(found[0][1])
     title = caption(look, f"the {what}, repeated")
     return Panel(
         title,
         {**look.size(290, 190, 230), "data": inline(rows), "layer": layers},
-        note=about if look.in_page else "",
         finding=finding,
         tips=[Key(sign, look.colour(colour), _KINDS[kind]) for kind, (sign, colour) in _SIGNS.items()],
         described=f"{title}: {finding}",
         place="further-" + "".join(letter if letter.isalnum() else "-" for letter in what),
+        option=option if look.in_page else "",
     )
 
 
@@ -136,17 +145,13 @@ def _courses(e: Extrapolation) -> Iterator[tuple[str, float, Number]]:
             yield kind, x, log
 
 
-def _rate(e: Extrapolation) -> Iterator[tuple[float, float]]:
-    """From the end of the simulated course, as far as it is drawn, at the rate that the spectra give."""
-    if e.simulated is None or e.predicted_rate is None or e.predicted_rate <= 0:
+def _rate(e: Extrapolation, end: float) -> Iterator[tuple[float, float]]:
+    """From where the other courses begin, at the rate that the spectra predict."""
+    start = next((log for _, x, log in _courses(e) if x == 0 and log is not None), None)
+    if start is None or e.predicted_rate is None or e.predicted_rate <= 0:
         return
-    known = [
-        (x, log)
-        for x, log in zip(e.simulated.depth, e.simulated.log_hfc_lfc, strict=True)
-        if log is not None and log / _LOG_10 >= _LOWEST
-    ]
-    for x in e.simulated.depth if known else ():
-        yield x, known[-1][1] + math.log(e.predicted_rate) * (x - known[-1][0])
+    for x in sorted({0.0, end, *(x for _, x, _ in _courses(e))}):
+        yield x, start + math.log(e.predicted_rate) * x
 
 
 def _stops(measured: list[tuple[Shown, str, float, Number]], look: Look) -> list[tuple[float, Spec]]:
@@ -156,17 +161,15 @@ def _stops(measured: list[tuple[Shown, str, float, Number]], look: Look) -> list
     return [(x, tip(look, f"{x:g} more blocks", said)) for x, said in sorted(at.items())]
 
 
-def _in_words(e: Extrapolation) -> tuple[str, str]:
-    """What was found, and of what."""
-    end = f", HFC/LFC × {number(e.predicted_rate, 3)} a block in the end" if e.predicted_rate is not None else ""
-    if not end and e.verdict == "rough":
-        end = ", HFC/LFC reaches a level"
-    said = _SPECTRA.get(e.verdict, e.verdict)
-    words = [f"Spectra: ρ smooth {number(e.rho_smooth)} and ρ rough {number(e.rho_rough)}, {said}{end}."]
-    if e.simulated:
-        words.append(f"Simulated attention: HFC/LFC {_SEEN.get(e.simulated_verdict, e.simulated_verdict)}.")
-    if e.real and e.real.log_hfc_lfc:
-        words.append(f"Real blocks: from {ratio(e.real.log_hfc_lfc[0])} to {ratio(e.real.log_hfc_lfc[-1])}.")
+def _in_words(e: Extrapolation) -> str:
+    """The numbers behind a panel; the verdict says what they mean."""
     residual = "" if e.residual is None else f", residual {number(e.residual, 2)}"
-    notes = [sentence(note) for note in e.note.split("; ") if note]
-    return " ".join([*words, *notes]), f"input {e.input}, H {e.variant}{residual}"
+    said = _SPECTRA.get(e.verdict, e.verdict)
+    rate = "" if e.predicted_rate is None else f": HFC/LFC × {number(e.predicted_rate, 3)} per block in the long run"
+    words = [f"Spectra: ρ smooth {number(e.rho_smooth)}, ρ rough {number(e.rho_rough)}, {said}{rate}."]
+    for name, run in (("Real blocks", e.real), ("Attention alone, simulated", e.simulated)):
+        if run and run.log_hfc_lfc:
+            ends = f"HFC/LFC {ratio(run.log_hfc_lfc[0], 3)} → {ratio(run.log_hfc_lfc[-1], 3)}"
+            words.append(f"{name}: {ends} in {run.depth[-1]:g} blocks.")
+    words.append(f"Input {e.input}, {e.variant} H{residual}.")
+    return " ".join([*words, *([sentence(e.note)] if e.note else [])])

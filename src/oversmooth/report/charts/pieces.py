@@ -13,6 +13,8 @@ from oversmooth.report.style import Look
 from oversmooth.safety.foreign import shortened, visible
 
 _MOST_OF_A_NAME = 60
+_MOST_OF_THREE = 22
+"""Letters of names of which three stand side by side in a legend."""
 _DENSE = (1, 1.5, 2, 3, 4, 5, 6, 8)
 _EDGE = 0.9999
 """What lies at the very end of an axis is inside it, however it was rounded."""
@@ -106,7 +108,8 @@ def depth_axis(count: int, title: str = "depth") -> Spec:
 
 def by_model(models: list[Shown], look: Look) -> Spec:
     """Colours of lines; on paper with a legend, where there are several."""
-    legend = look.legend(symbolType="stroke", symbolStrokeWidth=3, columns=3) if len(models) > 1 else None
+    columns = 3 if max(len(m.label) for m in models) < _MOST_OF_THREE else 2
+    legend = look.legend(symbolType="stroke", symbolStrokeWidth=3, columns=columns) if len(models) > 1 else None
     return nominal("model", [m.key for m in models], look.colours([m.colour for m in models]), legend)
 
 

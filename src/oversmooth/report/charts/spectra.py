@@ -19,22 +19,22 @@ _SIDES = {"|1 + λ| > 1": "smooth", "|1 + λ| < 1": "negative"}
 
 @chart(
     title="Eigenvalues of all layers",
-    lead="Real parts of the eigenvalues λ of the joined H, of all layers together; the last bars hold what lies beyond "
-    "them.",
+    lead="Real parts of the eigenvalues λ of H, all heads jointly, over all layers. A negative real part favours "
+    "sharpening. The first and last bars include everything beyond them.",
     arranged={"columns": 3, "spacing": {"column": 64, "row": 90}, "bounds": "flush"},
 )
 def eigenvalues(models: list[Shown], look: Look) -> Drawing:
-    """How the real parts of the eigenvalues of the joined H lie, over all layers, a panel per model (Dovonon et al.'s
-    figure 5).
-    """
+    """Real parts of the eigenvalues of the joined H over all layers, a panel per model (Dovonon et al.'s figure 5)."""
     real = [(m, values) for m in models if (values := m.diagnosis.real_parts)]
     if not real:
         return Drawing([])
     # A few far eigenvalues would leave all others in one bar; the ends hold what is beyond them.
     ordered = sorted(abs(x) for _, values in real for x in values)
     end = ordered[min(len(ordered) - 1, int(0.999 * len(ordered)))] or 1.0
+    bars = [_bars(values, end) for _, values in real]
+    most = 1.05 * max(row["share"] for rows in bars for row in rows)  # one axis for all
     panels = []
-    for m, values in real:
+    for (m, values), rows in zip(real, bars, strict=True):
         # Zeros count as neither, where the diagnosis says which of them are.
         known = m.diagnosis.negative_share
         negative = sum(x < 0 for x in values) / len(values) if known is None else known
@@ -47,12 +47,19 @@ def eigenvalues(models: list[Shown], look: Look) -> Drawing:
             },
             "x2": {"field": "to"},
             # Flush: a label that overhangs the axis would push this panel's title above its neighbours'.
-            "y": quantitative("share", "share of eigenvalues", {}, format="~%", tickCount=4, labelFlush=True),
+            "y": quantitative(
+                "share",
+                "share of eigenvalues",
+                {"domain": [0, most], "nice": False},
+                format="~%",
+                tickCount=4,
+                labelFlush=True,
+            ),
             "y2": {"datum": 0},
             "color": nominal("sign", list(_SIGNS), look.colours(list(_SIGNS.values())), look.legend()),
         }
         mark = {"type": "bar", "binSpacing": 0, **({"tooltip": {"content": "data"}} if look.in_page else {})}
-        spec = {**look.size(260, 150, 190), "data": inline(_bars(values, end)), "mark": mark, "encoding": encoding}
+        spec = {**look.size(260, 150, 190), "data": inline(rows), "mark": mark, "encoding": encoding}
         if look.in_page:
             ends = number_expression("datum.from", 3), number_expression("datum.to", 3)
             between = f"'Re λ from ' + {ends[0]} + ' to ' + {ends[1]}"
@@ -87,9 +94,9 @@ def _bars(values: list[float], end: float) -> list[Spec]:
 
 @chart(
     title="Spectra of H",
-    lead="Eigenvalues λ of H = (W_V W_O)ᵀ. A constant array grows by |1 + λ| along each: outside the circle around "
-    "−1 it grows, inside it shrinks, and the largest is ρ_smooth.",
-    missing="No weights of this model were found.",
+    lead="Eigenvalues λ of H = (W_V W_O)ᵀ. Each layer multiplies equal tokens by |1 + λ| along an eigenvector: they "
+    "grow outside the dashed circle and shrink inside it. The largest |1 + λ| is ρ_smooth.",
+    missing="The weights of this model were not found.",
     one_model=True,
     arranged={"columns": 3, "spacing": {"column": 64, "row": 64}, "bounds": "flush"},
 )

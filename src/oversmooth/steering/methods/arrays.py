@@ -12,11 +12,11 @@ def repeat_heads(values: Tensor, heads: int) -> Tensor:
 
 
 def mean_over_tokens(x: Tensor, mask: Tensor | None, dim: int) -> Tensor:
-    """Mean over the tokens that count, kept as a dimension of 1.
+    """Mean over the valid tokens, kept as a dimension of 1.
 
     Args:
         x: ``(batch, n, ...)`` or ``(..., n, d)``.
-        mask: ``(batch, n)``: tokens that count; None: all.
+        mask: ``(batch, n)``: valid tokens; None: all.
         dim: of the tokens.
     """
     if mask is None:

@@ -1,4 +1,7 @@
-"""AttnScale: ``A' = J + (1 + w)(A − J)``, J all 1/n: the part of attention that is not uniform, amplified."""
+"""AttnScale (Wang et al., ICLR 2022): ``A' = J + (1 + w)(A − J)``, J all 1/n.
+
+The part of attention that is not uniform is amplified.
+"""
 
 from __future__ import annotations
 

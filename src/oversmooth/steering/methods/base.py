@@ -20,8 +20,8 @@ from oversmooth.safety.errors import InputError
 from oversmooth.theory.radii import AttentionChange
 
 Place = Literal["weights", "norms", "values", "attention", "output"]
-"""Where a method acts: on the value and output weights, on the weights of norms, on what the value projection gives, on
-what attention makes of it, A V, or on what the output projection gives. The first two are no parts.
+"""Where a method acts: on the value and output weights, on the weights of norms, on the values V, on A V, or on the
+output of the output projection. The first two have no parts.
 """
 
 
@@ -31,7 +31,7 @@ class Part(nn.Module):
     why_unknown: ClassVar[str] = "is not linear in attention"
     """Why there is no `change`, where there is none."""
     needs_input: ClassVar[bool] = False
-    """Attention: whether `forward` gets x, what the value projection got, as its last argument."""
+    """Attention: whether `forward` receives x, the input of the value projection, as its last argument."""
     strength: Tensor | float
     """``(size,)`` where it is learned, a number where it is fixed, and ``()`` where a ramp changes it."""
 
@@ -93,7 +93,7 @@ class Method:
     uses_first_values: ClassVar[bool] = False
     """Whether it needs V⁰, and so acts in every layer but the first."""
     uses_stream: ClassVar[bool] = False
-    """Output: whether `Part.forward` gets the stream that attention adds to as its last argument."""
+    """Output: whether `Part.forward` receives the stream that attention adds to as its last argument."""
     renamed: ClassVar[dict[str, str]] = {}
     """Settings by the name they once had, as files that were saved then have them."""
     why_no_fold: ClassVar[str]
@@ -120,6 +120,8 @@ class Method:
         """
         if layer.cannot_steer is not None:
             return layer.cannot_steer
+        if self.place != "weights" and not (layer.output_runs and (layer.value_runs or self.place == "output")):
+            return "its weights are bare parameters, so no module returns what the method changes; use Spectral"
         if self.averages and layer.causal:
             return (
                 "it averages over all tokens, so with causal attention a token would see later ones; use NeuTRENO, "
@@ -138,7 +140,7 @@ class Method:
             )
         return None
 
-    def always_said(self) -> tuple[str, ...]:
+    def always_shown(self) -> tuple[str, ...]:
         """Names of settings that `str` shows even at their defaults."""
         return ()
 
@@ -149,9 +151,9 @@ class Method:
 
     def __str__(self) -> str:
         assert dataclasses.is_dataclass(self)
-        always = (*self.always_said(), *(["learned"] if getattr(self, "learned", False) else []))
-        given = [f for f in dataclasses.fields(self) if f.name in always or getattr(self, f.name) != f.default]
-        return f"{type(self).__name__}({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in given)})"
+        always = (*self.always_shown(), *(["learned"] if getattr(self, "learned", False) else []))
+        shown = [f for f in dataclasses.fields(self) if f.name in always or getattr(self, f.name) != f.default]
+        return f"{type(self).__name__}({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in shown)})"
 
 
 METHODS: dict[str, type[Method]] = {}
@@ -184,7 +186,7 @@ class MethodWithStrength(Method):
     def changes_nothing(self) -> bool:
         return self.strength == 0 and not self.learned
 
-    def always_said(self) -> tuple[str, ...]:
+    def always_shown(self) -> tuple[str, ...]:
         return ("strength",)
 
 

@@ -1,4 +1,4 @@
-"""Centred attention: ``A − s J``, J all 1/n; with s = 1 nothing of the mean token passes."""
+"""Centred attention (Ali et al., 2023): ``A − s J``, J all 1/n; s = 1 removes the mean of the values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Centred(MethodWithStrength):
     """Takes the mean of the values away: ``A V − s · mean(V)``.
 
     Args:
-        strength: s; with 1 nothing of the mean token passes.
+        strength: s; 1 removes the mean of the values.
         learned: whether training starts from there, with one s per head.
     """
 

@@ -1,6 +1,6 @@
-"""ContraNorm: ``Y − s · softmax(Ŷ Ŷᵀ / τ) Y`` on what the attention block gives, Ŷ its tokens at unit length.
+"""ContraNorm (Guo et al., ICLR 2023): ``Y − s · softmax(Ŷ Ŷᵀ / τ) Y``, Y the output of attention, Ŷ at unit length.
 
-The LayerNorm that the published layer ends with is left to the norms that the model has: so s = 0 changes nothing.
+The LayerNorm at the end of the published layer is left out, because models have norms: so s = 0 changes nothing.
 """
 
 from __future__ import annotations
@@ -54,6 +54,6 @@ class _ContraNorm(Part):
         scores = (unit @ unit.mT) / self.temperature
         if mask is not None:
             scores = scores.masked_fill(~mask[..., None, :], torch.finfo(scores.dtype).min)
-        # A softmax, but not by that name: what looks for attention in this layer must not catch it.
+        # A softmax, but not by that name: what captures attention in this layer must not capture it.
         weights = (scores - scores.logsumexp(-1, keepdim=True)).exp()
         return Y - scaled(self.strength, weights @ Y)

@@ -1,4 +1,4 @@
-"""FeatScale: ``Y + s · LFC[Y] + t · HFC[Y]`` on what the attention block gives, per channel."""
+"""FeatScale (Wang et al., ICLR 2022): ``Y + s · LFC[Y] + t · HFC[Y]`` on the output Y of attention, per channel."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class FeatScale(Method):
     def changes_nothing(self) -> bool:
         return self.low == self.high == 0 and not self.learned
 
-    def always_said(self) -> tuple[str, ...]:
+    def always_shown(self) -> tuple[str, ...]:
         return "low", "high"
 
     def part(self, layer: AttentionLayer) -> Part:

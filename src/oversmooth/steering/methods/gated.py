@@ -1,4 +1,7 @@
-"""Gated attention: ``U = A V ⊙ 2σ(x W_g)``, a gate for every feature of every head, from what attention gets."""
+"""Gated attention (Qiu et al., NeurIPS 2025): ``U = A V ⊙ 2σ(x W_g)``, x the input of attention.
+
+Every feature of every head has a gate; the factor 2 makes it 1 at W_g = 0.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Attention inversion: ``U = (1 + tanh b(x)) A V + g(x) (V − A V)``: a low pass, and beside it the high pass I − A.
+"""Attention inversion (Chen et al., ICCV 2025): ``U = (1 + tanh b(x)) A V + g(x) (V − A V)``, with the high pass I − A.
 
-b and g are linear maps of what attention gets, with one number per token and head. A token thus weighs what attention
-averages against what it takes away.
+b and g are linear maps of the input of attention, with one number per token and head.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Laplacian heads: ``A − c I``; with c = 1 a token gets the difference between its attention's mean and itself."""
+"""Laplacian heads (Zhang and Papyan, 2026, with the opposite sign): ``A − c I``.
+
+With c = 1 a token receives the weighted mean of values minus its own value.
+"""
 
 from __future__ import annotations
 

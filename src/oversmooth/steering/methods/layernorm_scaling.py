@@ -1,13 +1,11 @@
-"""LayerNorm scaling: what the norms before attention and MLP give in layer ℓ is multiplied by 1/√ℓ.
+"""LayerNorm scaling (Sun et al., 2025): the norms before attention and MLP of layer ℓ, times ``1/√ℓ``.
 
-So later layers write less into a stream whose variance has grown with depth. It is γ and β that are multiplied.
+Later layers then write less into a stream whose variance grows with depth. γ and β are multiplied.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from torch import nn
 
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.steering.methods.base import Method, check_number, register
@@ -33,7 +31,7 @@ class LayerNormScaling(Method):
     def changes_nothing(self) -> bool:
         return self.strength == 0
 
-    def always_said(self) -> tuple[str, ...]:
+    def always_shown(self) -> tuple[str, ...]:
         return ("strength",)
 
     def factor(self, index: int) -> float:
@@ -54,32 +52,6 @@ class LayerNormScaling(Method):
             return "its norms stand after the addition, and not before attention"
         if layer.norm is None:
             return "it has no norm before attention that is known"
+        if layer.norm.weight != "weight":  # the norm before the MLP would not be recognised
+            return f"the weight of its norm is called {layer.norm.weight!r} and not 'weight'"
         return None
-
-
-def norms_of(modules: dict[str, nn.Module], layer: AttentionLayer) -> list[str] | str:
-    """Names of the norms before attention and before the MLP, where the block has one; or why they are not known.
-
-    Args:
-        modules: every module of the model by name.
-        layer: its attention, with a norm before it.
-    """
-    assert layer.norm is not None
-    before = layer.norm.name
-    inside = layer.block + "." if layer.block else ""
-    others = [
-        name
-        for name, module in modules.items()
-        if name.startswith(inside)
-        and name != before
-        and not name.startswith(layer.name + ".")
-        and "norm" in type(module).__name__.lower()
-        and not any(True for _ in module.children())
-        and getattr(getattr(module, "weight", None), "shape", None) == (layer.width,)
-    ]
-    if len(others) > 1:  # norms stand on both sides of each part
-        named = [name for name in others if name.rpartition(".")[2].startswith("pre_feedforward")]
-        if len(named) != 1:
-            return f"it has {len(others) + 1} norms, and which one stands before its MLP is not known"
-        others = named
-    return [before, *others]

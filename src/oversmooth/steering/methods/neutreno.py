@@ -1,4 +1,7 @@
-"""NeuTRENO: ``U = A V + λ̃ (V⁰ − V)``, a fidelity term to the first layer's values (THEORY §6)."""
+"""NeuTRENO (Nguyen et al., NeurIPS 2023): ``U = A V + λ̃ (V⁰ − V)``, a fidelity term to the first layer's values.
+
+THEORY §6 has its effect on spectra.
+"""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def orthonormal(theta: Tensor) -> Tensor:
     """The Q of QR(Θ), of Θ's dtype, ``(..., d, m)``: orthonormal for every finite Θ.
 
     A column that lies in the span of those before it, to about 4e-8 of its length for each of the m columns, has no q:
-    it gets one that is orthogonal to all others, and a gradient of zero, which is not the derivative (there is none).
+    it receives one that is orthogonal to all others, and a gradient of zero, which is no derivative (there is none).
     The last column of a square Θ is no such case: its q is what the others leave over, on either side of det Θ = 0 and
     on it.
     """
@@ -121,7 +121,7 @@ def _left_over(Q: Tensor, last: Tensor) -> Tensor:
 class _CholeskyQR(torch.autograd.Function):
     """``Θ -> Q, R⁻ᵀ`` in float64; R⁻ᵀ of all columns of a tall Θ, of all but the last of a square one.
 
-    Both are given out, so that second gradients know how they depend on Θ.
+    Both are returned, so that second gradients know how they depend on Θ.
     """
 
     @staticmethod

@@ -1,6 +1,6 @@
-"""Orthogonal updates: ``f − s (⟨x, f⟩/⟨x, x⟩) x``: attention adds only what its token does not have yet.
+"""Orthogonal updates (Oh et al., 2025): ``f − s (⟨x, f⟩/⟨x, x⟩) x``: attention adds only what is orthogonal to a token.
 
-f is what the output projection gives and x the stream that it is added to, token by token. What a model does to f on
+f is the output of the output projection and x the stream that it is added to, token by token. What a model does to f on
 the way, such as dropout or a norm, comes after it. What the MLP adds is left as it is: it mixes no tokens.
 """
 

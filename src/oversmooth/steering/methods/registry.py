@@ -40,18 +40,18 @@ def method_from(settings: dict[str, Any]) -> Method:
         InputError: there is no such method or setting, or a value does not fit.
     """
     if not isinstance(settings, dict):
-        raise InputError(f"the settings of a method are {arguments.kind(settings)}; give what Method.settings gives")
-    given = dict(settings)
-    name = given.pop("method", None)
+        raise InputError(f"the settings of a method are {arguments.kind(settings)}; give the result of Method.settings")
+    values = dict(settings)
+    name = values.pop("method", None)
     if not isinstance(name, str) or name not in METHODS:
         raise InputError(f"there is no method {name!r}; choose one of {', '.join(sorted(METHODS))}")
-    given = {METHODS[name].renamed.get(key, key): value for key, value in given.items()}
+    values = {METHODS[name].renamed.get(key, key): value for key, value in values.items()}
     known = {f.name for f in dataclasses.fields(METHODS[name])}  # type: ignore[arg-type]
-    if unknown := set(given) - known:
+    if unknown := set(values) - known:
         raise InputError(f"{name} has no setting {sorted(unknown)[0]!r}; it has {', '.join(sorted(known))}")
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
     try:
-        method = METHODS[name](**given)
+        method = METHODS[name](**values)
         typed(type(method), dataclasses.asdict(method))  # type: ignore[call-overload]
     except InputError:
         raise
@@ -80,7 +80,7 @@ def method_named(text: str) -> Method:
         if key not in fields:
             raise InputError(f"{name} has no setting {key!r}; it has {', '.join(fields)}")
         if key in settings:
-            raise InputError(f"{name}: {key} is given twice in {rest!r}; give it once")
+            raise InputError(f"{name}: {key} appears twice in {rest!r}; give it once")
         settings[key] = _value(name, key, value, fields[key].default) if equals else True
     return method_from(settings)
 

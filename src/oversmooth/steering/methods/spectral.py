@@ -1,4 +1,4 @@
-"""Spectral: H reparametrized so that its eigenvalues have a chosen sign or lie in a chosen interval (THEORY §5).
+"""Spectral (Dovonon et al., 2024): H reparametrized so that its eigenvalues have a chosen sign or interval (THEORY §5).
 
 With W_V = V and W_O = Λ V⁻¹ every head's H has the eigenvalues in its slice of Λ. All heads take slices of one V: so
 they decouple, and what holds for one head holds for all together. The free parameters are Θ, of which V is made, and ψ,
@@ -43,14 +43,14 @@ class Spectral(Method):
         bound: of |λ|, where `bounded`.
         signs: symmetric: "one" as mode says; "fixed" has λ = sψ², each sign s as it began (random when cold, the
             weights' own when warm) and mode without effect; "free" has λ = ψ, begun as "fixed" is. Controls: the form
-            without the promise.
+            without the constraint.
         interval: general: the ends of the clipping; by default [−1, 0] to sharpen, [0, 1] to smooth; in place of mode.
         orthogonal: how V is made of Θ: "qr" (the paper's), "cayley" or "exp".
         wiring: "paper" is ``x V`` then ``(·) Λ Vᵀ``; "code", the authors' early code, ``x Vᵀ`` then ``(·) V Λ``: all
             heads together have H = Λ, with the same signs, but the heads do not decouple.
         start: "warm" from the model's weights, as near as the form allows; "cold" as the paper initialises.
         seed: of a cold start.
-        check_passes: look for NaN, and for V about to become singular, in every training pass, and stop there.
+        check_passes: check for NaN, and for V about to become singular, in every forward pass, and stop there.
     """
 
     mode: Mode = "sharpen"
@@ -86,8 +86,8 @@ class Spectral(Method):
         arguments.flag(self.check_passes, "check_passes")
         if self.interval is not None:
             if self.form != "general":
-                given = self.interval or "empty"
-                raise InputError(f"interval is {given} but form is {self.form!r}; an interval needs form='general'")
+                interval = self.interval or "empty"
+                raise InputError(f"interval is {interval} but form is {self.form!r}; an interval needs form='general'")
             try:
                 low, high = map(float, self.interval)
             except (TypeError, ValueError):
@@ -102,9 +102,9 @@ class Spectral(Method):
                 )
             object.__setattr__(self, "interval", (low, high))
         if self.signs != "one" and (self.bounded or self.form == "general"):
-            raise InputError(f"signs is {self.signs!r}, which promises no sign: leave bounded and form as they are")
+            raise InputError(f"signs is {self.signs!r}, which constrains no sign; leave bounded and form as they are")
         if self.form == "general" and (self.bounded or self.wiring == "code" or self.orthogonal != "qr"):
-            raise InputError("form='general' has no orthogonal V: leave bounded, orthogonal and wiring as they are")
+            raise InputError("form='general' has no orthogonal V; leave bounded, orthogonal and wiring as they are")
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -116,7 +116,7 @@ class Spectral(Method):
         top = self.bound if self.bounded else 1.0 if self.form == "general" else torch.inf
         return (-top, 0.0) if self.mode == "sharpen" else (0.0, top)
 
-    def always_said(self) -> tuple[str, ...]:
+    def always_shown(self) -> tuple[str, ...]:
         return () if self.interval is not None or self.signs != "one" else ("mode",)  # these stand in place of it
 
     def refusal(self, layer: AttentionLayer, anatomy: Anatomy) -> str | None:

@@ -1,4 +1,4 @@
-"""Value residual (ResFormer): later layers mix ``(1 − s) V + s V⁰``, V⁰ the first layer's values."""
+"""Value residual (Zhou et al., 2024, ResFormer): later layers mix ``(1 − s) V + s V⁰``, V⁰ the first layer's values."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class HeadSpectra(_Attention):
             return
         W_V, W_O = self.weights(layer)
         W_V = self._with_norm(W_V, block)
-        site = None if self.steering is None else self.steering.site(layer.name)
+        site = None if self.steering is None else self.steering.steered_layer(layer.name)
         change = None if site is None else site.change(call)
         with about(layer.name):
             A.check_finite()

@@ -1,4 +1,4 @@
-"""Whether the promised spectrum holds: computed from the weights that the model uses, not assumed."""
+"""Whether spectral constraints hold: computed from the weights that the model uses, not assumed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
+from oversmooth.steering.layer_hooks import LayerHooks
 from oversmooth.steering.methods.spectral import CONDITION_LIMIT
 from oversmooth.steering.reparametrized import ReparametrizedLayer, bad_numbers
-from oversmooth.steering.sites import Site
 from oversmooth.theory.operators import DenseAttention, is_causal
 from oversmooth.theory.small_matrices import finite
 from oversmooth.theory.spectrum import flip_threshold
@@ -22,7 +22,7 @@ from oversmooth.theory.weights import fold_norm, head_spectrum, joined_spectrum
 
 # Relative to the largest eigenvalue: rounding of weights in this precision moves eigenvalues by about this much.
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
-# Only the sign of a folded H is checked: what is nearer to the promise than this is rounding.
+# Only the sign of a folded H is checked: a violation smaller than this is rounding.
 _SIGN = 1e-3
 
 
@@ -32,52 +32,52 @@ class LayerCheck:
 
     index: int
     name: str
-    promised: tuple[float, float]
-    """Bounds of the eigenvalues of H: of a head, and summed over query heads that share a value head."""
+    bounds: tuple[float, float]
+    """The constraint on eigenvalues of H: of a head, and summed over query heads that share a value head."""
     heads: list[tuple[float, float]]
     """The least and the greatest real part per head, as computed."""
     imaginary: float
     """The largest imaginary part: rounding, for a symmetric H."""
     joined: tuple[float, float]
-    """The same of all heads together."""
+    """The same of all heads jointly."""
     coupling: float
     """The largest entry of W_O W_V between different value heads: 0 where they decouple, as one V makes them."""
     condition: float
     """Of V: 1 where it is orthogonal."""
     folded: tuple[float, float] | None
-    """Of all heads as the stream meets them: with the norm before and the layer scale after them, which can break the
-    sign; None where there is neither.
+    """Of all heads jointly, with the norm before and the layer scale after them folded in, which can break the sign;
+    None where there is neither.
     """
     flip: float | None = None
     """The sum over query heads that share a value head below which sharpening would turn into smoothing, for the
-    attention that was seen, where there is least room; −1 is safe for any.
+    attention passed, where the margin is smallest; −1 is safe for any.
     """
-    room: float | None = None
-    """How far the least such sum lies above its flip, or above −1 where no attention was seen. None where that is
-    unknown, as heads do not take slices of one V (wiring="code").
+    margin: float | None = None
+    """How far the least such sum lies above its flip, or above −1 without attention. None where that is unknown,
+    because heads do not take slices of one V (wiring="code").
     """
-    still: int = 0
+    zero_eigenvalues: int = 0
     """Number of features whose sum is 0: they are neither smoothed nor sharpened."""
     problems: list[str] = field(default_factory=list)
 
     @property
     def outside_when_folded(self) -> bool:
-        """Whether H as the stream meets it leaves the promised range."""
-        (low, high), folded = self.promised, self.folded
+        """Whether H with its norm and layer scale folded in leaves its bounds."""
+        (low, high), folded = self.bounds, self.folded
         return folded is not None and (folded[0] < low - _SIGN or folded[1] > high + _SIGN)
 
 
 @dataclass
 class Verification:
-    """The result of `verify`: true where every promise holds."""
+    """The result of `verify`: true where every constraint holds."""
 
     layers: list[LayerCheck]
     problems: list[str]
-    """One sentence each; empty where every promise holds."""
+    """One sentence each; empty where every constraint holds."""
 
     @property
-    def doubts(self) -> list[str]:
-        """Where H keeps its promise, but not as the stream meets it, or does nothing."""
+    def warnings(self) -> list[str]:
+        """Where H satisfies its constraint, but not with the norm and layer scale folded in, or does nothing."""
         folded = [
             f"layer {c.index} ({c.name}): with its norm and layer scale H has eigenvalues from {c.folded[0]:.3g} to "
             f"{c.folded[1]:.3g}"
@@ -85,25 +85,25 @@ class Verification:
             if c.folded and c.outside_when_folded
         ]
         return folded + [
-            f"layer {c.index} ({c.name}): {c.still} eigenvalues are 0, which neither smooths nor sharpens"
+            f"layer {c.index} ({c.name}): {c.zero_eigenvalues} eigenvalues are 0, which neither smooths nor sharpens"
             for c in self.layers
-            if c.still
+            if c.zero_eigenvalues
         ]
 
     @property
     def ok(self) -> bool:
-        """Whether every promise holds."""
+        """Whether every constraint holds."""
         return not self.problems
 
     def __bool__(self) -> bool:
         return self.ok
 
     def __str__(self) -> str:
-        head = "every promise holds" if self.ok else "; ".join(self.problems)
+        head = "every constraint holds" if self.ok else "; ".join(self.problems)
         rows = [
             f"layer {c.index:>3}  λ in [{min(a for a, _ in c.heads):+.4f}, {max(b for _, b in c.heads):+.4f}]  "
             f"together [{c.joined[0]:+.4f}, {c.joined[1]:+.4f}]  coupling {c.coupling:.1e}  "
-            f"room {'unknown' if c.room is None else f'{c.room:+.4f}'}"
+            f"margin {'unknown' if c.margin is None else f'{c.margin:+.4f}'}"
             for c in self.layers
         ]
         return "\n".join([head, *rows])
@@ -113,7 +113,7 @@ class Verification:
         layers = [
             {
                 "layer": c.index,
-                "promised": [_finite(end) for end in c.promised],
+                "promised": [_finite(end) for end in c.bounds],
                 "least": _finite(min(low for low, _ in c.heads)),
                 "greatest": _finite(max(high for _, high in c.heads)),
                 "joined": [_finite(end) for end in c.joined],
@@ -121,13 +121,13 @@ class Verification:
                 "coupling": _finite(c.coupling),
                 "condition": _finite(c.condition),
                 "flip": _finite(c.flip),
-                "room": _finite(c.room),
+                "room": _finite(c.margin),
                 "outside_when_folded": c.outside_when_folded,
-                "zero_eigenvalues": c.still,
+                "zero_eigenvalues": c.zero_eigenvalues,
             }
             for c in self.layers
         ]
-        return {"ok": self.ok, "problems": self.problems, "doubts": self.doubts, "layers": layers}
+        return {"ok": self.ok, "problems": self.problems, "doubts": self.warnings, "layers": layers}
 
 
 def _finite(value: float | None) -> float | None:
@@ -135,87 +135,90 @@ def _finite(value: float | None) -> float | None:
 
 
 @torch.no_grad()
-def kept(layers: Sequence[ReparametrizedLayer], sites: Sequence[Site], attention: dict[str, Tensor]) -> Verification:
-    """Whether the weights in use have the spectra that these layers promise.
+def check_spectra(
+    layers: Sequence[ReparametrizedLayer], hooks: Sequence[LayerHooks], attention: dict[str, Tensor]
+) -> Verification:
+    """Whether the weights in use have the spectra that their constraints demand.
 
     Args:
         layers: those that are reparametrized.
-        sites: where methods act, whose parameters must be finite.
+        hooks: of all steered layers; what their parts learn must be finite.
         attention: ``(..., heads, n, n)`` by the name of the layer.
 
     Raises:
-        InputError: attention is given for another layer, or has another shape.
+        InputError: attention is that of another layer, or has another shape.
     """
     problems = [problem for layer in layers for problem in layer.bad_numbers()]
-    for site in sites:
-        for part in site.parts.values():
-            problems += bad_numbers(site.index, site.layer.name, dict(part.named_parameters()))
-    names = [layer.shape.name for layer in layers]
+    for one in hooks:
+        for part in one.parts.values():
+            problems += bad_numbers(one.index, one.layer.name, dict(part.named_parameters()))
+    names = [layer.attention.name for layer in layers]
     for name, A in attention.items():
         if name not in names:
-            raise InputError(f"attention is given for {name}, which is not reparametrized; give {', '.join(names)}")
-        heads = layers[names.index(name)].shape.heads
+            raise InputError(f"attention names {name}, which is not reparametrized; give {', '.join(names)}")
+        heads = layers[names.index(name)].attention.heads
         if A.ndim < 3 or A.shape[-3] != heads:
             raise InputError(f"attention of {name} has shape {tuple(A.shape)}; give (..., {heads}, n, n)")
-    checks = [] if problems else [_check(layer, attention.get(layer.shape.name)) for layer in layers]
+    checks = [] if problems else [_check(layer, attention.get(layer.attention.name)) for layer in layers]
     return Verification(checks, problems + [problem for check in checks for problem in check.problems])
 
 
 def _check(layer: ReparametrizedLayer, attention: Tensor | None) -> LayerCheck:
-    shape, method = layer.shape, layer.method
+    sizes, method = layer.attention, layer.method
     rows, back = layer.rows()
     if not bool(rows.isfinite().all() and back.isfinite().all()):
         nan = float("nan")
-        problem = f"layer {layer.index} ({shape.name}): the columns of V depend on each other; go back to a checkpoint"
+        problem = f"layer {layer.index} ({sizes.name}): the columns of V depend on each other; go back to a checkpoint"
         unknown = (nan, nan)
         return LayerCheck(
-            layer.index, shape.name, method.ends, [unknown], nan, unknown, nan, torch.inf, None, problems=[problem]
+            layer.index, sizes.name, method.ends, [unknown], nan, unknown, nan, torch.inf, None, problems=[problem]
         )
-    dtype = layer.psi.dtype
-    W_V, W_O = shape.W_V.double(), shape.raw_W_O.double()
-    group = layer.group
-    low, high = method.ends
-    spectra = head_spectrum(W_V, W_O)
-    joined = joined_spectrum(W_V, W_O)
-    by_head = [(float(row.real.min()), float(row.real.max())) for row in spectra]
+    W_V, W_O = sizes.W_V.double(), sizes.raw_W_O.double()
+    spectra, joined = head_spectrum(W_V, W_O), joined_spectrum(W_V, W_O)
     singular = torch.linalg.svdvals(finite(rows.double().flatten(0, 1)))
+    one_basis = method.wiring == "paper"
     check = LayerCheck(
         index=layer.index,
-        name=shape.name,
-        promised=(low, high),
-        heads=by_head,
+        name=sizes.name,
+        bounds=method.ends,
+        heads=[(float(row.real.min()), float(row.real.max())) for row in spectra],
         imaginary=float(spectra.imag.abs().max()),
         joined=(float(joined.real.min()), float(joined.real.max())),
-        coupling=_coupling(W_V[::group], W_O, group) if method.wiring == "paper" else float("nan"),
+        coupling=_coupling(W_V[:: layer.group], W_O, layer.group) if one_basis else float("nan"),
         condition=float(singular.max() / singular.min()),
-        folded=_folded(shape, W_V),
+        folded=_folded(sizes, W_V),
     )
-    if method.wiring == "paper":
-        values = (W_O @ W_V).diagonal(dim1=-2, dim2=-1).unflatten(0, (-1, group))
-        check.flip, check.room = _room(values, attention)
-        check.still = int((values.sum(1) == 0).sum())
-    size = max(1.0, float(spectra.abs().max()))
-    slack = _ROUNDING[dtype] * size
-    where = f"layer {layer.index} ({shape.name})"
-    least, greatest = min(a for a, _ in [*by_head, check.joined]), max(b for _, b in [*by_head, check.joined])
-    if least < low - slack or greatest > high + slack:
-        check.problems.append(
-            f"{where}: eigenvalues from {least:.4g} to {greatest:.4g} were promised within [{low:g}, {high:g}]"
-        )
-    if check.coupling > slack * max(1.0, check.condition):
-        check.problems.append(f"{where}: its heads overlap (W_O W_V is {check.coupling:.1e} between them)")
-    if check.condition > CONDITION_LIMIT:
-        check.problems.append(f"{where}: V is nearly singular (condition number {check.condition:.1e})")
-    if method.ends[0] < 0 and method.signs == "one" and check.room is not None and check.room < -slack:
-        flip = -1.0 if check.flip is None else check.flip
-        bound = "−1, below which some attention makes it smooth" if check.flip is None else f"the flip at {flip:.4g}"
-        what = "eigenvalue" if group == 1 else f"sum over {group} query heads that share a value head"
-        check.problems.append(f"{where}: the least {what}, {flip + check.room:.4g}, lies below {bound}")
+    if one_basis:
+        values = (W_O @ W_V).diagonal(dim1=-2, dim2=-1).unflatten(0, (-1, layer.group))
+        check.flip, check.margin = _flip_margin(values, attention)
+        check.zero_eigenvalues = int((values.sum(1) == 0).sum())
+    slack = _ROUNDING[layer.psi.dtype] * max(1.0, float(spectra.abs().max()))
+    where = f"layer {layer.index} ({sizes.name})"
+    check.problems = [f"{where}: {problem}" for problem in _problems(check, layer, slack)]
     return check
 
 
-def _room(values: Tensor, attention: Tensor | None) -> tuple[float | None, float]:
-    """The flip where there is least room, and the room.
+def _problems(check: LayerCheck, layer: ReparametrizedLayer, slack: float) -> list[str]:
+    """What is violated by more than the rounding of weights."""
+    (low, high), problems = check.bounds, []
+    ends = [*check.heads, check.joined]
+    least, greatest = min(a for a, _ in ends), max(b for _, b in ends)
+    if least < low - slack or greatest > high + slack:
+        problems.append(f"eigenvalues from {least:.4g} to {greatest:.4g} violate the constraint [{low:g}, {high:g}]")
+    if check.coupling > slack * max(1.0, check.condition):
+        problems.append(f"its heads overlap (W_O W_V is {check.coupling:.1e} between them)")
+    if check.condition > CONDITION_LIMIT:
+        problems.append(f"V is nearly singular (condition number {check.condition:.1e})")
+    if low < 0 and layer.method.signs == "one" and check.margin is not None and check.margin < -slack:
+        flip = -1.0 if check.flip is None else check.flip
+        bound = "−1, below which some attention makes it smooth" if check.flip is None else f"the flip at {flip:.4g}"
+        what = "eigenvalue" if layer.group == 1 else f"sum over {layer.group} query heads that share a value head"
+        problems.append(f"the least {what}, {flip + check.margin:.4g}, lies below {bound}")
+    return problems
+
+
+def _flip_margin(values: Tensor, attention: Tensor | None) -> tuple[float | None, float]:
+    """The flip where the margin is smallest, and the margin.
 
     The query heads of a group act together on each feature j: as their sum ℓ_j beside the mixture
     ``Σ_q (ℓ_qj/ℓ_j) A_q``, whose flip those of the heads do not bound (THEORY §5).
@@ -237,9 +240,9 @@ def _room(values: Tensor, attention: Tensor | None) -> tuple[float | None, float
         mixtures = (torch.einsum("gq,...gqij->...gij", share[..., j], A) for j in range(sums.shape[-1]))
         flips = torch.stack([flip_threshold(DenseAttention.trusted(B, None, is_causal(B))) for B in mixtures], dim=-1)
         flips = torch.where(sums == 0, -torch.inf, flips)
-    room = (sums - flips).flatten()
-    least = int(room.argmin())
-    return float(flips.flatten()[least]), float(room[least])
+    margins = (sums - flips).flatten()
+    least = int(margins.argmin())
+    return float(flips.flatten()[least]), float(margins[least])
 
 
 def _coupling(W_V: Tensor, W_O: Tensor, group: int) -> float:

@@ -1,17 +1,17 @@
-// The film's clock: one slider moves every chart, and runs can be hidden.
+// The clock of a training report: one slider moves every chart, and runs can be hidden.
 
-const looks = await read("diagnoses"), { steps, runs } = looks;
+const snapshots = await read("diagnoses"), { steps, runs } = snapshots;
 const { panels, keys, first } = await read("drawn");
 const short = (value) => (Math.abs(value) >= 1e4 || (value !== 0 && Math.abs(value) < 1e-3) ? value.toExponential(1) : String(Number(value.toPrecision(3)))).replace("-", "−").replace("e-", "e−");
-const said = (metric, value) => (panels[metric].percent ? `${Math.round(100 * value)}%`.replace("-", "−") : short(value));
+const said = (metric, value) => (panels[metric].percent ? `${Math.round(100 * value)}%`.replace("-", "−") : metric === "cos" ? value.toFixed(2).replace("-", "−") : short(value));
 const drawable = (metric, value) => known(value) && !(panels[metric].log && value <= 0);
 const shownRuns = () => runs.filter(({ name }) => !isHidden("run", name));
 const kept = new Set();
 let playing = null;
 const now = () => steps[Number(find("time").value)];
 
-/** The look of a run that was the newest at a step. */
-function lookAt(run, metric, step) {
+/** The snapshot of a run that was the newest at a step. */
+function snapshotAt(run, metric, step) {
   let last = null;
   for (const row of run.rows) {
     if (row.step > step) break;
@@ -20,7 +20,7 @@ function lookAt(run, metric, step) {
   return last;
 }
 
-/** Rectangles of one run: each look reaches half the way to its neighbours. */
+/** Rectangles of one run: each snapshot reaches half the way to its neighbours. */
 function cells(run, metric) {
   const { log, from } = panels[metric], rows = run.rows.filter((row) => row[metric]), out = [];
   rows.forEach((row, place) => {
@@ -39,7 +39,7 @@ function curves(metric) {
   const step = now(), out = [];
   const chosen = [...[...kept].filter((one) => one !== step).map((one) => [one, true]), [step, false]];
   for (const run of shownRuns()) for (const [at, isKept] of chosen) {
-    const row = lookAt(run, metric, at);
+    const row = snapshotAt(run, metric, at);
     if (!row) continue;
     row[metric].forEach((value, index) => {
       if (!drawable(metric, value)) return;
@@ -59,12 +59,16 @@ function last(metric) {
   }
   return out;
 }
-/** What is written at the ends of lines: of those that end too near to one another, the first. */
+/** What is written at the ends of lines, far enough from one another to be read. */
 function ends(metric) {
-  const rows = shownRuns().map(({ name }) => last(metric).filter(({ run }) => run === name).at(-1)).filter(Boolean), written = [];
-  const near = (a, b) => a.step === b.step && (panels[metric].log ? Math.abs(Math.log(a.value / b.value)) < 0.12 : Math.abs(a.value - b.value) < 0.05 * (metric === "cos" ? 1 : Math.abs(a.value)));
-  for (const row of rows) if (!written.some((other) => near(row, other))) written.push({ run: row.run, step: row.step, value: row.value, said: said(metric, row.value) });
-  return written;
+  const { log, time } = panels[metric], scale = log ? Math.log : (value) => value;
+  const [low, high] = time.layer.find(({ encoding }) => encoding.y).encoding.y.scale.domain.map(scale), least = 0.07 * (high - low);
+  const rows = shownRuns().map(({ name }) => last(metric).filter(({ run }) => run === name).at(-1)).filter(Boolean);
+  let below = -Infinity;
+  return rows.sort((a, b) => a.value - b.value).map(({ run, step, value }) => {
+    below = Math.max(scale(value), below + least);
+    return { run, step, value: log ? Math.exp(below) : below, said: said(metric, value) };
+  });
 }
 
 const DATA = {
@@ -110,9 +114,9 @@ function show() {
 }
 
 function scaleOf(metric) {
-  const { domain, range } = panels[metric].heat[0].layer[0].encoding.color.scale;
+  const { domain } = panels[metric].heat[0].layer[0].encoding.color.scale;
   const [low, high] = domain.map((value) => said(metric, panels[metric].log ? 10 ** value : value));
-  find(`scale-${metric}`).replaceChildren(low, make("span", { class: "bar", "aria-hidden": "true" }, ...range.map((colour) => make("i", { "--cell": colour }))), high);
+  find(`scale-${metric}`).replaceChildren(low, make("i", { class: "ramp", "aria-hidden": "true" }), high);
 }
 
 function play() {
@@ -162,7 +166,7 @@ listen("time", "change", () => remember());
 listen("play", "click", play);
 listen("keep", "click", () => { kept.add(now()); show(); remember(); });
 listen("clear", "click", () => { kept.clear(); show(); remember(); });
-offer(find("film-data"), "film.json", looks);
+offer(find("training-data"), "training.json", snapshots);
 async function open() {
   recall();
   hideMaps();

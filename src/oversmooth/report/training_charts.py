@@ -1,4 +1,7 @@
-"""The charts of a film: depth over time as a map, curves over depth at one step, and the last block over time."""
+"""The charts of a training report: depth over time as a map, curves over depth at one step, the last block over time.
+
+Dashed lines are the thresholds of alarms, red crosses the snapshots at which they went off.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,12 @@ from typing import Any
 from oversmooth.metrics import METRICS
 from oversmooth.report.charts.base import Key, Spec
 from oversmooth.report.charts.pieces import answering, inline, log_axis, marks, nominal, quantitative, written_at_ends
-from oversmooth.report.film_words import SHARES, Run, axis_of
 from oversmooth.report.style import PAGE, Look, model_colour
+from oversmooth.report.training_words import SHARES, Run, axis_of
 
-_STEPS = 16
 _DOT: Spec = {"size": 26, "opacity": 1, "tooltip": {"content": "data"}}
+_CROSS: Spec = {"shape": "cross", "size": 90, "angle": 45, "filled": True, "opacity": 1, "aria": False}
+_THRESHOLD: Spec = {"strokeDash": [6, 4], "strokeWidth": 1.5, "aria": False}
 _LOGARITHMIC = ("gradient_norm",)
 _NOTHING = [0.1, 1.0]
 """The ends of an axis on which nothing is shown; logarithms have them too."""
@@ -25,7 +29,7 @@ def keys(runs: Sequence[Run]) -> list[Key]:
 
 
 def metrics(runs: Sequence[Run]) -> list[str]:
-    """What has one number per depth, in the order in which looks have it."""
+    """What has one number per depth, in the order in which snapshots have it."""
     names = [name for run in runs for row in run.rows for name, value in row.items() if isinstance(value, list)]
     return list(dict.fromkeys(names))
 
@@ -40,7 +44,7 @@ def is_log(name: str) -> bool:
 
 
 def heat(name: str, runs: Sequence[Run], index: int, look: Look) -> Spec:
-    """Time across, depth upwards, one cell per look and depth; data are put in by the page, or here for paper."""
+    """Time across, depth upwards, one cell per snapshot and depth; data are put in by the page, or here for paper."""
     low, high = _domain(name, runs)
     label = "datum.value" if not is_log(name) else "pow(10, datum.value)"
     legend = {
@@ -52,22 +56,29 @@ def heat(name: str, runs: Sequence[Run], index: int, look: Look) -> Spec:
         "type": "symbol",
         "symbolType": "square",
     }
-    scale = {"type": "quantize", "domain": [low, high], "range": _colours(name, look)}
     plain = {"nice": False, "zero": False}
     at = {
         "x": _steps("from"),
         "x2": {"field": "to"},
         "y": quantitative("low", "depth", plain, tickMinStep=1, format="d", grid=False, tickCount=6),
         "y2": {"field": "high"},
-        "color": {"field": "shown", "type": "quantitative", "scale": scale, "legend": look.legend() and legend},
+        "color": {
+            "field": "shown",
+            "type": "quantitative",
+            "scale": look.ramp(low, high),
+            "legend": look.legend() and legend,
+        },
     }
     drawn = {"name": "cells"} if look.in_page else inline(cells(runs[index], name))
-    layers = [marks("rect", at, drawn, **answering(look)), *([_now()] if look.in_page else [])]
+    layers = [marks("rect", at, drawn, aria=False, **answering(look)), *([_now()] if look.in_page else [])]
+    if crossed := [one for _, alarm in _alarms(name, [runs[index]]) for one in alarm["crossings"]]:
+        at_crossing = {"x": _steps("step"), "y": {**at["y"], "field": "depth"}}
+        layers.append(marks("point", at_crossing, crossed, **_CROSS, color=look.colour("map-alarm"), stroke="white"))
     return {**look.size(320, 180, 190), "layer": layers}
 
 
 def cells(run: Run, name: str) -> list[dict[str, Any]]:
-    """One rectangle per look and depth: each look reaches half the way to its neighbours."""
+    """One rectangle per snapshot and depth, which reaches half the way to its neighbours."""
     rows = [row for row in run.rows if isinstance(row.get(name), list)]
     made = []
     for place, row in enumerate(rows):
@@ -85,11 +96,12 @@ def cells(run: Run, name: str) -> list[dict[str, Any]]:
 
 
 def over_depth(name: str, runs: Sequence[Run]) -> Spec:
-    """Curves at the chosen step, bold, and at the steps that are kept, dashed. The axis is that of all looks."""
+    """Curves at the chosen step, bold, and at the steps that are kept, dashed. The axis is that of all snapshots."""
     scale = {"nice": False, "zero": False, "padding": 6}
+    alarms = [(colour, _limits(name, alarm)) for colour, alarm in _alarms(name, runs)]
     at = {
         "x": quantitative("depth", "depth", scale, tickMinStep=1, format="d", tickCount=7, grid=False),
-        "y": _axis(name, _values(name, runs)),
+        "y": _axis(name, [*_values(name, runs), *(row["value"] for _, rows in alarms for row in rows)]),
         "color": _by_run(runs),
     }
     kept = {
@@ -97,7 +109,13 @@ def over_depth(name: str, runs: Sequence[Run]) -> Spec:
         "opacity": {"condition": {"test": "datum.kept", "value": 0.5}, "value": 1},
         "strokeDash": {"condition": {"test": "datum.kept", "value": [4, 3]}, "value": [1, 0]},
     }
+    threshold = {"x": at["x"], "y": at["y"]}
     layers = [
+        *(
+            marks("line", threshold, rows, color=colour, point={"color": colour, "size": 30}, **_THRESHOLD)
+            for colour, rows in alarms
+            if rows
+        ),
         marks("line", at | kept, strokeWidth=2),
         marks("circle", at, transform=[{"filter": "!datum.kept"}], **_DOT),
     ]
@@ -105,21 +123,44 @@ def over_depth(name: str, runs: Sequence[Run]) -> Spec:
 
 
 def over_time(name: str, runs: Sequence[Run], *, first: bool = False) -> Spec:
-    """After the last block, over training. first: as the page's first chart, larger and over all a cosine can be."""
-    values = _values(name, runs, last=True)
-    x, y = _steps("step"), _axis(name, values)
+    """After the last block, over training. first: as the page's first chart, which is larger."""
+    alarms = _alarms(name, runs)
+    deepest = (
+        max((len(row[name]) for run in runs for row in run.rows if name in row), default=1) - 1 + first_depth(name)
+    )
+    limits = [(colour, row) for colour, alarm in alarms for row in _limits(name, alarm) if row["depth"] == deepest]
+    x, y = _steps("step"), _axis(name, [*_values(name, runs, last=True), *(row["value"] for _, row in limits)])
     at = {"x": x, "y": y, "color": _by_run(runs)}
-    if first and name == "cos":
-        y["scale"] = {"domain": [min([0.0, *values]), max([1.0, *values])], "nice": False}
-        y["title"] = "how alike tokens are: mean cosine"
     last = {"name": "last"}
     layers = [marks("line", at, last, strokeWidth=2), marks("circle", at, last, **_DOT, cursor="pointer")]
+    layers += [marks("rule", {"y": y}, [row], color=colour, **_THRESHOLD) for colour, row in limits]
+    if crossed := [one for _, alarm in alarms for one in alarm["crossings"] if one["depth"] == deepest]:
+        layers.append(marks("point", {"x": x, "y": y}, crossed, **_CROSS, color=PAGE.colour("alarm")))
     if first:
         steps = [row["step"] for run in runs for row in run.rows] or [0]
         low, high = min(steps), max(steps)
         x["scale"] |= {"domain": [low, high + max(0.06 * (high - low), 0.5)]}  # with room for what is written
         layers.append(written_at_ends(x, y, {"name": "ends"}, PAGE))
     return {**PAGE.size(320, 200, 300 if first else 220), "layer": [*layers, _now()]}
+
+
+def _alarms(name: str, runs: Sequence[Run]) -> list[tuple[str, dict[str, Any]]]:
+    """Those of a metric, as `History.alarms` has them, with their colours: red, or that of the run whose limits they
+    are.
+    """
+    found = [(i, alarm) for i, run in enumerate(runs) for alarm in run.alarms if alarm["metric"] == name]
+    limits = {text: [a["limits"] for _, a in found if a["text"] == text] for text in (a["text"] for _, a in found)}
+    own = {text for text, of in limits.items() if any(one != of[0] for one in of)}
+    return [(PAGE.colour(model_colour(i) if a["text"] in own else "alarm"), a) for i, a in found]
+
+
+def _limits(name: str, alarm: dict[str, Any]) -> list[Spec]:
+    """The value beyond which an alarm goes off, at every depth that it watches."""
+    return [
+        {"depth": depth, "value": limit}
+        for depth, limit in enumerate(alarm["limits"], first_depth(name))
+        if limit is not None
+    ]
 
 
 def _now() -> Spec:
@@ -153,18 +194,6 @@ def _domain(name: str, runs: Sequence[Run]) -> tuple[float, float]:
         middle = (low + high) / 2
         low, high = middle - least / 2, middle + least / 2
     return low, high
-
-
-def _colours(name: str, look: Look) -> list[str]:
-    """From the ground to blue, which is what smoothing is everywhere: the more tokens are alike."""
-    shares = [round(6 + 94 * i / (_STEPS - 1)) for i in range(_STEPS)]
-    if name in METRICS and METRICS[name].falls:
-        shares.reverse()
-    if look.in_page:
-        return [f"color-mix(in srgb, var(--smooth) {share}%, var(--raised))" for share in shares]
-    dark, light = (0, 66, 110), (240, 245, 250)
-    mixed = [[round(light[c] + (dark[c] - light[c]) * share / 100) for c in range(3)] for share in shares]
-    return [f"rgb({r},{g},{b})" for r, g, b in mixed]
 
 
 def _axis(name: str, values: list[float]) -> Spec:

@@ -1,0 +1,164 @@
+"""The runs of a training report, the names of their metrics, and the finding in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from oversmooth.metrics import METRICS
+from oversmooth.report.headline import counted, course
+from oversmooth.report.style import UNKNOWN, arrow, fixed, number, percent
+
+_SUBLAYERS = {"attention": "attention", "mlp": "the MLP", "norm": "norms", "other": "other sublayers"}
+_TITLES = {
+    **{f"change_{part}": f"Change through {name}" for part, name in _SUBLAYERS.items()},
+    "negative_share": "Negative eigenvalues of H",
+    "rho_smooth": "ρ_smooth of H",
+    "asymmetry": "Asymmetry of H",
+    "smoothing_share": "Smoothing heads",
+    "joined_rho_smooth": "ρ_smooth of all heads jointly",
+    "joined_rho_rough": "ρ_rough of all heads jointly",
+    "strength": "Strength of steering",
+    "room": "Margin before sharpening becomes smoothing",
+    "gradient_norm": "Gradient norm",
+    "gradient_hfc": "HFC share of the gradient",
+    "cos": "Mean cosine",
+}
+_AXES = {
+    **{f"change_{part}": "Δ log HFC/LFC" for part in _SUBLAYERS},
+    "negative_share": "share", "rho_smooth": "ρ smooth", "asymmetry": "‖H − Hᵀ‖/‖H‖", "smoothing_share": "share",
+    "joined_rho_smooth": "ρ smooth", "joined_rho_rough": "ρ rough", "strength": "λ̃", "room": "margin",
+    "gradient_norm": "norm", "gradient_hfc": "share", "cos": "mean cosine",
+}  # fmt: skip
+_LEADS = {
+    "hfc_lfc": "HFC/LFC: the differences between tokens, relative to their mean.",
+    "cos": "The mean cosine of two different tokens of one input.",
+    "abs_cos": "The mean absolute cosine of two different tokens of one input.",
+    "effective_rank": "The number of directions that the tokens of one input fill.",
+    "stable_rank": "The stable rank of the tokens of one input.",
+    "sigma_ratio": "The second singular value of an input over its first.",
+    "rank_one_distance": "The distance of the tokens of one input to a rank-one array.",
+    "change_attention": "The change of log HFC/LFC through attention. Below zero, tokens become more similar.",
+    "change_mlp": "The change of log HFC/LFC through the MLP. Below zero, tokens become more similar.",
+    "change_norm": "The change of log HFC/LFC through norms. Below zero, tokens become more similar.",
+    "change_other": "The change of log HFC/LFC through other sublayers. Below zero, tokens become more similar.",
+    "negative_share": "Share of the eigenvalues of H = (W_V W_O)ᵀ with negative real part.",
+    "rho_smooth": "The largest |1 + λ| over the eigenvalues λ of H = (W_V W_O)ᵀ: how fast equal tokens grow.",
+    "asymmetry": "‖H − Hᵀ‖/‖H‖ of H = (W_V W_O)ᵀ: 0 if H is symmetric.",
+    "smoothing_share": "Share of heads whose smoothing eigenvalue dominates.",
+    "joined_rho_smooth": "Growth per layer of what tokens share, all heads jointly, for the probe's first input.",
+    "joined_rho_rough": "Growth per layer of their differences, all heads jointly, for the probe's first input.",
+    "strength": "Strength of the steering method.",
+    "room": "The distance of the eigenvalues to the value at which sharpening becomes smoothing.",
+    "gradient_norm": "Norm of the gradient of the loss with respect to the tokens.",
+    "gradient_hfc": "Share of the squared gradient that acts on the differences between tokens.",
+}
+SHARES = ("negative_share", "smoothing_share", "gradient_hfc")
+"""Metrics that are written in per cent."""
+_HEADLINES = ("cos", "hfc_lfc", "effective_rank", "stable_rank")
+"""What the headline is of: the first of these that was recorded."""
+_UNNAMED = ("", "run", "runs", "this run", "out", "output")
+_ABOUT_EQUAL = 0.02
+
+
+@dataclass
+class Run:
+    """A training as it is shown."""
+
+    name: str
+    rows: list[dict[str, Any]]
+    """Snapshots in the order of their steps: "step", and by metric one number per depth, or one for the model."""
+    about: dict[str, Any] = field(default_factory=dict)
+    """What is known of it: "model", the class, and "blocks", their names."""
+    alarms: list[dict[str, Any]] = field(default_factory=list)
+    """As `History.alarms` has them."""
+
+
+def title_of(name: str) -> str:
+    """Of a metric's section."""
+    if name in _TITLES:
+        return _TITLES[name]
+    label = METRICS[name].label if name in METRICS else ""
+    return label[0].upper() + label[1:] if label else name
+
+
+def lead_of(name: str) -> str:
+    """Below the title: what it is, in words."""
+    start = " Depth 0 is the input of the first block." if name in METRICS else ""
+    return f"{_LEADS.get(name, f'{title_of(name)}.')}{start}"
+
+
+def axis_of(name: str) -> str:
+    """Of a metric's axis."""
+    return _AXES.get(name) or (METRICS[name].label if name in METRICS else "") or name
+
+
+def value_of(name: str, value: float | None) -> str:
+    """A metric's value as tables and sentences have it."""
+    return percent(value, 0) if name in SHARES else fixed(value) if name == "cos" else number(value, 3)
+
+
+def page_title(runs: Sequence[Run]) -> str:
+    """Of the browser's tab: what it is, and of which runs where they have names that say something."""
+    names = [run.name for run in runs if run.name.lower() not in _UNNAMED]
+    between = "; " if any("," in name for name in names) else ", "
+    return f"Smoothing over training{': ' if names else ''}{between.join(names)}"
+
+
+def summary(run: Run, *, named: bool) -> str:
+    """What was watched, in one line."""
+    model, blocks = run.about.get("model"), run.about.get("blocks")
+    words = [run.name] if named or run.name.lower() not in _UNNAMED else []
+    if isinstance(model, str) and model:
+        count = len(blocks) if isinstance(blocks, list) else 0
+        words.append(f"{model} of {counted(count, 'block')}" if count else model)
+    steps = [row["step"] for row in run.rows]
+    span = f", steps {steps[0]:,} to {steps[-1]:,}" if len(steps) > 1 else f", step {steps[0]:,}" if steps else ""
+    return " · ".join([*words, f"{counted(len(steps), 'snapshot')}{span}"])
+
+
+def headline_metric(runs: Sequence[Run]) -> str | None:
+    """What the headline and the first chart are of; None where nothing of tokens was recorded."""
+    return next((name for name in _HEADLINES if any(_ends(run, name) for run in runs)), None)
+
+
+def finding(runs: Sequence[Run]) -> str:
+    """The headline: a metric after the last block over training, or which runs end highest and lowest in it."""
+    metric = headline_metric(runs)
+    if metric is None:
+        return f"{counted(sum(len(run.rows) for run in runs), 'snapshot')} of a training, without tokens"
+    subject = f"{title_of(metric)} after the last block"
+    recorded = [(run.name, ends) for run in runs if (ends := _ends(run, metric))]
+    if len(recorded) == 1:
+        steps, values = zip(*recorded[0][1], strict=True)
+        of = f" of {recorded[0][0]}" if len(runs) > 1 else ""
+        over, shown = counted(steps[-1] - steps[0], "step"), partial(value_of, metric)
+        return f"{subject}{of} {course(values, over, 'step', steps, shown)}"
+    (low, least), (high, most) = (pick((ends[-1][1], name) for name, ends in recorded) for pick in (min, max))
+    if high - low < _ABOUT_EQUAL * max(abs(high), abs(low)):
+        return f"{subject} ends about equal in all {len(recorded)} runs, at {value_of(metric, high)}"
+    highest, lowest = f"{most}, at {value_of(metric, high)}", f"{least}, at {value_of(metric, low)}"
+    return f"{subject} ends highest in {highest}, and lowest in {lowest}"
+
+
+def alarms(runs: Sequence[Run]) -> list[tuple[str, list[tuple[str, list[str]]]]]:
+    """Every alarm in words, with what set it off, by run."""
+    found: dict[str, list[tuple[str, list[str]]]] = {}
+    for run in runs:
+        for alarm in run.alarms:
+            found.setdefault(alarm["text"], []).append((run.name, [one["text"] for one in alarm["crossings"]]))
+    return list(found.items())
+
+
+def ends(run: Run, metric: str) -> str:
+    """After the last block, in the first snapshot and in the last."""
+    rows = [row[metric][-1] for row in run.rows if isinstance(row.get(metric), list) and row[metric]]
+    return arrow(rows, partial(value_of, metric)) if rows else UNKNOWN
+
+
+def _ends(run: Run, metric: str) -> list[tuple[int, float]]:
+    """Steps, and the metric there after the last block."""
+    rows = [(row["step"], row[metric][-1]) for row in run.rows if isinstance(row.get(metric), list) and row[metric]]
+    return [(step, value) for step, value in rows if value is not None]

@@ -1,0 +1,160 @@
+"""The calls by which one attention module mixes tokens: what their masks hide, and how far values are only weighted.
+
+`AttentionCalls` records calls of scaled_dot_product_attention and of softmax while attention runs. Nothing here refuses
+anything; `mask_guard` does.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from oversmooth.steering.methods.arrays import repeat_heads
+
+_SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
+# A score this far below the largest of its row is hidden, as masks of −100 are: e⁻⁵⁰ is nothing beside 1 in float32.
+_HIDDEN = 50.0
+_SHARE = 0.9  # of the tokens that must agree
+
+
+class AttentionCalls(TorchFunctionMode):
+    """Records what attention calls while it runs, in one thread.
+
+    Args:
+        owner: the guard that the calls are recorded for.
+        signature: how attention was called, from `call_signature`.
+        masked: whether it was passed arrays that may be masks.
+    """
+
+    def __init__(self, owner: object, signature: str, masked: bool) -> None:
+        super().__init__()
+        self.owner, self.signature, self.masked = owner, signature, masked
+        self.calls: list[AttentionCall] = []
+        self.dropped = False
+        """Whether dropout removed weights."""
+        self.V: Tensor | None = None
+        """``(..., n, kv_heads, k)``: the values, as methods leave them."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if func is F.scaled_dot_product_attention:
+            self.calls.append(_fused(out, *args, **kwargs))
+        elif func in _SOFTMAX and isinstance(out, Tensor) and out.ndim > 2 and out.shape[-1] == out.shape[-2]:
+            self.calls.append(AttentionCall(out.shape, args[0] if args else kwargs["input"], A=out.detach()))
+        elif func is F.dropout:
+            self.dropped |= _drops(*args, **kwargs)
+        return out
+
+
+@dataclass
+class AttentionCall:
+    """One call that mixes tokens."""
+
+    shape: torch.Size
+    """Of its scores, ``(..., queries, keys)``."""
+    mask: Tensor | None
+    """True where a query sees a key, or scores, or what is added to them."""
+    causal: bool = False
+    A: Tensor | None = None
+    """The weights, of a softmax."""
+    value: Tensor | None = None
+    """The values, of fused attention."""
+    out: Tensor | None = None
+    """Their weighted mean, of fused attention."""
+
+    def pairs(self, batch: int, device: torch.device) -> Tensor | None:
+        """``(batch or 1, n, n)``: who sees whom in any head; None: it ran on other inputs."""
+        if self.causal:
+            return torch.ones(1, *self.shape[-2:], dtype=torch.bool, device=device).tril()
+        mask = self.mask
+        assert mask is not None
+        pairs = mask if mask.dtype == torch.bool else ~(mask < mask.amax(-1, keepdim=True) - _HIDDEN)
+        pairs = pairs.reshape((1,) * (len(self.shape) - pairs.ndim) + pairs.shape)
+        if pairs.ndim == 3:  # heads are among the inputs
+            pairs = pairs[:, None] if len(pairs) % batch else pairs.unflatten(0, (batch, -1))
+        pairs = pairs.flatten(1, -3).any(1).to(device)
+        return pairs if len(pairs) in (1, batch) else None
+
+    def distance(self, V: Tensor, U: Tensor) -> float | None:
+        """How far U ``(b, n, heads, k)`` is from the weighted mean of V ``(b, n, kv_heads, k)``; None: unknown."""
+        b, n, heads, _ = U.shape
+        if self.A is not None:
+            if self.A.numel() != b * heads * n**2:
+                return None
+            A = self.A.reshape(b, heads, n, n).to(V.dtype)
+            return _relative_distance((A @ repeat_heads(V, heads).transpose(1, 2)).transpose(1, 2), U)
+        value, out = (None if x is None else _by_token(x, U) for x in (self.value, self.out))
+        if value is None or out is None or value.shape[2] % V.shape[2] or out.shape != U.shape:
+            return None
+        of_values = _relative_distance(value, repeat_heads(V, value.shape[2]))
+        return max(of_values or 0.0, _relative_distance(out, U) or 0.0)
+
+
+def _fused(
+    out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,  # noqa: ARG001  torch's own signature
+    is_causal: bool = False,
+    scale: float | None = None,  # noqa: ARG001
+    enable_gqa: bool = False,  # noqa: ARG001
+) -> AttentionCall:
+    shape = torch.Size([*query.shape[:-1], key.shape[-2]])
+    return AttentionCall(shape, attn_mask, is_causal, value=value.detach(), out=out.detach())
+
+
+def _drops(_x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> bool:  # noqa: ARG001
+    return training and p > 0
+
+
+def _by_token(x: Tensor, U: Tensor) -> Tensor | None:
+    """``(b, n, heads, k)`` of ``(..., n, k)``; None where it is of other tokens or features."""
+    b, n, _, k = U.shape
+    return x.reshape(b, -1, n, k).transpose(1, 2) if x.shape[-2:] == (n, k) and x.numel() % (b * n * k) == 0 else None
+
+
+def _relative_distance(a: Tensor, b: Tensor) -> float | None:
+    """That of most tokens ``(b, n, heads, k)``; None where none has finite numbers."""
+    a, b = (x.flatten(2).double() for x in (a, b))
+    distance = (a - b).norm(dim=-1) / b.norm(dim=-1)
+    distance = distance[distance.isfinite()]
+    return float(distance.quantile(_SHARE)) if len(distance) else None
+
+
+def call_signature(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, bool, int]:
+    """How a module is called: its switches and kinds of arrays; whether some may be masks; the number of tokens.
+
+    What one call does not hide, a call with another signature may.
+    """
+    passed = [("", value) for value in args] + list(kwargs.items())
+    switches = [(name, getattr(module, name, None)) for name in ("is_causal", "causal")]
+    words, masked, x = [], False, None
+    for name, value in passed + switches:
+        if isinstance(value, Tensor):
+            words.append(f"{name}:{value.ndim}{value.is_floating_point()}")
+            x = value if x is None and value.ndim > 1 and value.is_floating_point() else x
+            masked = masked or (value.ndim > 1 and value is not x)
+        else:
+            words.append(f"{name}:{value if value is None or isinstance(value, (bool, str)) else type(value).__name__}")
+            masked = masked or not (value is None or isinstance(value, (bool, int, float, str)))
+    if x is None or x.ndim != 3:
+        return " ".join(words), masked, sys.maxsize
+    return " ".join(words), masked, x.shape[-2] if getattr(module, "batch_first", True) else x.shape[0]
+
+
+def values_unreadable() -> bool:
+    """Whether tensors have no numbers to read: compiled, traced, mapped over, or captured in a CUDA graph."""
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return True
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return True
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

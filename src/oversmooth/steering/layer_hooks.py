@@ -1,0 +1,216 @@
+"""The hooks of one steered layer: where methods act on values, on what attention makes of them, and on its output."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.safety.errors import InputError
+from oversmooth.steering.forward_state import ForwardState, ForwardStates
+from oversmooth.steering.mask_guard import MaskGuard
+from oversmooth.steering.methods.base import Method, Part
+from oversmooth.steering.open_attention import VALUES, OpenedAttention
+from oversmooth.theory.radii import AttentionChange
+
+
+class LayerHooks:
+    """The parts of methods in one layer, and the hooks that run them.
+
+    Args:
+        index: of the layer in the stack.
+        layer: its attention.
+        states: of the steered model.
+        first: whether its values, the first time it runs in a forward pass, are V⁰.
+    """
+
+    def __init__(self, index: int, layer: AttentionLayer, states: ForwardStates, first: bool) -> None:
+        self.index, self.layer, self.states = index, layer, states
+        self.first = first
+        self.parts: dict[str, Part] = {}
+        self.methods: dict[str, Method] = {}
+        """Those of the parts, by the same key: one formula at most per `Method.place`."""
+        self.tokens_first = False
+        """Whether the block takes (n, batch, d), as torch's own may."""
+        self.guard: MaskGuard | None = None
+        """Set where a method averages over tokens, or relies on attention being a weighted mean."""
+
+    def add(self, method: Method, part: Part) -> None:
+        """Let a method act in this layer."""
+        self.parts[method.place], self.methods[method.place] = part, method
+
+    def method_at(self, place: str) -> Method:
+        """The method that acts at a place, with the strength that it has now."""
+        method, strength = self.methods[place], self.parts[place].ramped
+        return method if strength is None else dataclasses.replace(method, strength=strength)  # type: ignore[type-var]
+
+    def hook(self, modules: dict[str, nn.Module], remember_values: bool) -> list[Any]:
+        """Register the hooks, the guard's last, and return their handles.
+
+        Args:
+            modules: every module of the model by name.
+            remember_values: whether some layer needs V⁰.
+        """
+        attention, output = modules[self.layer.name], modules[self.layer.output_module[0]]
+        self.tokens_first = not getattr(attention, "batch_first", True)
+        handles: list[Any] = []
+        if "values" in self.parts or "attention" in self.parts or (self.first and remember_values):
+            if isinstance(attention, OpenedAttention):
+                handles.append(getattr(attention, VALUES).register_forward_hook(self._on_opened_values))
+            else:
+                handles.append(modules[self.layer.value_module[0]].register_forward_hook(self._on_values))
+        if "attention" in self.parts:
+            handles.append(output.register_forward_pre_hook(self._on_mixed))
+        if "output" in self.parts:
+            handles.append(output.register_forward_hook(self._on_output))
+        return handles if self.guard is None else handles + self.guard.hook(modules)
+
+    # What code that inspects the model asks for (anatomy.steered.SteeredLayer).
+
+    def change(self, run: int) -> AttentionChange | None:
+        """What is done to attention, where it is linear in A; None for nothing.
+
+        Args:
+            run: how many blocks ran before.
+        """
+        change = None
+        for place in ("values", "attention"):
+            if self._acts(place, run) and (this := self.parts[place].change()) is not None:
+                change = this if change is None else this @ change
+        output = self.parts.get("output")
+        gains = None if output is None else output.output_gains()
+        if gains is None:
+            return change
+        identity = AttentionChange.none(self.layer.heads) if change is None else change
+        return dataclasses.replace(identity, constant_gain=gains[0], centred_gain=gains[1])
+
+    def undecided(self) -> str:
+        """Why spectra do not decide about this layer: a method here is not linear in A. Empty where all are."""
+        effects = {
+            place: part.output_gains() if place == "output" else part.change() for place, part in self.parts.items()
+        }
+        unknown = [
+            f"{self.method_at(place)} {self.parts[place].why_unknown}"
+            for place, effect in effects.items()
+            if effect is None
+        ]
+        return f"{' and '.join(unknown)}, and the spectra do not know it" if unknown else ""
+
+    def formula(
+        self, run: int, V: Tensor, attend: Callable[[Tensor], Tensor], mask: Tensor | None, V0: Tensor, x: Tensor
+    ) -> Tensor:
+        """The input of the output projection, as the hooks make it.
+
+        Args:
+            run: how many blocks ran before.
+            V: ``(b, n, heads, k)``: values.
+            attend: multiplies values by A.
+            mask: ``(b, n)``: the valid tokens.
+            V0: ``(b, n, heads, k)``: the first layer's values.
+            x: ``(b, n, d)``: the input of the value projection.
+        """
+        if self._acts("values", run):
+            V = self.parts["values"](V, V0)
+        U = attend(V)
+        return self._attended(U, V, V0, mask, x) if self._acts("attention", run) else U
+
+    def projected(self, Y: Tensor, mask: Tensor | None, stream: Tensor) -> Tensor:
+        """What methods make of the output projection's result.
+
+        Args:
+            Y: ``(b, n, d)``: that result.
+            mask: ``(b, n)``: the valid tokens.
+            stream: ``(b, n, d)``: the input of the block.
+        """
+        part = self.parts.get("output")
+        if part is None:
+            return Y
+        return part(Y, mask, stream) if self.methods["output"].uses_stream else part(Y, mask)
+
+    # The hooks.
+
+    def _acts(self, place: str, run: int) -> bool:
+        """Whether a method acts at a place in this run of the layer: what adds V⁰ does not where V⁰ is made."""
+        return place in self.parts and not (self.methods[place].uses_first_values and self.first and run <= 0)
+
+    def _attended(self, U: Tensor, V: Tensor, V0: Tensor | None, mask: Tensor | None, x: Tensor | None) -> Tensor:
+        part = self.parts["attention"]
+        return part(U, V, V0, mask, x) if part.needs_input else part(U, V, V0, mask)
+
+    def _on_values(self, _module: nn.Module, args: tuple[Any, ...], out: Tensor) -> Tensor | None:
+        rest, V = self.layer.split(out, -1)
+        changed = self._remember(V, args[0] if args else None)
+        return None if changed is None else self.layer.join(rest, changed, -1)
+
+    def _on_opened_values(self, _module: nn.Module, args: tuple[Any, ...], out: Tensor) -> Tensor | None:
+        changed = self._remember(out.unflatten(-1, (self.layer.kv_heads, self.layer.head_dim)), args[1])
+        return None if changed is None else changed.flatten(-2)
+
+    def _remember(self, V: Tensor, x: Tensor | None) -> Tensor | None:
+        """Remember V and, in the first run of the first layer, V⁰. Returns V where a method changes it."""
+        state = self.states.require(self.layer.name)
+        if self.first and state.run <= 0 and state.running:  # not where the first block is only recomputed
+            state.set_first_values(V)
+        changed = None
+        if self._acts("values", state.run):
+            changed = V = self.parts["values"](V, self._first_values(state, V))
+        state.values = V
+        if "attention" in self.parts and self.parts["attention"].needs_input:
+            state.value_input = x
+        return changed
+
+    def _on_mixed(self, _module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        state, part = self.states.require(self.layer.name), self.parts["attention"]
+        V, state.values = state.values, None
+        x, state.value_input = state.value_input, None
+        if not self._acts("attention", state.run):
+            return None
+        U = args[0].unflatten(-1, (self.layer.heads, self.layer.head_dim))
+        if V is None or V.shape[:-2] != U.shape[:-2]:
+            raise InputError(
+                f"{self.layer.name}: values have shape {_shape(V)} but attention returned {tuple(U.shape)}; it "
+                "rearranges its tokens, which methods that act inside attention do not support: use Spectral, or a "
+                "method that acts on the output"
+            )
+        V0 = self._first_values(state, V) if self.methods["attention"].uses_first_values else None
+        mask = None if self.guard is None or not self.guard.averaging else self.guard.averaged_over(U, U.shape[:-2])
+        if part.needs_input and (x is None or x.shape != (*U.shape[:-2], self.layer.width)):
+            raise InputError(
+                f"{self.layer.name}: the input of the value projection has shape {_shape(x)} but attention returned "
+                f"{tuple(U.shape)}; {self.method_at('attention')} needs the tokens that attention reads"
+            )
+        return (self._attended(U, V, V0, mask, x).flatten(-2), *args[1:])
+
+    def _on_output(self, _module: nn.Module, _args: Any, Y: Tensor) -> Tensor:
+        if self.methods["output"].uses_stream:
+            stream = self.states.require(self.layer.name).stream
+            if stream is not None and self.tokens_first:
+                stream = stream.transpose(0, 1)
+            if stream is None or stream.shape != Y.shape:
+                raise InputError(
+                    f"{self.layer.name}: the input of its block has shape {_shape(stream)} but attention returned "
+                    f"{tuple(Y.shape)}; {self.method_at('output')} needs the stream that attention adds to"
+                )
+            return self.projected(Y, None, stream)
+        if self.guard is None or not self.guard.averaging:
+            return self.projected(Y, None, Y)
+        if self.states.current() is None and torch._C._current_graph_task_id() != -1:
+            self.states.require(self.layer.name)  # recomputed: which tokens are padding is not known
+        return self.projected(Y, self.guard.averaged_over(Y, Y.shape[:-1]), Y)
+
+    def _first_values(self, state: ForwardState, V: Tensor) -> Tensor:
+        V0 = state.first_values
+        if V0 is None or V0.shape != V.shape:
+            raise InputError(
+                f"{self.layer.name}: the first layer's values have shape {_shape(V0)} and not {tuple(V.shape)}; run "
+                "the whole model in one forward pass"
+            )
+        return V0.to(V.device)  # a model may span several devices
+
+
+def _shape(x: Tensor | None) -> str:
+    return "none" if x is None else str(tuple(x.shape))

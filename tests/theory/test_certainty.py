@@ -1,0 +1,170 @@
+"""Errors and proofs from both sides: neither smaller than what rounding does, nor so large that they say nothing."""
+
+import pytest
+import torch
+from support.oracles import apply_layer, attention, normal, weights
+
+from oversmooth.theory import AttentionChange, dominance
+from oversmooth.theory.bounds import Region, certified, error_of_pairs, is_sure, moved
+from oversmooth.theory.operators import DenseAttention
+
+
+def region(lam, rho):
+    lam = torch.tensor(lam, dtype=torch.complex128)
+    return Region(lam, base=1.0, shift=0.0, rho=rho, slack=torch.zeros(len(lam), dtype=torch.float64))
+
+
+def jordan(centre, link, size=24):
+    """Eigenvalues too ill-conditioned for discs: only the edge of the region can prove anything."""
+    return centre * torch.eye(size, dtype=torch.float64) + link * torch.diag(
+        torch.ones(size - 1, dtype=torch.float64), 1
+    )
+
+
+def spread(corner, link, size=24):
+    """A block [[x, y], [−y, x]] with the eigenvalues of a corner of the region, linked to its like many times."""
+    x, y = corner.real, corner.imag
+    block = torch.tensor([[x, y], [-y, x]], dtype=torch.float64)
+    chain = torch.diag(torch.ones(size // 2 - 1, dtype=torch.float64), 1)
+    return torch.kron(torch.eye(size // 2, dtype=torch.float64), block) + link * torch.kron(
+        chain, torch.eye(2, dtype=torch.float64)
+    )
+
+
+def corner_of(a, b, rho):
+    """Where ``|1 + a z| = |1 − b z| = ρ``, above the real axis."""
+    p, r, q, s = -1 / a, rho / a, 1 / b, rho / b
+    x = (r**2 - s**2 - p**2 + q**2) / (2 * (q - p))
+    return complex(x, (r**2 - (x - p) ** 2) ** 0.5)
+
+
+@pytest.mark.parametrize("scale", [0.2, 1.0, 6.0])
+def test_no_proof_where_eigenvalues_reach_a_corner_of_the_edge(scale):
+    """Two circles meet there; an arc that is cleared by too long a step hides the corner."""
+    steps = torch.linspace(0.75, 1.3, 12, dtype=torch.float64).tolist()
+    for a in steps:
+        for b in steps[::3]:
+            corner = corner_of(a * scale, b * scale, 1.7)
+            lam = [a * scale, -b * scale]
+            assert not certified(spread(corner, 0.02 * abs(corner)), region(lam, 1.7), eps=1e-12), (a, b)
+
+
+@pytest.mark.parametrize("scale", [0.2, 1.0, 6.0])
+def test_a_proof_where_eigenvalues_stay_clear_of_the_edge(scale):
+    """The circles |1 + a z| = ρ and |1 − a z| = ρ leave a disc of radius (ρ − 1)/a about 0 free."""
+    free = 0.7 / scale
+    assert certified(jordan(0.0, 0.5 * free), region([scale, -scale], 1.7), eps=1e-12)
+    assert certified(jordan(0.0, 0.8 * free), region([scale, -scale], 1.7), eps=1e-12)
+    assert not certified(jordan(0.0, 1.2 * free), region([scale, -scale], 1.7), eps=1e-6)
+
+
+@pytest.mark.parametrize("eps", [1e-14, 1e-9, 1e-4, 1e-2])
+def test_discs_prove_up_to_what_rounding_can_do(eps):
+    """Of a normal matrix an eigenvalue moves by ε and no further."""
+    B = torch.diag(torch.tensor([0.1, 0.3, 0.5], dtype=torch.float64))
+    inside = region([1.0], 1.5 + 16 * max(eps, 1e-13))
+    assert certified(B, inside, eps)
+    assert not certified(B, region([1.0], 1.5 + 0.5 * eps), eps)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_causal_heads_are_certified_and_their_error_is_that_of_the_diagonal(dtype):
+    eps = torch.finfo(dtype).eps
+    A = attention(3, 30, 30, causal=True, seed=1, dtype=dtype)
+    W_V, W_O = (W.to(dtype) for W in weights(3, 8, 4, seed=1))
+    for scale in (0.1, 1.0, 8.0):
+        found = dominance(A, W_V, scale * W_O, per_head=True)
+        assert found.certainty == ["certified"] * 3
+        largest = torch.linalg.eigvals(W_O.double() @ W_V.double()).abs().amax(-1) * scale
+        assert (found.error <= 1.001 * eps * largest).all()
+        # A diagonal entry that is off by its rounding moves |1 + λ t| by up to |λ| ε t.
+        t, lam = (x.abs() for x in found.pair)
+        rough = found.rho_rough > found.rho_smooth
+        assert (found.error >= 0.99 * eps * lam * t)[rough].all()
+
+
+def test_a_causal_head_nearer_to_a_tie_than_its_diagonal_is_known_is_not_decided():
+    """λ = −2/(1 + a) is the flip: a change of a by rounding decides it."""
+    a = 0.5
+    A = torch.tensor([[[1.0, 0.0], [1 - a, a]]])
+    for off, decided in ((0.0, False), (1e-3, True), (-1e-3, True)):
+        W_O = torch.tensor([[[-2 / (1 + a) * (1 + off)]]])
+        found = dominance(A, torch.ones(1, 1, 1), W_O)
+        assert (found.verdict in ("smooth", "rough")) is decided
+
+
+def test_the_error_of_a_pair_against_matrices_within_rounding():
+    """Every change of A's entries by their rounding moves |1 + λ t| by less than the error, but by a share."""
+    g = torch.Generator().manual_seed(0)
+    A, lam = attention(1, 12, 12, seed=3), -1.3
+    rounding = 1e-9
+
+    def radius(M):
+        t = torch.linalg.eigvals(M)
+        return (1 + lam * t[(t - 1).abs().argsort()[1:]]).abs().max()
+
+    values, vectors = torch.linalg.eig(A[0])
+    best = (1 + lam * torch.where((values - 1).abs() < 1e-9, 0, values)).abs().argmax()
+    left = torch.linalg.inv(vectors)[best]
+    condition = torch.linalg.vector_norm(left) * torch.linalg.vector_norm(vectors[:, best])
+    operator = DenseAttention.trusted(A, None, False, rounding)
+    blur = rounding * torch.linalg.matrix_norm(A)
+    error = error_of_pairs(operator, blur, torch.tensor([-lam]), condition[None], torch.zeros(1))[0]
+    changes = []
+    for _ in range(200):
+        E = torch.randn(12, 12, generator=g, dtype=torch.float64)
+        E = E - E.mean(-1, keepdim=True)
+        changes.append((radius(A[0] + E * (blur / torch.linalg.matrix_norm(E, 2))) - radius(A[0])).abs())
+    assert max(changes) <= error * (1 + 1e-6)
+    assert max(changes) >= 0.05 * error
+
+
+def test_a_defective_eigenvalue_moves_by_the_root_of_the_change():
+    """Of a Jordan block of size p the first order knows nothing, and Elsner's bound ε^(1/p) holds."""
+    for p in (2, 4, 8):
+        J = jordan(0.5, 1.0, p)
+        change, size = torch.tensor(1e-8, dtype=torch.float64), torch.linalg.matrix_norm(J, 2)
+        J[-1, 0] += change
+        off = (torch.linalg.eigvals(J) - 0.5).abs().max()
+        bound = moved(torch.tensor(1e30, dtype=torch.float64), change, size, p)
+        assert off <= bound <= 5 * off
+
+
+def test_margins_count_from_a_few_times_the_error():
+    error = torch.tensor([1e-6])
+    assert not is_sure(torch.tensor([2e-6]), error, torch.zeros(1)).item()
+    assert not is_sure(torch.tensor([2e-6]), torch.zeros(1), error).item()
+    assert is_sure(torch.tensor([1e-5]), error, torch.zeros(1)).item()
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.4])
+@pytest.mark.parametrize("shift", [0.0, 0.3])
+def test_the_limit_of_changed_causal_attention_is_an_eigenarray(mean, shift):
+    """Substitution solves for A itself; where constant arrays have another eigenvalue, the constant part changes."""
+    heads, n, d = 2, 7, 4
+    A, (W_V, W_O) = attention(heads, n, n, causal=True, seed=2), weights(heads, d, d, scale=0.7, seed=2)
+    one = torch.ones(heads, dtype=torch.float64)
+    found = dominance(A, W_V, W_O, change=AttentionChange(one, shift * one, mean * one), limit=True)
+    X = found.array.array
+    changed = (A - shift * torch.eye(n, dtype=A.dtype) - mean / n).to(X.dtype)
+    TX = apply_layer(X, changed, W_V.to(X.dtype), W_O.to(X.dtype))
+    mu = (X.conj() * TX).sum() / X.abs().square().sum()
+    assert abs(mu.abs() - found.rho_rough) < 1e-9
+    assert (TX - mu * X).abs().max() < 1e-9
+
+
+def test_the_condition_of_a_tokens_block_against_its_matrix():
+    from oversmooth.theory.small_matrices import eigenvectors
+    from oversmooth.theory.systems import CausalBlocks
+
+    W_V, W_O = weights(2, 20, 3, seed=5)
+    W_V = W_V[[0, 0, 1, 1]]
+    W_O = torch.cat([W_O, weights(2, 20, 3, seed=6)[1]])
+    blocks = CausalBlocks(normal(5, 4, seed=7).abs(), W_V, W_O)
+    full = torch.einsum("ih,hdk,hke->ide", blocks.diagonal, W_V, W_O)
+    assert torch.allclose(blocks.matrices(), full)
+    values = torch.linalg.eigvals(full)
+    theta = values.gather(1, values.abs().argmax(-1, keepdim=True))[:, 0]
+    assert torch.allclose(blocks.condition(theta), eigenvectors(full, theta)[1], rtol=1e-6)
+    nothing = torch.zeros_like(theta)
+    assert (blocks.condition(nothing) >= 1).all()
