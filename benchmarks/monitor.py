@@ -38,7 +38,7 @@ import torch
 import oversmooth
 from oversmooth_papers.engine.loop import Run
 from oversmooth_papers.engine.ranks import joined
-from oversmooth_papers.engine.result import WatchSettings
+from oversmooth_papers.engine.result import RunSettings, WatchSettings
 from oversmooth_papers.tasks.images.data import Images, Splits
 from oversmooth_papers.tasks.images.recipe import PAPER, Shape
 from oversmooth_papers.tasks.images.task import ImagesTask
@@ -107,7 +107,7 @@ def our_run(monitored: bool, device: torch.device, ranks: Any) -> Run:
     labels = torch.randint(100, (len(pixels),), generator=generator)
     images = Images(pixels, labels, [str(label) for label in range(100)], "noise").to(device)
     watch = WatchSettings(monitor=EVERY["vit"] if monitored else 0, evaluate=0, save=float("inf"))
-    run = Run(ImagesTask(recipe, Splits(images, images)), device, None, ranks, watch, None, None)
+    run = Run(ImagesTask(recipe, Splits(images, images)), device, ranks, RunSettings(watch=watch))
     run.step.begin_epoch()
     return run
 
@@ -118,7 +118,7 @@ def steps_of(run: Run, count: int, *, due: bool) -> float:
     begin = time.perf_counter()
     for left in range(count, 0, -1):
         run.step.done = EVERY["vit"] - (1 if due and left == 1 else 2)  # the step to come is one more
-        run._one()
+        run.next_step()
     wait()
     return time.perf_counter() - begin
 
@@ -133,7 +133,7 @@ def measured_ours(device: torch.device, rounds: int) -> Turns:
             for kind in (NOT_DUE, DUE):
                 before = steps_of(plain, turns.steps, due=False)
                 turns.add(kind, steps_of(watched, turns.steps, due=kind == DUE), before)
-        assert len(watched.looks) == rounds + 2
+        assert len(watched.logs.smoothing.rows) == rounds + 2
     return turns
 
 

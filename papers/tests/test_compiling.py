@@ -6,16 +6,18 @@ import pytest
 import torch
 from support import language_example as language
 from support.nightly import some
+from support.runs import assert_same, train_task
 from support.train_example import RECIPE, blobs, splits, step_of
 from torch import nn
 
 from oversmooth_papers import compiling
-from oversmooth_papers.engine import loop
+from oversmooth_papers.engine.loop import WatchSettings
+from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.tasks.images.build import model_of
 from oversmooth_papers.tasks.images.task import ImagesFeed, ImagesTask
 
 CPU = torch.device("cpu")
-WATCH = loop.WatchSettings(evaluate=0, monitor=0, save=0)
+WATCH = WatchSettings(evaluate=0, monitor=0, save=0)
 
 
 class Wrong(nn.Module):
@@ -147,23 +149,21 @@ def test_a_run_says_so_and_notes_it(monkeypatch, tmp_path):
     compile_to(monkeypatch, a_third_is_noise)
     told = []
     settings = dict(device="cpu", folder=tmp_path / "run", watch=WATCH, compiled=True, on_message=told.append)
-    result = loop.train(ImagesTask(RECIPE, splits()), **settings)
+    result = train_task(ImagesTask(RECIPE, splits()), **settings)
     assert [line for line in told if "it is trained uncompiled, which is right and slower" in line]
     assert [row["compiled"] for row in result.machines] == [False]
-    eager = loop.train(ImagesTask(RECIPE, splits()), device="cpu", watch=WATCH)
-    for name, value in eager.model.state_dict().items():
-        assert torch.equal(result.model.state_dict()[name], value), name
+    eager = train_task(ImagesTask(RECIPE, splits()), watch=WATCH)
+    assert_same(result.model.state_dict(), eager.model.state_dict())
 
 
 @pytest.mark.parametrize("recipe", [RECIPE, replace(RECIPE, variant="neutreno:strength=0.6", ramp=0.5)])
 def test_the_check_leaves_no_trace(recipe):
     before = torch.get_rng_state()
-    compiled = loop.train(ImagesTask(recipe, splits()), device="cpu", watch=WATCH, compiled=True)
+    compiled = train_task(ImagesTask(recipe, splits()), watch=WATCH, compiled=True)
     assert torch.equal(torch.get_rng_state(), before)
     assert not any("compiled" in row for row in compiled.machines)
-    eager = loop.train(ImagesTask(recipe, splits()), device="cpu", watch=WATCH)
-    for name, value in eager.model.state_dict().items():
-        assert torch.equal(compiled.model.state_dict()[name], value), name
+    eager = train_task(ImagesTask(recipe, splits()), watch=WATCH)
+    assert_same(compiled.model.state_dict(), eager.model.state_dict())
 
 
 def test_a_method_whose_strength_rises_is_checked_at_its_full_strength(monkeypatch):
@@ -213,11 +213,11 @@ def test_one_augmented_image_in_twenty_may_differ(monkeypatch, rows, passes):
 
 def test_augmentation_is_checked_too(monkeypatch):
     monkeypatch.setattr(compiling, "compiled", lambda function: lambda *given: [0.9 * x for x in function(*given)])
-    feed = ImagesTask(RECIPE, splits()).feed(CPU, loop.Ranks(), compiled=True)
+    feed = ImagesTask(RECIPE, splits()).feed(CPU, Ranks(), compiled=True)
     assert "compiled augmentation is wrong" in feed.remark
-    assert feed._transform == feed._transformed
+    assert feed.transform == feed.transformed
     compile_to(monkeypatch, as_it_is)
-    assert ImagesTask(RECIPE, splits()).feed(CPU, loop.Ranks(), compiled=True).remark is None
+    assert ImagesTask(RECIPE, splits()).feed(CPU, Ranks(), compiled=True).remark is None
     assert isinstance(feed, ImagesFeed)
 
 

@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 from support.language_example import RECIPE, masked_recipe, task_of
+from support.runs import QUIET, train_task
 
 from oversmooth import diagnose
 from oversmooth.models import load
-from oversmooth_papers.engine import loop
 
 
 @pytest.mark.parametrize("recipe", [replace(RECIPE, epochs=1), masked_recipe(epochs=1)])
 def test_a_trained_language_model_is_diagnosed_from_its_file(tmp_path, recipe):
-    loop.train(task_of(recipe), device="cpu", folder=tmp_path / "run", watch=loop.WatchSettings(monitor=0))
+    train_task(task_of(recipe), folder=tmp_path / "run", watch=QUIET)
     loaded = load(str(tmp_path / "run"))
     assert loaded.kind == "text"
     assert loaded.name == recipe.title

@@ -24,12 +24,12 @@ from oversmooth_papers.tasks.registry import load_trained
 def cell(one, accuracy, last):
     """As a run leaves it, with one early look at smoothing and the last one."""
     ends = one.shape.depth + 1
-    looks = [
+    last_snapshots = [
         {"step": 1, "hfc_lfc": [9.0] * ends, "cos": [0.9] * ends, "abs_cos": [0.9] * ends},
         {"step": 7, "hfc_lfc": [1.0] * (ends - 1) + [last], "cos": [0.1] * ends, "abs_cos": [last / 9] * ends},
     ]
     where = {"title": one.title, "hardware": "x", "day": "y", "recipe": one.to_dict()}
-    return {**where, "accuracy": accuracy, "smoothing": looks}
+    return {**where, "accuracy": accuracy, "smoothing": last_snapshots}
 
 
 def test_cells_of_twelve_blocks_are_those_of_table_2():
@@ -115,7 +115,7 @@ def test_the_quick_study_is_run_kept_and_called_quick(monkeypatch, capsys, tmp_p
         alone = Evaluator(own, model, torch.device("cpu")).accuracy(test.images[:50], test.labels[:50])
         assert found["accuracy"] == pytest.approx(alone, abs=0.021)  # weights are kept in bf16
         first, last = by_hand(model, augment_of(own).normalise(test.images[:8].float()))
-        (wanted,) = depth.looks([found])
+        (wanted,) = depth.last_snapshots([found])
         assert wanted[:2] == pytest.approx((first, last), rel=0.02)
         row = f"| {own.shape.depth} | 1 | {100 * found['accuracy']:.2f} | {wanted[0]:.3g} | {wanted[1]:.3g} |"
         assert row in text

@@ -46,10 +46,10 @@ def test_it_fills_in_order_and_says_what_is_left(monkeypatch, tmp_path, capsys):
 
 @pytest.mark.parametrize(("text", "minutes"), [("30m", 30), ("1.5h", 90), ("90s", 1.5), ("45", 45)])
 def test_budgets(text, minutes):
-    assert command._budget(text) == minutes
+    assert command.budget_minutes(text) == minutes
 
 
 @pytest.mark.parametrize("text", ["3x", "m", "-5m", "0", "1h30"])
 def test_no_budget(text, monkeypatch, capsys):
     assert run(monkeypatch, "reproduce", "paper", "--budget", text) == 2
-    assert "no time" in capsys.readouterr().err
+    assert "is not a time" in capsys.readouterr().err

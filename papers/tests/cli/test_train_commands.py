@@ -22,6 +22,7 @@ from oversmooth.steering import steering_of
 from oversmooth.steering.saving import read_file
 from oversmooth_papers.engine import checkpoint, lock, loop
 from oversmooth_papers.engine.parallel_runs import Job, run_many
+from oversmooth_papers.engine.step import Step
 from oversmooth_papers.tables import cells, table2, table_text
 from oversmooth_papers.tables.filling import Running, fill
 from oversmooth_papers.tables.status import status
@@ -86,7 +87,7 @@ def test_language_begins_from_the_recipe_of_its_text(monkeypatch, capsys, tmp_pa
     class Began(Exception):
         pass
 
-    def began(task, **_):
+    def began(task, *_):
         raise Began(task.recipe)
 
     monkeypatch.setenv("OVERSMOOTH_CACHE", str(tmp_path / "cache"))
@@ -109,13 +110,13 @@ def test_language_begins_from_the_recipe_of_its_text(monkeypatch, capsys, tmp_pa
 def test_all_that_a_monitor_sees_is_in_the_history_and_can_be_watched(monkeypatch, capsys, tmp_path, cifar):
     given = ("--variant", "sharpen", "--epochs", 1, "--warmup", 0, "--evaluate", 0, "--monitor", 10, *SMALL)
     seen = {}
-    for look in ("tokens", "all"):
-        assert run(monkeypatch, "train", "--data", cifar, "-o", tmp_path / look, "--look", look, *given) == 0
-        seen[look] = History.load(tmp_path / look)
+    for option, metrics in (("--look", "tokens"), ("--metrics", "all")):  # the former is its old name
+        assert run(monkeypatch, "train", "--data", cifar, "-o", tmp_path / metrics, option, metrics, *given) == 0
+        seen[metrics] = History.load(tmp_path / metrics)
     assert seen["tokens"].steps == seen["all"].steps == [1, 10, 20]
     assert seen["tokens"].metrics == ["hfc_lfc", "cos", "abs_cos"]
     assert {*TOKENS, "rho_smooth", "smoothing_share", "change_mlp", "room", "verified"} <= set(seen["all"].metrics)
-    models = [read_file(tmp_path / look / loop.MODEL)[0] for look in seen]
+    models = [read_file(tmp_path / metrics / loop.MODEL)[0] for metrics in seen]
     assert all(torch.equal(value, models[1][name]) for name, value in models[0].items())
     capsys.readouterr()
     page = tmp_path / "film.html"
@@ -149,7 +150,7 @@ def test_all_that_a_monitor_sees_is_in_the_history_and_can_be_watched(monkeypatc
         (("--device", "cuda"), "no GPU"),
         (("--data", "nowhere"), "no known data set"),
         (("--recipe", "nowhere.json"), "nowhere.json"),
-        (("--look", "closely"), "'closely' is not one of 'tokens', 'all'"),
+        (("--metrics", "closely"), "'closely' is not one of 'tokens'"),
         (("--on-nan", "wait"), "'wait' is not one of 'stop', 'retry'"),
     ],
 )
@@ -220,14 +221,14 @@ def heard():
 @pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGUSR2, 75)])
 def test_a_signal_saves_and_leaves_with_its_code(monkeypatch, capsys, tmp_path, cifar, number, code):
-    step = loop.Run._one
+    step = Step.run
 
     def stopped(self):
         step(self)
-        if self.step.done == 3:
+        if self.done == 3:
             os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(loop.Run, "_one", stopped)
+    monkeypatch.setattr(Step, "run", stopped)
     given = ("train", "--data", cifar, "--epochs", 1, "--warmup", 1, *SMALL, "-o", tmp_path / "run")
     assert run(monkeypatch, *given) == code
     said = capsys.readouterr().out
@@ -239,19 +240,19 @@ def test_a_signal_saves_and_leaves_with_its_code(monkeypatch, capsys, tmp_path, 
 
 @pytest.mark.usefixtures("heard", "tiny")
 def test_a_table_that_is_stopped_says_so_with_its_code(monkeypatch, capsys, tmp_path, cifar):
-    step = loop.Run._one
+    step = Step.run
 
     def stopped(self):
         step(self)
-        if self.step.done == 3:
+        if self.done == 3:
             os.kill(os.getpid(), signal.SIGUSR2)
 
     given = ("reproduce", "table2", "--quick", "--data", cifar, "--results", tmp_path, "--device", "cpu")
-    monkeypatch.setattr(loop.Run, "_one", stopped)
+    monkeypatch.setattr(Step, "run", stopped)
     assert run(monkeypatch, *given) == 75
     shown = capsys.readouterr()
     assert "preempted: not all cells are there; the same command goes on" in shown.out
-    monkeypatch.setattr(loop.Run, "_one", step)
+    monkeypatch.setattr(Step, "run", step)
     with lock.held(tmp_path):
         assert run(monkeypatch, *given) == 2
         assert "is being written by process" in " ".join(capsys.readouterr().err.split())
@@ -469,13 +470,13 @@ def test_several_runs_at_once(tmp_path, cifar):
     jobs = [Job(base, tmp_path / "good"), Job(replace(base, batch=5000), tmp_path / "bad")]
     kept = []
     outcomes = run_many(jobs, str(cifar), at_once=2, minutes=5, device="cpu", on_finished=kept.append)
-    said = {outcome.job.folder.name: outcome.said for outcome in outcomes}
+    said = {outcome.job.folder.name: outcome.message for outcome in outcomes}
     assert said["good"] == "finished"
     assert kept == jobs[:1]
     assert "code 2" in said["bad"]
     assert "less than one batch" in said["bad"]
     late = run_many([Job(base, tmp_path / "late")], str(cifar), at_once=1, minutes=0)
-    assert late[0].said == "not begun, as time is up"
+    assert late[0].message == "not begun, as time is up"
 
 
 @nightly
@@ -510,5 +511,5 @@ def test_runs_at_once_that_fail_say_which_and_why(tmp_path, cifar):
 
 def test_test_images_are_those_of_the_recipe():
     with pytest.raises(InputError, match="recipe is for cifar100"):
-        train(replace(RECIPE, data="cifar100"), splits(), device="cpu")
+        train(replace(RECIPE, data="cifar100"), splits())
     assert blobs(3, 0).name == "blobs"

@@ -19,7 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "tests"))
 from support import language_example as language
 from support import train_example
 from support.gpu import run_named
-from support.train_example import RECIPE, assert_same_models, blobs, plain, splits, step_of, train
+from support.runs import assert_same_models, train_task
+from support.train_example import RECIPE, blobs, plain, splits, step_of, train
 from support.watched import same
 
 from oversmooth.monitor import MonitorWarning
@@ -250,8 +251,8 @@ def check_evaluation_and_monitoring_are_those_of_a_cpu():
     theirs = Evaluator(recipe, model, CPU, batch=128).predicted(images)
     assert (ours == theirs).float().mean() > 0.97
     watched = ImagesTask(recipe, Splits(blobs(40, 0), blobs(24, 1)))
-    here = SmoothingProbe(watched, moved, gpu()).look(1)
-    there = SmoothingProbe(watched, model, CPU).look(1)
+    here = SmoothingProbe(watched, moved, gpu()).snapshot(1)
+    there = SmoothingProbe(watched, model, CPU).snapshot(1)
     for name, values in here.items():
         assert all(abs(a - b) < 2e-3 for a, b in zip(values, there[name], strict=True)), (name, values, there[name])
 
@@ -441,7 +442,7 @@ def check_our_trainer_is_the_same_with_looks():
             watch = WatchSettings(monitor=every, evaluate=0, watcher=watcher)
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always", MonitorWarning)
-                result = loop.train(made(), device="cuda", compiled=compiled, watch=watch)
+                result = train_task(made(), device="cuda", compiled=compiled, watch=watch)
             failed = [str(one.message) for one in said if one.category is MonitorWarning]
             assert not failed, failed
             return result

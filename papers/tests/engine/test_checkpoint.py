@@ -12,12 +12,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from support.places import TEST_FOLDERS
-from support.train_example import LEFT, RECIPE, assert_same_models, splits, train
+from support.runs import LEFT, QUIET, assert_same_models
+from support.train_example import RECIPE, splits, train
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.machine import hardware_name
 from oversmooth_papers.engine import checkpoint, logs, loop
-from oversmooth_papers.engine.loop import WatchSettings
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def run(tmp_path_factory):
     """A run that was stopped after its first step, and again after its second."""
     folder = tmp_path_factory.mktemp("run") / "run"
     for _ in range(2):
-        result = train(RECIPE, splits(), device="cpu", folder=folder, resume=True, minutes=0)
+        result = train(RECIPE, splits(), folder=folder, resume=True, minutes=0)
     assert result.step == 2
     return folder
 
@@ -37,7 +37,7 @@ def copied(run, tmp_path):
 
 
 def finished(folder):
-    return train(RECIPE, splits(), device="cpu", folder=folder, resume=True, watch=WatchSettings(monitor=0))
+    return train(RECIPE, splits(), folder=folder, resume=True, watch=QUIET)
 
 
 def test_it_says_what_it_is_of(run):
@@ -54,7 +54,7 @@ def test_it_says_what_it_is_of(run):
 def test_a_copy_goes_on_as_the_run_would(copied, tmp_path):
     finished(copied)
     assert sorted(file.name for file in copied.iterdir()) == LEFT
-    train(RECIPE, splits(), device="cpu", folder=tmp_path / "whole", watch=WatchSettings(monitor=0))
+    train(RECIPE, splits(), folder=tmp_path / "whole", watch=QUIET)
     assert_same_models(tmp_path / "whole", copied)
 
 
@@ -92,7 +92,7 @@ def test_half_a_line_is_dropped(run, copied):
     """As a power cut may leave it: the next line is not glued to it."""
     log = copied / "machines.jsonl"
     log.write_bytes(log.read_bytes()[:-10])
-    train(RECIPE, splits(), device="cpu", folder=copied, resume=True, minutes=0)
+    train(RECIPE, splits(), folder=copied, resume=True, minutes=0)
     before, after = (logs.read(folder / log.name) for folder in (run, copied))
     assert after == [before[0], {**before[0], "from_step": 2}]
 
@@ -102,14 +102,14 @@ def test_a_file_of_somebody_elses_is_not_written_over(tmp_path, name):
     for theirs in (b'{"rows": 3}\n', b"notes\n", b'{"epochs": 1}\n', b"\x00" * 40, b"\n"):
         (tmp_path / name).write_bytes(theirs)
         with pytest.raises(InputError, match=r"is not the log of a run, and the run's log goes there; move it away"):
-            train(RECIPE, splits(), device="cpu", folder=tmp_path, minutes=0)
+            train(RECIPE, splits(), folder=tmp_path, minutes=0)
         assert (tmp_path / name).read_bytes() == theirs
 
 
 @pytest.mark.parametrize("begun", [b"", b'{"epoch": 1, "step"', b'{"epoch": 1, "step": 5}\n{"retry": 1}\n'])
 def test_what_a_run_left_that_was_killed_before_its_first_checkpoint_is_begun_anew(tmp_path, begun):
     (tmp_path / logs.EPOCHS).write_bytes(begun)
-    result = train(RECIPE, splits(), device="cpu", folder=tmp_path)
+    result = train(RECIPE, splits(), folder=tmp_path)
     assert logs.read(tmp_path / logs.EPOCHS) == result.epochs
     assert [row["epoch"] for row in result.epochs] == [1, 2, 3, 4]
 

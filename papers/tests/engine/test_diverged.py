@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from support.oracles import normal
+from support.runs import EVERY_EPOCH, QUIET
 from support.train_example import RECIPE, plain, splits, train
 
 from oversmooth.safety.errors import InputError
@@ -31,11 +32,11 @@ def test_the_general_form_says_so_before_V_is_singular(monkeypatch):
 
     monkeypatch.setattr(parts, "Step", Spoiled)
     with pytest.raises(failure.Diverged, match=r"step 8: layer 1 \(.*\): V is nearly singular"):
-        train(recipe, splits(), device="cpu", watch=WatchSettings(monitor=0))
+        train(recipe, splits(), watch=QUIET)
     # As a graph would do it: unasked.
     monkeypatch.setattr(reparametrized, "values_unreadable", lambda: len(spoiled) == 2)
     with pytest.raises(failure.Diverged, match=r"step 8 .*the loss is nan"):
-        train(recipe, splits(), device="cpu", watch=WatchSettings(monitor=0))
+        train(recipe, splits(), watch=QUIET)
 
 
 @pytest.mark.parametrize("variant", ["sharpen", "smooth"])
@@ -55,7 +56,7 @@ def test_training_goes_through_the_wall(variant, monkeypatch):
             super().run()
 
     monkeypatch.setattr(parts, "Step", Walled)
-    result = train(RECIPE.changed(dict(variant=variant)), splits(), device="cpu", watch=WatchSettings(monitor=0))
+    result = train(RECIPE.changed(dict(variant=variant)), splits(), watch=QUIET)
     assert result.finished
     assert not result.retries
     assert all(math.isfinite(row["loss"]) for row in result.epochs)
@@ -88,8 +89,7 @@ def failing(monkeypatch):
 def test_a_step_that_is_not_finite_sends_the_run_back(folder, failing, tmp_path):
     failing(13)
     where = tmp_path if folder else None
-    watch = WatchSettings(evaluate=1, monitor=3, save=0)
-    result = train(RECIPE, splits(), device="cpu", folder=where, watch=watch, on_nan="retry")
+    result = train(RECIPE, splits(), folder=where, watch=EVERY_EPOCH, on_nan="retry")
     assert result.finished
     (retry,) = result.retries
     assert (retry["retry"], retry["failed_at_step"], retry["back_to_step"]) == (1, 13, 12)
@@ -98,7 +98,7 @@ def test_a_step_that_is_not_finite_sends_the_run_back(folder, failing, tmp_path)
     assert [row["step"] for row in result.smoothing] == [1, 3, 6, 9, 12, 15, 18, 20]
     if not folder:  # it went on with other draws
         failing()
-        untouched = train(RECIPE, splits(), device="cpu", watch=WatchSettings(monitor=0))
+        untouched = train(RECIPE, splits(), watch=QUIET)
         losses = [[row["loss"] for row in run.epochs] for run in (result, untouched)]
         assert losses[0][:2] == losses[1][:2]
         assert losses[0][2:] != losses[1][2:]
@@ -106,7 +106,7 @@ def test_a_step_that_is_not_finite_sends_the_run_back(folder, failing, tmp_path)
         written = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
         assert [line.get("epoch") for line in written] == [1, 2, None, 3, 4]
         assert written[2] == retry
-        again = train(RECIPE, splits(), device="cpu", folder=tmp_path, resume=True)  # over: read from its files
+        again = train(RECIPE, splits(), folder=tmp_path, resume=True)  # over: read from its files
         assert again.retries == result.retries
         assert again.epochs == result.epochs
 
@@ -114,9 +114,9 @@ def test_a_step_that_is_not_finite_sends_the_run_back(folder, failing, tmp_path)
 def test_three_times_and_no_more(failing, tmp_path):
     failing(*range(8, 1000))
     with pytest.raises(failure.Diverged, match="3 times it went back to a checkpoint, with other draws, in vain"):
-        train(RECIPE, splits(), device="cpu", folder=tmp_path, watch=WatchSettings(monitor=0, save=0), on_nan="retry")
+        train(RECIPE, splits(), folder=tmp_path, watch=WatchSettings(monitor=0, save=0), on_nan="retry")
     failing()
-    rest = train(RECIPE, splits(), device="cpu", folder=tmp_path, resume=True, on_nan="retry")
+    rest = train(RECIPE, splits(), folder=tmp_path, resume=True, on_nan="retry")
     assert rest.finished
     assert len(rest.retries) == 3
 
@@ -124,6 +124,6 @@ def test_three_times_and_no_more(failing, tmp_path):
 def test_stop_is_the_default_and_other_words_are_refused(failing):
     failing(8)
     with pytest.raises(failure.Diverged, match="step 8"):
-        train(RECIPE, splits(), device="cpu", watch=WatchSettings(monitor=0))
+        train(RECIPE, splits(), watch=QUIET)
     with pytest.raises(InputError, match="on_nan is 'ignore'; choose 'stop' or 'retry'"):
-        train(RECIPE, splits(), device="cpu", on_nan="ignore")
+        train(RECIPE, splits(), on_nan="ignore")

@@ -31,7 +31,7 @@ RECIPES = [replace(RECIPE, epochs=1, variant=variant) for variant in ("plain", "
 
 def one(folder):
     watch = WatchSettings(monitor=5, save=0)
-    return train(RECIPES[0], splits(), device="cpu", folder=folder, resume=True, watch=watch).why
+    return train(RECIPES[0], splits(), folder=folder, resume=True, watch=watch).why
 
 def table(folder):
     return fill(RECIPES, splits(), folder, "table2", Running(device="cpu")).why
@@ -112,19 +112,14 @@ import sys
 sys.path[:0] = {tests!r}
 from dataclasses import replace
 from pathlib import Path
-from oversmooth_papers.tables.filling import Running, fill
-from oversmooth_papers.tasks.images.recipe import QUICK
-from oversmooth_papers.tasks.images.data import load_splits
-from oversmooth_papers.tasks.images.recipe import Shape
+from oversmooth_papers.engine.parallel_runs import Job, run_many
+from oversmooth_papers.tasks.images.recipe import QUICK, Shape
 from support.commands import make_cifar
 
-data, results = Path({folder!r}) / "cifar-100-binary", Path({folder!r}) / "results"
-if not data.is_dir():
-    make_cifar(data)
-both = load_splits(data)
-base = replace(QUICK, share=1.0, epochs=100000, batch=20, shape=Shape(patch=8, width=16, depth=1, heads=2))
-wanted = [replace(base, seed=seed).fitted(both.train) for seed in (0, 1)]
-fill(wanted, both, results, "table2", Running(data=str(data), at_once=2, device="cpu"))
+home = Path({folder!r})
+make_cifar(home / "cifar-100-binary")
+recipe = replace(QUICK, share=1.0, epochs=100000, batch=20, shape=Shape(patch=8, width=16, depth=1, heads=2))
+run_many([Job(recipe, home / "run")], str(home / "cifar-100-binary"), at_once=1, device="cpu")
 """
 
 
@@ -149,30 +144,24 @@ def until(condition, what):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes as Linux lists them")
-def test_children_end_with_a_parent_that_was_killed(tmp_path):
-    """Two runs at once: each saves and leaves, though nobody could tell them to."""
-    work = tmp_path / "results" / "work"
-
-    def writers():
-        """Processes that have a checkpoint."""
-        found = [json.loads(path.read_text() or "{}") for path in work.glob("*/.oversmooth-lock")]
-        ready = list(work.glob("*/checkpoint.safetensors"))
-        return [one["pid"] for one in found if one] if len(ready) == 2 else []
-
+def test_a_child_ends_with_a_parent_that_was_killed(tmp_path):
+    """It saves and leaves, though nobody could tell it to."""
+    folder = tmp_path / "run"
+    lock, saved, log = (folder / name for name in (".oversmooth-lock", "checkpoint.safetensors", "log.jsonl"))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     code = _PARENT.format(tests=TEST_FOLDERS, folder=str(tmp_path))
     parent = subprocess.Popen([sys.executable, "-c", code], env=environment)
     try:
-        children = until(lambda: len(found := writers()) == 2 and found, "the runs did not begin")
-        saves = {path: path.stat().st_mtime_ns for path in work.glob("*/checkpoint.safetensors")}
-        logs = {folder / "log.jsonl": epochs_in(folder / "log.jsonl") for folder in work.iterdir()}
-        # Some steps, so that there is something to save.
-        until(lambda: all(epochs_in(path) > before for path, before in logs.items()), "the runs do not go on")
+        until(saved.exists, "the run did not begin")
+        child, before = json.loads(lock.read_text())["pid"], saved.stat().st_mtime_ns
+        epochs = epochs_in(log)
+        until(
+            lambda: epochs_in(log) > epochs, "the run does not go on"
+        )  # some steps, so that there is something to save
         parent.kill()
-        until(lambda: not any(map(lives, children)), "a child lives on")
-        for folder in work.iterdir():
-            assert not (folder / ".oversmooth-lock").exists()
-        assert all(path.stat().st_mtime_ns > before for path, before in saves.items())  # they saved
+        until(lambda: not lives(child), "the child lives on")
+        assert not lock.exists()
+        assert saved.stat().st_mtime_ns > before
     finally:
         parent.kill()
         parent.wait()
@@ -196,14 +185,14 @@ def test_a_signal_to_the_parent_stops_all_children_at_checkpoints(tmp_path, monk
             sent.append(os.kill(os.getpid(), signal.SIGUSR2))
 
     sent = []
-    monkeypatch.setattr(many, "_start", start)
+    monkeypatch.setattr(many, "start_process", start)
     monkeypatch.setattr(many.time, "sleep", slept)
     before = signal.signal(signal.SIGUSR2, signal.SIG_DFL)
     try:
         outcomes = many.run_many(jobs, "", at_once=2)
     finally:
         signal.signal(signal.SIGUSR2, before)
-    assert sorted(outcome.said for outcome in outcomes) == [
+    assert sorted(outcome.message for outcome in outcomes) == [
         "not begun, as preempted", "preempted, at a checkpoint", "preempted, at a checkpoint",
     ]  # fmt: skip
     assert all(outcome.why == "preempted" and not outcome.failed for outcome in outcomes)
@@ -211,9 +200,9 @@ def test_a_signal_to_the_parent_stops_all_children_at_checkpoints(tmp_path, monk
 
 def test_a_child_that_does_not_listen_is_ended(monkeypatch):
     code = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
-    monkeypatch.setattr(many, "_GRACE", 0.05)
+    monkeypatch.setattr(many, "GRACE", 0.05)
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, process_group=0)
     process.stdout.readline()
-    many._end([process])
+    many.end_processes([process])
     process.stdout.close()
     assert process.returncode == -signal.SIGKILL

@@ -8,44 +8,34 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.train_example import LEFT, RECIPE, assert_same_models, plain, splits, train
+from support.runs import EVERY_EPOCH, LEFT, QUIET, assert_same_models
+from support.train_example import RECIPE, plain, splits, train
 
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import steering_of
-from oversmooth_papers.engine import checkpoint, failure, loop, smoothing
+from oversmooth_papers.engine import checkpoint, failure, loop
 from oversmooth_papers.engine import saved_model as saved
 from oversmooth_papers.engine.loop import WatchSettings
-from oversmooth_papers.engine.smoothing import MonitorWatcher, SmoothingProbe
 from oversmooth_papers.engine.step import Step
 from oversmooth_papers.tables.provenance import provenance
 from oversmooth_papers.tasks.images import task
 from oversmooth_papers.tasks.images.data import load_splits
 from oversmooth_papers.tasks.registry import load_trained
 
-EVERY_EPOCH = WatchSettings(evaluate=1, monitor=3, save=0)
-
-
-def lines(path):
-    """Of a log, without what a clock says."""
-    return [
-        {name: value for name, value in json.loads(line).items() if name not in ("seconds", "images_per_s")}
-        for line in path.read_text().split("\n")[:-1]
-    ]
-
 
 @pytest.fixture(scope="module")
-def told():
-    """What `whole` says of its progress."""
+def reports():
+    """The progress of `whole`."""
     return []
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory, told):
+def whole(tmp_path_factory, reports):
     """A run that was never stopped."""
-    folder, tell = tmp_path_factory.mktemp("whole"), loop.Run._tell
+    folder = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop.Run, "_tell", lambda self, loss=None, **_: tell(self, loss, True))
-        return train(RECIPE, splits(), device="cpu", folder=folder, watch=EVERY_EPOCH, progress=told.append)
+        patch.setattr(loop, "SECONDS_BETWEEN_REPORTS", 0)
+        return train(RECIPE, splits(), folder=folder, watch=EVERY_EPOCH, on_progress=reports.append)
 
 
 def test_a_run_leaves_a_log_a_model_and_no_checkpoint(whole):
@@ -64,7 +54,7 @@ def test_a_run_leaves_a_log_a_model_and_no_checkpoint(whole):
 
 def test_it_learns():
     recipe = plain(epochs=14, lr=3e-3)
-    result = train(recipe, splits(160), device="cpu", watch=WatchSettings(monitor=0, evaluate=0))
+    result = train(recipe, splits(160), watch=WatchSettings(monitor=0, evaluate=0))
     assert result.accuracy > 0.6  # chance is 0.25; 0.7 to 0.9 over seeds
     assert result.epochs[-1]["loss"] < result.epochs[0]["loss"]
 
@@ -73,37 +63,8 @@ def test_the_caller_keeps_its_random_numbers():
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    train(plain(epochs=1), splits(), device="cpu")
+    train(plain(epochs=1), splits())
     assert torch.equal(torch.rand(3), expected)
-
-
-RUNS = {
-    "sharpened, with all that a monitor sees": (dict(variant="sharpen"), MonitorWatcher),
-    "strengths that rise": (dict(variant="neutreno:strength=0.6", ramp=0.5), SmoothingProbe),
-}
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_a_run_out_of_time_goes_on_bit_for_bit(tmp_path, monkeypatch, name):
-    """It stops after every single step, inside epochs too."""
-    monkeypatch.setattr(smoothing, "RARELY", 2)
-    changes, watcher = RUNS[name]
-    recipe, watch = replace(RECIPE, epochs=1, **changes), replace(EVERY_EPOCH, watcher=watcher)
-    expected = train(recipe, splits(), device="cpu", folder=tmp_path / "whole", watch=watch)
-    pieces = 0
-    while True:
-        result = train(recipe, splits(), device="cpu", folder=tmp_path / "cut", resume=True, minutes=0, watch=watch)
-        pieces += 1
-        if result.finished:
-            break
-        assert result.why == "out of time"
-        assert (result.step, result.accuracy) == (pieces, None)
-    assert pieces == 10
-    assert [machine["from_step"] for machine in result.machines] == list(range(10))
-    assert_same_models(tmp_path / "whole", tmp_path / "cut")
-    for log in ("log.jsonl", "smoothing.jsonl"):
-        assert lines(tmp_path / "whole" / log) == lines(tmp_path / "cut" / log)
-    assert result.accuracy == expected.accuracy
 
 
 @pytest.mark.parametrize(
@@ -122,57 +83,56 @@ def test_a_signal_leaves_a_checkpoint(tmp_path, whole, monkeypatch, number, why)
                 os.kill(os.getpid(), number)
 
     watch = replace(EVERY_EPOCH, save=1e9)
-    tell = loop.Run._tell
-    monkeypatch.setattr(loop.Run, "_tell", lambda self, loss=None, **_: tell(self, loss, True))
+    monkeypatch.setattr(loop, "SECONDS_BETWEEN_REPORTS", 0)
 
     def handler(_number, _frame):
-        raise AssertionError("nobody heard")
+        raise AssertionError("the run did not receive it")
 
     before = signal.signal(number, handler)  # where the suite runs in the background of a shell, SIGINT is ignored
     try:
-        result = train(RECIPE, splits(), device="cpu", folder=folder, watch=watch, progress=press)
+        result = train(RECIPE, splits(), folder=folder, watch=watch, on_progress=press)
         assert signal.getsignal(number) is handler
     finally:
         signal.signal(number, before)
     assert (result.why, result.step) == (why, 7)
-    result = train(RECIPE, splits(), device="cpu", folder=folder, resume=True, watch=watch)
+    result = train(RECIPE, splits(), folder=folder, resume=True, watch=watch)
     assert result.finished
     assert_same_models(whole.folder, folder)
 
 
 def test_a_directory_with_a_run_is_not_overwritten(tmp_path, whole):
     folder = tmp_path / "run"
-    train(RECIPE, splits(), device="cpu", folder=folder, minutes=0)
+    train(RECIPE, splits(), folder=folder, minutes=0)
     with pytest.raises(InputError, match="not finished; go on with --resume"):
-        train(RECIPE, splits(), device="cpu", folder=folder)
+        train(RECIPE, splits(), folder=folder)
     with pytest.raises(InputError, match="finished run"):
-        train(RECIPE, splits(), device="cpu", folder=whole.folder)
-    again = train(RECIPE, splits(), device="cpu", folder=whole.folder, resume=True)
+        train(RECIPE, splits(), folder=whole.folder)
+    again = train(RECIPE, splits(), folder=whole.folder, resume=True)
     assert (again.accuracy, again.epochs) == (whole.accuracy, whole.epochs)
 
 
 def test_a_checkpoint_of_another_recipe_is_refused_by_the_field_that_differs(tmp_path, whole):
-    train(RECIPE, splits(), device="cpu", folder=tmp_path, minutes=0)
+    train(RECIPE, splits(), folder=tmp_path, minutes=0)
     with pytest.raises(InputError, match=r"another recipe: weight_decay is 0\.05 there and 0\.1 here"):
-        train(replace(RECIPE, weight_decay=0.1), splits(), device="cpu", folder=tmp_path, resume=True)
+        train(replace(RECIPE, weight_decay=0.1), splits(), folder=tmp_path, resume=True)
     with pytest.raises(InputError, match="steps per epoch"):
-        train(RECIPE, splits(80), device="cpu", folder=tmp_path, resume=True)
+        train(RECIPE, splits(80), folder=tmp_path, resume=True)
     with pytest.raises(InputError, match="another recipe: seed is 0 there and 1 here"):
-        train(replace(RECIPE, seed=1), splits(), device="cpu", folder=whole.folder, resume=True)
+        train(replace(RECIPE, seed=1), splits(), folder=whole.folder, resume=True)
 
 
 def test_a_checkpoint_of_another_kind_of_device_is_refused(tmp_path):
-    train(RECIPE, splits(), device="cpu", folder=tmp_path, minutes=0)
+    train(RECIPE, splits(), folder=tmp_path, minutes=0)
     found = checkpoint.load(tmp_path, RECIPE)
     short = {name: found.arrays[name][:16].clone() for name in ("generator.order", "generator.augment")}  # as a GPU's
     checkpoint.save(tmp_path, RECIPE, {**found.arrays, **short}, found.facts)
     with pytest.raises(InputError, match="was trained on a GPU, whose random numbers a CPU cannot go on with"):
-        train(RECIPE, splits(), device="cpu", folder=tmp_path, resume=True)
+        train(RECIPE, splits(), folder=tmp_path, resume=True)
 
 
 @pytest.mark.parametrize("layer", ["blocks.1.mlp.fc1.weight", "blocks.0.norm1.bias"])
 def test_a_loss_that_is_not_finite_stops_with_step_and_layer(tmp_path, layer, monkeypatch, whole):
-    body = Step._body
+    body = Step.body
 
     def sabotaged(self):
         if self.done == 7:
@@ -180,12 +140,12 @@ def test_a_loss_that_is_not_finite_stops_with_step_and_layer(tmp_path, layer, mo
                 dict(self.model.named_parameters())[layer].view(-1)[0] = torch.nan
         body(self)
 
-    monkeypatch.setattr(Step, "_body", sabotaged)
+    monkeypatch.setattr(Step, "body", sabotaged)
     first = r"step 8 \(epoch 2\): the loss is nan; " + layer.replace(".", r"\.")
     with pytest.raises(failure.Diverged, match=first + ".*go on from .*checkpoint.safetensors with --resume"):
-        train(RECIPE, splits(), device="cpu", folder=tmp_path, watch=WatchSettings(monitor=0))
+        train(RECIPE, splits(), folder=tmp_path, watch=QUIET)
     monkeypatch.undo()
-    assert train(RECIPE, splits(), device="cpu", folder=tmp_path, resume=True, watch=EVERY_EPOCH).finished
+    assert train(RECIPE, splits(), folder=tmp_path, resume=True, watch=EVERY_EPOCH).finished
     assert_same_models(whole.folder, tmp_path)
 
 
@@ -202,7 +162,7 @@ def test_an_overflow_is_found_in_the_layer_that_makes_it(monkeypatch):
 
     monkeypatch.setattr(task.ImagesTask, "model_of", staticmethod(huge))
     with pytest.raises(failure.Diverged, match=r"step 1 .*blocks\.1\.mlp\.fc1 is the first layer whose output"):
-        train(recipe, splits(), device="cpu")
+        train(recipe, splits())
 
 
 def test_a_batch_that_does_not_fit_is_said(monkeypatch):
@@ -211,17 +171,17 @@ def test_a_batch_that_does_not_fit_is_said(monkeypatch):
 
     monkeypatch.setattr(Step, "run", full)
     with pytest.raises(InputError, match="a batch of 8 does not fit into the memory of cpu; give a smaller batch"):
-        train(RECIPE, splits(), device="cpu")
+        train(RECIPE, splits())
 
 
 def test_bad_devices_and_folders_are_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is a file"):
-        train(RECIPE, splits(), device="cpu", folder=tmp_path / "file")
+        train(RECIPE, splits(), folder=tmp_path / "file")
     with pytest.raises(InputError, match="no device 'abacus'"):
         train(RECIPE, splits(), device="abacus")
     with pytest.raises(InputError, match="a share"):
-        train(replace(RECIPE, share=1e-9), splits(), device="cpu")
+        train(replace(RECIPE, share=1e-9), splits())
     with pytest.raises(InputError):
         load_splits(tmp_path)
 
@@ -229,7 +189,7 @@ def test_bad_devices_and_folders_are_refused(tmp_path):
 @pytest.mark.parametrize("variant", ["plain", "smooth", "neutreno:strength=0.5"])
 def test_a_saved_model_comes_back(tmp_path, variant):
     recipe = replace(RECIPE, variant=variant, epochs=1)
-    result = train(recipe, splits(), device="cpu", folder=tmp_path)
+    result = train(recipe, splits(), folder=tmp_path)
     model, found = load_trained(tmp_path / loop.MODEL)
     assert found == recipe
     assert (steering_of(model) is None) == (variant == "plain")
@@ -258,9 +218,9 @@ def test_tensorboard_is_written_or_asked_for(tmp_path):
         assert list((tmp_path / "tensorboard").glob("events*"))
 
 
-def test_scores_are_told_with_the_epoch_that_they_are_of(whole, told):
-    assert told[-1].epoch == RECIPE.total_epochs == whole.epochs[-1]["epoch"]
-    steps = told[-1].steps // RECIPE.total_epochs
+def test_progress_has_scores_with_the_epoch_they_are_of(whole, reports):
+    assert reports[-1].epoch == RECIPE.total_epochs == whole.epochs[-1]["epoch"]
+    steps = reports[-1].steps // RECIPE.total_epochs
     for row in whole.epochs:
-        (*_, last) = [one for one in told if one.step == steps * row["epoch"]]
+        (*_, last) = [one for one in reports if one.step == steps * row["epoch"]]
         assert (last.epoch, last.scores) == (row["epoch"], RECIPE.describe(row))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from support import language_example, segmentation_example
 from support.nightly import some
+from support.runs import train_task
 from support.train_example import RECIPE, splits
 from support.watched import same
 
@@ -16,7 +17,7 @@ import oversmooth
 from oversmooth.monitor import MonitorWarning, weights
 from oversmooth.monitor.names import LABELS, TOKENS
 from oversmooth.monitor.probe import Probe
-from oversmooth_papers.engine import logs, loop, smoothing
+from oversmooth_papers.engine import logs, smoothing
 from oversmooth_papers.engine.loop import WatchSettings
 from oversmooth_papers.engine.smoothing import MonitorWatcher, SmoothingProbe
 from oversmooth_papers.engine.step import Step
@@ -63,12 +64,12 @@ def outcome(result):
 @pytest.mark.parametrize("name", some(TASKS, 3))
 def test_bit_for_bit(name):
     make, steered = TASKS[name]
-    plain = loop.train(make(), device="cpu", watch=NEVER)
+    plain = train_task(make(), watch=NEVER)
     torch.manual_seed(5)
     before = torch.get_rng_state()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        seen = loop.train(make(), device="cpu", watch=ALWAYS)
+        seen = train_task(make(), watch=ALWAYS)
     assert not [one for one in said if one.category is MonitorWarning]
     assert torch.equal(torch.get_rng_state(), before)
     assert same(plain.model, seen.model)
@@ -88,10 +89,10 @@ def test_bit_for_bit(name):
 
 def test_a_row_is_that_of_a_monitor_of_ones_own():
     task = images(variant="smooth")
-    result = loop.train(task, device="cpu", watch=ALWAYS)
+    result = train_task(task, watch=ALWAYS)
     probe = task.probe(result.model, CPU)
     monitor = oversmooth.Monitor(result.model, probe.inputs, tokens=TOKENS, parts=1, spectra=1, dominance=1)
-    row = monitor.look(result.steps)
+    row = monitor.snapshot(result.steps)
     last = result.smoothing[-1]
     assert result.smoothing[0]["verified"] == 1.0
     assert last == {name: row[name] for name in last}
@@ -100,7 +101,7 @@ def test_a_row_is_that_of_a_monitor_of_ones_own():
 def test_tokens_are_those_of_the_looks_that_cost_less():
     for task in (images(), segmentation()):
         model = task.model()
-        cheap, whole = (maker(task, model, CPU, 1).look(1) for maker in (SmoothingProbe, MonitorWatcher))
+        cheap, whole = (maker(task, model, CPU, 1).snapshot(1) for maker in (SmoothingProbe, MonitorWatcher))
         for metric in ("hfc_lfc", "cos", "abs_cos"):
             assert whole[metric] == pytest.approx(cheap[metric], rel=1e-4, abs=1e-5)
 
@@ -117,7 +118,7 @@ def test_every_tensor_stays_where_it_is(variant):
 
     watcher = MonitorWatcher(task, model, CPU, 1)
     before, values = tensors(), {name: value.clone() for name, value in model.state_dict().items()}
-    assert watcher.look(1) is not None
+    assert watcher.snapshot(1) is not None
     assert tensors() == before
     assert all(torch.equal(value, values[name]) for name, value in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())
@@ -129,16 +130,16 @@ def test_what_is_due_is_decided_by_the_step():
     """A run that goes back to a checkpoint looks again."""
     task = images()
     watcher = MonitorWatcher(task, task.model(), CPU, 2)
-    seen = {step: watcher.look(step) for step in (1, 2, 4, 6, 8)}
+    seen = {step: watcher.snapshot(step) for step in (1, 2, 4, 6, 8)}
     assert [step for step, row in seen.items() if row.keys() >= SPECTRA] == [1, 6]
-    assert {step: watcher.look(step) for step in (6, 2, 1, 8, 4)} == seen
+    assert {step: watcher.snapshot(step) for step in (6, 2, 1, 8, 4)} == seen
     assert len(watcher.monitor.history) == 1  # the trainer keeps them
 
 
 @pytest.mark.usefixtures("often")
 def test_a_run_that_goes_on_after_an_error_with_the_log_ahead_has_one_history(tmp_path, monkeypatch):
     task, watch = images(variant="sharpen"), replace(ALWAYS, monitor=2)
-    whole = loop.train(task, device="cpu", folder=tmp_path / "whole", watch=watch)
+    whole = train_task(task, folder=tmp_path / "whole", watch=watch)
     cut = {"device": "cpu", "folder": tmp_path / "cut", "resume": True, "watch": watch}
     step = Step.run
 
@@ -149,10 +150,10 @@ def test_a_run_that_goes_on_after_an_error_with_the_log_ahead_has_one_history(tm
 
     monkeypatch.setattr(Step, "run", dies)
     with pytest.raises(ValueError, match="killed"):
-        loop.train(task, **cut)
+        train_task(task, **cut)
     monkeypatch.setattr(Step, "run", step)
     assert oversmooth.monitor.History.load(tmp_path / "cut").steps == [1, 2, 4, 6]  # the checkpoint is of step 1
-    result = loop.train(task, **cut)
+    result = train_task(task, **cut)
     assert same(whole.model, result.model)
     assert outcome(whole) == outcome(result)
     files = [(tmp_path / run / logs.SMOOTHING).read_text() for run in ("whole", "cut")]
@@ -164,7 +165,7 @@ def test_a_run_that_goes_on_after_an_error_with_the_log_ahead_has_one_history(tm
     ("where", "what", "left"), [(Probe, "tokens", set()), (weights, "spectra", {"cos", "smoothing_share"})]
 )
 def test_a_snapshot_that_fails_warns_once_and_the_training_goes_on(monkeypatch, where, what, left):
-    plain = loop.train(images(), device="cpu", watch=NEVER)
+    plain = train_task(images(), watch=NEVER)
 
     def fails(*_):
         raise RuntimeError("no sight")
@@ -173,7 +174,7 @@ def test_a_snapshot_that_fails_warns_once_and_the_training_goes_on(monkeypatch, 
     monkeypatch.setattr(smoothing, "RARELY", 1)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        result = loop.train(images(), device="cpu", watch=ALWAYS)
+        result = train_task(images(), watch=ALWAYS)
     assert [str(one.message) for one in said if one.category is MonitorWarning] == [
         "a snapshot failed and is left out: no sight"
     ]

@@ -6,10 +6,11 @@ import pytest
 import torch
 from support import language_example, segmentation_example
 from support.nightly import nightly, some
+from support.runs import train_task
 from support.train_example import RECIPE, splits
 
 from oversmooth.steering import steering_of
-from oversmooth_papers.engine.loop import Reuse, WatchSettings, train
+from oversmooth_papers.engine.loop import Reuse, WatchSettings
 from oversmooth_papers.engine.smoothing import MonitorWatcher, SmoothingProbe
 from oversmooth_papers.tasks.images.build import load_vit
 from oversmooth_papers.tasks.images.task import ImagesTask
@@ -42,9 +43,9 @@ def test_a_second_seed_is_what_it_is_alone(name):
     data, reuse = data(), Reuse()
     settings = {"device": "cpu", "watch": WatchSettings(monitor=3, watcher=watcher)}
     tasks = [task(replace(recipe, epochs=1, seed=seed), data) for seed in (0, 5, 0)]
-    together = [outcome(train(one, reuse=reuse, **settings)) for one in tasks]
+    together = [outcome(train_task(one, reuse=reuse, **settings)) for one in tasks]
     assert reuse.reused == 2
-    alone = [outcome(train(one, **settings)) for one in tasks[:2]]
+    alone = [outcome(train_task(one, **settings)) for one in tasks[:2]]
     for ours, theirs in zip(together, (*alone, alone[0]), strict=True):
         assert_same(ours, theirs)
     assert any(not torch.equal(value, alone[1][0][name]) for name, value in alone[0][0].items())
@@ -65,8 +66,8 @@ def test_another_strength_is_what_it_is_alone(name, ramp, tmp_path):
     for number, variant in enumerate(STRENGTHS[name]):
         task = ImagesTask(replace(RECIPE, variant=variant, epochs=1, seed=number, ramp=ramp), data)
         settings = {"device": "cpu", "watch": WatchSettings(monitor=3)}
-        shared = outcome(train(task, folder=tmp_path / str(number), reuse=reuse, **settings))
-        assert_same(shared, outcome(train(task, **settings)))
+        shared = outcome(train_task(task, folder=tmp_path / str(number), reuse=reuse, **settings))
+        assert_same(shared, outcome(train_task(task, **settings)))
         written, _ = load_vit(tmp_path / str(number) / "model.safetensors")
         assert steering_of(written).methods == task.recipe.methods()
     assert reuse.reused == len(STRENGTHS[name]) - 1
@@ -91,8 +92,8 @@ def test_what_differs_in_more_is_built_anew():
     tasks = [ImagesTask(replace(recipe, epochs=1, warmup=0), data) for recipe in changed]
     tasks.append(ImagesTask(tasks[-1].recipe, splits()))  # other data
     for task in tasks:
-        train(task, device="cpu", reuse=reuse)
-    train(tasks[-1], device="cpu", reuse=reuse, watch=WatchSettings(watcher=MonitorWatcher))
+        train_task(task, reuse=reuse, minutes=0)  # one step
+    train_task(tasks[-1], reuse=reuse, minutes=0, watch=WatchSettings(watcher=MonitorWatcher))
     assert reuse.reused == 0
 
 
@@ -104,10 +105,10 @@ def test_after_a_run_that_stopped_and_with_a_checkpoint(tmp_path, ramp):
         ImagesTask(replace(RECIPE, variant=f"neutreno:strength={s}", ramp=ramp, seed=seed, epochs=1), data)
         for seed, s in ((0, 0.6), (1, 0.9))
     )
-    whole = outcome(train(own, device="cpu"))
-    train(other, device="cpu", folder=tmp_path / "other", minutes=0, reuse=reuse)
-    train(own, device="cpu", folder=tmp_path / "own", minutes=0)
-    result = train(own, device="cpu", folder=tmp_path / "own", resume=True, reuse=reuse)
+    whole = outcome(train_task(own))
+    train_task(other, folder=tmp_path / "other", minutes=0, reuse=reuse)
+    train_task(own, folder=tmp_path / "own", minutes=0)
+    result = train_task(own, folder=tmp_path / "own", resume=True, reuse=reuse)
     assert reuse.reused == 1
     assert all(torch.equal(value, whole[0][name]) for name, value in result.model.state_dict().items())
 
@@ -121,8 +122,8 @@ def test_nothing_is_compiled_again(variants):
     data, reuse = splits(), Reuse()
     recipes = [replace(RECIPE, variant=variant, seed=seed, epochs=1) for seed, variant in enumerate(variants)]
     task = [ImagesTask(recipe, data) for recipe in recipes]
-    train(task[0], device="cpu", compiled=True, reuse=reuse)
+    train_task(task[0], compiled=True, reuse=reuse)
     before = dict(counters["stats"])
     assert before["unique_graphs"] > 0
-    train(task[1], device="cpu", compiled=True, reuse=reuse)
+    train_task(task[1], compiled=True, reuse=reuse)
     assert dict(counters["stats"]) == before

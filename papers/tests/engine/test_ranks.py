@@ -1,86 +1,122 @@
-"""Many processes: the gradients and the run of one, on two real gloo processes."""
+"""Two real gloo processes compute the gradients of one, in every task; they stop, resume and end together."""
 
-import json
+from pathlib import Path
 
 import pytest
 import torch
-from support import two_processes
-from support.nightly import some
-from support.train_example import LEFT
+from support import timm_models, two_processes
+from support.nightly import nightly, some
+from support.runs import LEFT, assert_same_runs, rows
 
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine.ranks import Ranks
 
-VARIANTS = some(["sharpen", "plain"], 2)
+KINDS = [
+    *some(["sharpen", "plain"], 2),
+    *(pytest.param(kind, marks=nightly) for kind in ("causal", "masked", "segmentation")),
+    pytest.param(
+        "imagenet", marks=[nightly, pytest.mark.skipif(not timm_models.available(), reason="timm is not installed")]
+    ),
+]
 _WORK = """
 from dataclasses import replace
-from oversmooth_papers.engine import loop
-from oversmooth_papers.tasks.images.build import model_of
-from support.train_example import RECIPE, blobs, splits, step_of, train
+from oversmooth_papers.engine.loop import WatchSettings
+from oversmooth_papers.engine.step import Step
+from oversmooth_papers.tasks.imagenet.task import ImagenetTask
+from oversmooth_papers.tasks.registry import task_of
+from support import imagenet_example, language_example, segmentation_example, timm_models
+from support.nightly import NIGHTLY
+from support.runs import EVERY_EPOCH
+from support.train_example import RECIPE, splits, train
 
-def gradients(variant, ranks):
-    recipe = replace(RECIPE, variant=variant, warmup=0, mixup=1.0, cutmix=0.8)
-    step = step_of(recipe, model_of(recipe), blobs(40, 0), cpu, ranks)
-    found = []
-    update = step._update
-    def kept(bad):
+def tasks():
+    for variant in ("sharpen", "plain"):
+        yield variant, task_of(replace(RECIPE, variant=variant, warmup=0, mixup=1.0, cutmix=0.8), splits())
+    if not NIGHTLY:
+        return
+    for name, recipe in (("causal", language_example.RECIPE), ("masked", language_example.masked_recipe())):
+        shape = replace(recipe.shape, dropout=0.0)
+        yield name, language_example.task_of(replace(recipe, variant="neutreno:strength=0.4", shape=shape))
+    yield "segmentation", task_of(segmentation_example.RECIPE, segmentation_example.splits())
+    if timm_models.available():
+        pictures = imagenet_example.splits(imagenet_example.write_folders(folder / "pictures"))
+        yield "imagenet", ImagenetTask(replace(imagenet_example.RECIPE, drop_path=0.0), pictures, 1)
+
+def gradients(task, ranks):
+    step = Step(task, task.model(), cpu, ranks)
+    found, update = [], step.optimiser.step
+    def recorded():
         found.append({name: p.grad.clone() for name, p in step.named.items()})
-        update(bad)
-    step._update = kept
+        update()
+    step.optimiser.step = recorded
     step.begin_epoch()
     for _ in range(3):
         step.run()
     return found
 
 def work(ranks, name):
-    torch.save({v: gradients(v, ranks) for v in VARIANTS}, folder / f"{name}.pt")
-    watch = loop.WatchSettings(evaluate=2, save=0)
-    train(RECIPE, splits(), device="cpu", folder=folder / name.rstrip("01"), watch=watch)
+    for kind, task in tasks():
+        torch.save(gradients(task, ranks), folder / f"{kind}-{name}.pt")
+    watch, which = WatchSettings(evaluate=2, save=0), name.rstrip("01")
+    train(RECIPE, splits(), folder=folder / which, watch=watch)
     rising = replace(RECIPE, variant="neutreno:strength=0.6", ramp=0.5)
-    train(rising, splits(), device="cpu", folder=folder / f"rising {name.rstrip('01')}", watch=watch)
+    train(rising, splits(), folder=folder / f"rising {which}", watch=watch)
     if ranks.world > 1:
         asked_to_leave(ranks.rank)
+        cut()
 
 def asked_to_leave(rank):
-    # The second process alone hears a signal, in the middle of an epoch.
-    step = loop.Run._one
-    def heard(self):
+    # The second process alone receives a signal, in the middle of an epoch.
+    step = Step.run
+    def signalled(self):
         step(self)
-        if rank == 1 and self.step.done == 7:
+        if rank == 1 and self.done == 7:
             os.kill(os.getpid(), signal.SIGTERM)
-    loop.Run._one = heard
-    result = train(RECIPE, splits(), device="cpu", folder=folder / "asked", watch=loop.WatchSettings(evaluate=2))
+    Step.run = signalled
+    watch = WatchSettings(evaluate=2)
+    result = train(RECIPE, splits(), folder=folder / "asked", watch=watch)
     (folder / f"asked{rank}.txt").write_text(f"{result.why} {result.step}")
-    loop.Run._one = step
-    watch = loop.WatchSettings(evaluate=2)
-    train(RECIPE, splits(), device="cpu", folder=folder / "asked", resume=True, watch=watch)
+    Step.run = step
+    train(RECIPE, splits(), folder=folder / "asked", resume=True, watch=watch)
+
+def cut():
+    # With dropout, which each process draws for itself.
+    for which, settings in (("whole", {}), ("cut", dict(resume=True, minutes=0))):
+        finished = False
+        while not finished:
+            settings |= dict(folder=folder / which, watch=EVERY_EPOCH)
+            finished = language_example.train(language_example.RECIPE, **settings).finished
 """
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory):
-    return two_processes.run(
-        f"VARIANTS = {VARIANTS}\n" + _WORK, lambda: tmp_path_factory.mktemp("ranks"), "oversmooth_papers.engine.ranks"
-    )
+def both(tmp_path_factory) -> Path:
+    return two_processes.run(_WORK, lambda: tmp_path_factory.mktemp("ranks"), "oversmooth_papers.engine.ranks")
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_two_processes_give_the_gradients_of_one(both, variant):
-    one, first, second = (
-        torch.load(both / f"{name}.pt", weights_only=True)[variant] for name in ("one", "two0", "two1")
-    )
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_processes_give_the_gradients_of_one(both, kind):
+    """A masked batch or one of crops has another number of targets in each part, and counts each once."""
+    one, first, second = (torch.load(both / f"{kind}-{name}.pt", weights_only=True) for name in ("one", "two0", "two1"))
+    tolerance = dict(rtol=1e-4, atol=1e-6) if kind in ("sharpen", "plain") else dict(rtol=1e-3, atol=1e-5)
+    assert len(one) == 3
     for step in range(3):
         for name, gradient in one[step].items():
-            torch.testing.assert_close(first[step][name], gradient, rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(first[step][name], gradient, **tolerance)
             assert torch.equal(first[step][name], second[step][name])
+
+
+def test_a_run_of_two_that_is_cut_ends_bit_for_bit(both):
+    assert_same_runs(both / "whole", both / "cut")
+    assert len(rows(both / "whole" / "log.jsonl")) == 3
 
 
 @pytest.mark.parametrize("kind", ["", "rising "])
 def test_two_processes_give_the_run_of_one(both, kind):
     one, two = both / f"{kind}one", both / f"{kind}two"
-    rows = [[json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()] for run in (one, two)]
-    assert all(("strength_share" in row) == bool(kind) for row in (*rows[0], *rows[1]))
-    for ours, theirs in zip(*rows, strict=True):
+    logs = [rows(run / "log.jsonl") for run in (one, two)]
+    assert all(("strength_share" in row) == bool(kind) for row in (*logs[0], *logs[1]))
+    for ours, theirs in zip(*logs, strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-4)
         assert ours.get("accuracy") == pytest.approx(theirs.get("accuracy"), abs=0.1)
     assert sorted(p.name for p in two.iterdir()) == LEFT
@@ -93,10 +129,7 @@ def test_a_signal_to_one_process_stops_both_at_one_step(both):
     why, step = said.pop().split()
     assert why == "preempted"
     assert 7 <= int(step) < 20
-    rows = [
-        [json.loads(line) for line in (both / name / "log.jsonl").read_text().splitlines()] for name in ("two", "asked")
-    ]
-    for ours, theirs in zip(*rows, strict=True):
+    for ours, theirs in zip(*(rows(both / name / "log.jsonl") for name in ("two", "asked")), strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-4)
 
 

@@ -7,13 +7,14 @@ import pytest
 import torch
 from support import language_example, segmentation_example
 from support.commands import run
+from support.runs import EVERY_EPOCH, assert_same
 from support.train_example import RECIPE, blobs, by_hand, plain, splits, step_of, train
 
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import NeuTRENO, steering_of
 from oversmooth_papers import compiling
 from oversmooth_papers.engine import failure
-from oversmooth_papers.engine.loop import MODEL, WatchSettings
+from oversmooth_papers.engine.loop import MODEL
 from oversmooth_papers.tasks.glue import recipe as glue
 from oversmooth_papers.tasks.imagenet import recipe as imagenet
 from oversmooth_papers.tasks.images import recipe as images
@@ -27,18 +28,11 @@ CPU = torch.device("cpu")
 NEUTRENO = replace(RECIPE, variant="neutreno:strength=0.6")
 RISING = replace(NEUTRENO, ramp=0.5)
 """20 steps, of which 10 rise."""
-WATCH = WatchSettings(evaluate=1, monitor=3, save=0)
 
 
 def acting(model):
     """Read from the model itself, every part's."""
     return [float(value) for name, value in model.named_buffers() if name.endswith(".strength")]
-
-
-def same(ours, theirs):
-    assert ours.keys() == theirs.keys()
-    for name, value in ours.items():
-        assert torch.equal(value, theirs[name]), name
 
 
 STEPS = {
@@ -82,8 +76,8 @@ def test_each_fixed_strength_has_its_own_end_and_what_is_learned_is_left_alone()
 def test_a_run_is_a_loop_with_a_ramp_written_by_hand(share, over):
     """Bit for bit; without a ramp it is the fixed strength, as it always was."""
     recipe = plain(variant="neutreno:strength=0.6", ramp=share, epochs=1, warmup=0, seed=3)
-    result = train(recipe, splits(80), device="cpu")
-    same(result.model.state_dict(), by_hand(recipe, blobs(80, 0), 10, over)[0].state_dict())
+    result = train(recipe, splits(80))
+    assert_same(result.model.state_dict(), by_hand(recipe, blobs(80, 0), 10, over)[0].state_dict())
 
 
 def test_tests_within_a_run_the_log_and_the_file_say_the_strength_that_acts(tmp_path, monkeypatch):
@@ -97,12 +91,12 @@ def test_tests_within_a_run_the_log_and_the_file_say_the_strength_that_acts(tmp_
         return one
 
     monkeypatch.setattr(ImagesTask, "evaluation", watched)
-    result = train(RISING, splits(), device="cpu", folder=tmp_path / "run", watch=WATCH)
+    result = train(RISING, splits(), folder=tmp_path / "run", watch=EVERY_EPOCH)
     assert tested == [[0.3], [0.6], [0.6], [0.6]]
     assert [row["strength_share"] for row in result.epochs] == [0.5, 1.0, 1.0, 1.0]
     model, own = load_vit(tmp_path / "run" / MODEL)
     assert (steering_of(model).methods, own.ramp) == ([NeuTRENO(0.6)], 0.5)
-    assert not any("strength_share" in row for row in train(NEUTRENO, splits(), device="cpu").epochs)
+    assert not any("strength_share" in row for row in train(NEUTRENO, splits()).epochs)
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch, about gradients it looks for itself

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 from support import timm_models
+from support.runs import train_task
 
-from oversmooth_papers.engine import loop
 from oversmooth_papers.engine.step import Step
 from oversmooth_papers.tasks.imagenet.data import load_splits
 from oversmooth_papers.tasks.imagenet.recipe import Recipe
@@ -74,8 +74,7 @@ def splits(home: Path):
 
 
 def train(recipe, data, workers=0, **settings):
-    """`loop.train` on pictures."""
-    return loop.train(ImagenetTask(recipe, data, workers), **settings)
+    return train_task(ImagenetTask(recipe, data, workers), **settings)
 
 
 def step_of(recipe, model, data, device, ranks=None, workers=0):

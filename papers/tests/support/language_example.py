@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import torch
+from support.runs import train_task
 
-from oversmooth_papers.engine import loop
 from oversmooth_papers.engine.step import Step
 from oversmooth_papers.tasks.language.data import Text
 from oversmooth_papers.tasks.language.recipe import Recipe, Shape
@@ -41,4 +41,4 @@ def step_of(recipe, device=CPU, ranks=None, **settings):
 
 
 def train(recipe, **settings):
-    return loop.train(task_of(recipe), device="cpu", **settings)
+    return train_task(task_of(recipe), **settings)

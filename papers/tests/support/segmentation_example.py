@@ -1,6 +1,7 @@
 """Small shapes and a small Segmenter for the tests of segmentation: what a thread trains in a second."""
 
-from oversmooth_papers.engine import loop
+from support.runs import train_task
+
 from oversmooth_papers.engine.step import Step
 from oversmooth_papers.tasks.images.recipe import Shape
 from oversmooth_papers.tasks.segmentation.data import shapes
@@ -28,8 +29,7 @@ def splits(count: int = 16):
 
 
 def train(recipe, data, **settings):
-    """`loop.train` on masks."""
-    return loop.train(SegmentationTask(recipe, data), **settings)
+    return train_task(SegmentationTask(recipe, data), **settings)
 
 
 def step_of(recipe, model, data, device, ranks=None):

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
+from support.runs import train_task
 
 from oversmooth.steering import NeuTRENO, ramp, steer
-from oversmooth.steering.saving import read_file
-from oversmooth_papers.engine import loop
 from oversmooth_papers.engine.step import Step
 from oversmooth_papers.tasks.images.build import augment_of, model_of
 from oversmooth_papers.tasks.images.data import Images, Splits
@@ -16,8 +15,6 @@ from oversmooth_papers.tasks.images.task import ImagesTask
 
 SHAPE = Shape(image=8, patch=4, classes=4, width=16, depth=2, heads=2)
 RECIPE = Recipe(data="blobs", shape=SHAPE, epochs=3, warmup=1, lr=3e-3, batch=8, padding=1, rand_augment=RandAugment())
-LEFT = ["log.jsonl", "machines.jsonl", "model.safetensors", "smoothing.jsonl"]
-"""What a finished run leaves in its folder."""
 
 
 def blobs(count: int, seed: int) -> Images:
@@ -36,8 +33,7 @@ def splits(count: int = 40) -> Splits:
 
 
 def train(recipe, data, **settings):
-    """`loop.train` on images."""
-    return loop.train(ImagesTask(recipe, data), **settings)
+    return train_task(ImagesTask(recipe, data), **settings)
 
 
 def step_of(recipe, model, images, device, ranks=None, **settings):
@@ -49,14 +45,6 @@ def plain(**changes: object) -> Recipe:
     """Without augmentation, which needs care to be repeated by hand."""
     quiet = dict(rand_augment=None, mixup=0.0, cutmix=0.0, flip=0.0, padding=0, smoothing=0.1)
     return replace(RECIPE, **{**quiet, **changes})  # type: ignore[arg-type]
-
-
-def assert_same_models(one, other):
-    """The files of two finished runs have the same weights, bit for bit."""
-    ours, theirs = (read_file(folder / loop.MODEL)[0] for folder in (one, other))
-    assert ours.keys() == theirs.keys()
-    for name, value in ours.items():
-        assert torch.equal(value, theirs[name]), name
 
 
 def by_hand(recipe, images, steps, over=0):

@@ -70,7 +70,7 @@ def test_cases_are_recipes_of_their_own_and_found_again(table):
         "sharpen",
         *(["smooth"] if table.name == "controls" else []),
     }
-    head, rows = table.rows(cells.read_kept(recipes, RESULTS, table.folder))
+    head, rows = table.rows(cells.read_cells(recipes, RESULTS, table.folder))
     assert len(rows) == len(table.cases())
     assert {len(row) for row in rows} == {len(head)}
 

@@ -211,13 +211,13 @@ def test_a_cell_says_what_each_part_of_its_run_ran_on(kept, tmp_path, monkeypatc
 @pytest.mark.parametrize("moved", [-0.2, 0.0, 0.2])
 def test_a_file_that_tests_unlike_its_run_is_told_of(tmp_path, monkeypatch, moved):
     """24 test images: two of them may fall on the other side."""
-    keep = filling._keep_model
+    keep = filling.keep_model
 
     def moved_away(*given):
         kept = keep(*given)
         return {**kept, "rounded": {"accuracy": kept["rounded"]["accuracy"] + moved}}
 
-    monkeypatch.setattr(filling, "_keep_model", moved_away)
+    monkeypatch.setattr(filling, "keep_model", moved_away)
     told = []
     assert fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu", on_message=told.append))
     assert any("more than rounding explains" in line for line in told) == (moved != 0)
@@ -226,7 +226,7 @@ def test_a_file_that_tests_unlike_its_run_is_told_of(tmp_path, monkeypatch, move
 
 
 def test_a_score_that_is_not_finite_makes_no_cell_and_loses_no_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(filling, "_keep_model", lambda *_: {"rounded": {"accuracy": math.nan}})
+    monkeypatch.setattr(filling, "keep_model", lambda *_: {"rounded": {"accuracy": math.nan}})
     with pytest.raises(InputError, match="accuracy is nan after training"):
         fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu"))
     assert not cells.cell_path(tmp_path, "table2", SHORT).exists()

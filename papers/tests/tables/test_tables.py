@@ -74,7 +74,7 @@ def test_every_cell_that_was_kept_is_found_by_its_recipe(name):
     found = {
         cells.cell_path(RESULTS, table.folder, recipe)
         for table in tables
-        for recipe in cells.read_kept(table.recipes(), RESULTS, table.folder)
+        for recipe in cells.read_cells(table.recipes(), RESULTS, table.folder)
     }
     kept = set((RESULTS / name).glob("*.json"))
     assert kept
@@ -85,7 +85,7 @@ def test_tables_are_listed_by_number_and_then_by_name():
     assert [table.home() for table in all_tables()] == [
         "table2",
         "table3",
-        *("controls", "depth", "forms", "mixtures", "rules", "sharpening"),
+        *("controls", "depth", "forms", "mixtures", "rules", "sharpening", "sharpening-dose", "sharpening-half"),
         *(f"neutreno/{name}" for name in ("ablation", "classification", "language", "language-ablation")),
         *(f"neutreno/{name}" for name in ("methods", "segmentation")),
         *(f"text/{name}" for name in ("causal", "glue", "masked", "wikitext")),

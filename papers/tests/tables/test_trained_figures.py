@@ -196,7 +196,7 @@ def test_constrained_blocks_without_an_output_bias(tmp_path):
     assert replace(RECIPE, output_bias=True).key == RECIPE.key
     own = replace(RECIPE, variant="sharpen", output_bias=False, initialisation="torch", epochs=1, warmup=1)
     assert own.key != replace(own, output_bias=True).key
-    result = train(own, splits(), device="cpu", folder=tmp_path / "run")
+    result = train(own, splits(), folder=tmp_path / "run")
     model, read = load_trained(tmp_path / "run" / loop.MODEL)
     assert read == own
     for trained_model in (result.model, model):

@@ -11,7 +11,7 @@ from support.tuning_example import classifier, labelled
 
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import steer, steering_of, unsteer
-from oversmooth_papers.tuning import Settings, cross_validate, cross_validation, folds_of, tuning_method, untouched
+from oversmooth_papers.tuning import Settings, baseline, cross_validate, cross_validation, folds_of, tuning_method
 from oversmooth_papers.tuning.cross_validation import answers_of, check_classifier, work
 
 SETTINGS = Settings(folds=3, steps=2, lr=0.05, batch=8)
@@ -59,7 +59,7 @@ def test_the_outcome_is_that_of_the_folds_done_by_hand():
     model, _ = classifier()
     data, method = labelled(25), tuning_method("featscale")
     model.eval()
-    before = untouched(model, data, SETTINGS)
+    before = baseline(model, data, SETTINGS)
     told = []
     outcome = cross_validate(model, method, data, before, SETTINGS, lambda *given: told.append(given))
     assert steering_of(model) is None

@@ -83,15 +83,15 @@ def test_learning_lowers_the_loss_where_it_can():
 
 
 def test_every_image_is_seen_before_any_comes_again():
-    from oversmooth_papers.tuning.learning import _batches
+    from oversmooth_papers.tuning.learning import batches_of
 
     rows = torch.arange(100, 110)
-    parts = list(_batches(rows, 5, 4, seed=0))
+    parts = list(batches_of(rows, 5, 4, seed=0))
     assert [len(part) for part in parts] == [5] * 4
     assert sorted(torch.cat(parts[:2]).tolist()) == rows.tolist() == sorted(torch.cat(parts[2:]).tolist())
     assert torch.cat(parts[:2]).tolist() != torch.cat(parts[2:]).tolist()
-    assert [part.tolist() for part in _batches(rows, 5, 4, seed=0)] == [part.tolist() for part in parts]
-    assert [len(part) for part in _batches(rows, 64, 2, seed=0)] == [10, 10]
+    assert [part.tolist() for part in batches_of(rows, 5, 4, seed=0)] == [part.tolist() for part in parts]
+    assert [len(part) for part in batches_of(rows, 64, 2, seed=0)] == [10, 10]
 
 
 def test_tune_leaves_the_method_on_and_the_weights_alone():

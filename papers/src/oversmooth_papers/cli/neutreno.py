@@ -12,10 +12,10 @@ import typer
 
 from oversmooth.cli.app import out, parts_done, progress_bar, status
 from oversmooth.cli.diagnose import Batch, Count, Data, Device, Dtype, Length, diagnose_all
-from oversmooth_papers.cli.reproduce import check_page, neutreno, show, tell, write_page
+from oversmooth_papers.cli.reproduce import check_page, neutreno, print_line, show, write_page
 from oversmooth_papers.cli.train import Data as TrainingData
 from oversmooth_papers.cli.train import Device as TrainingDevice
-from oversmooth_papers.cli.train import Force, say
+from oversmooth_papers.cli.train import Force, print_message
 from oversmooth_papers.cli.tune import BatchSize, Folds, Inputs, Methods, Rate, Seed, read
 
 if TYPE_CHECKING:
@@ -29,8 +29,10 @@ Quick = Annotated[
 ]
 
 
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="The table to write, .md.", callback=check_page)]
-Results = Annotated[Path, typer.Option(help="Directory that keeps the cells.")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write the table to this file, .md.", callback=check_page)
+]
+Results = Annotated[Path, typer.Option(help="The directory of cells.")]
 _FEW = 4
 """Inputs of a quick version."""
 
@@ -84,7 +86,8 @@ def _which(
         return models, data, inputs
     if models or data is not None:
         raise InputError("--quick has models and data of its own; leave yours out, or --quick")
-    tell("quick: ViTs of 0.6 million weights that come with the package, on a few Fashion-MNIST images", style="dim")
+    note = "quick: ViTs of 0.6 million weights that come with the package, on a few Fashion-MNIST images"
+    print_line(note, style="dim")
     return [str(vits.file_of(variant)) for variant in vits.NAMES], vits.IMAGES, inputs or _FEW
 
 
@@ -113,7 +116,7 @@ def _by_layer(
             layers = measure(loaded, given, progress=lambda done, task=task: bars.update(task, completed=done))
             tables.append(rows(loaded.name, layers, len(recipe.HEAD), recipe.shown))
     for loaded, shown in zip(models, tables, strict=True):
-        tell(f"\n{loaded.name}")
+        print_line(f"\n{loaded.name}")
         out.print(table_text.terminal(recipe.HEAD[1:], [row[1:] for row in shown]))
     write_page(output, table_text.markdown(recipe.HEAD, [row for shown in tables for row in shown]))
 
@@ -149,7 +152,7 @@ def cosine(
     names, data, inputs = _which(models, data, inputs, quick)
     outputs = output or []
     files.check_apart(outputs, (*names, data))
-    curves, diagnoses = recipe.kept_curves(names), []
+    curves, diagnoses = recipe.curves_of_cells(names), []
     for path in outputs:  # a figure is drawn of diagnoses, which cells are not
         figures.check(path, also=(".md",)) if curves is None else files.check_writable(path, (".md",))
     if curves is None:
@@ -163,7 +166,7 @@ def cosine(
     for path in outputs:
         if path not in tables:
             figures.save_one(drawn, recipe.FIGURE, path)
-            tell(f"wrote {path}")
+            print_line(f"wrote {path}")
 
 
 @contextmanager
@@ -172,7 +175,7 @@ def _running(unit: str, device: str | None, force: bool) -> Iterator[Running]:
     from oversmooth_papers.tables.filling import Running
 
     with parts_done(unit) as on_progress:
-        yield Running(device=device, force=force, on_message=say, on_progress=on_progress)
+        yield Running(device=device, force=force, on_message=print_message, on_progress=on_progress)
 
 
 @neutreno.command()
@@ -300,5 +303,5 @@ def adaptation(
     out.print(report.table(cells))
     head, rows, notes = recipe.table(cells)
     for note in notes:
-        tell(note, "dim")
+        print_line(note, "dim")
     write_page(output, table_text.markdown(head, rows, notes))

@@ -1,4 +1,4 @@
-"""`oversmooth reproduce`: tables and figures of the papers, for models the user names."""
+"""`oversmooth reproduce`: the papers' tables and figures for models that the user names."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ if TYPE_CHECKING:
     from oversmooth.diagnosis.result import Diagnosis
 
 reproduce = Commands(
-    help="Reproduce tables and figures of the papers, ours beside the published ones.", no_args_is_help=True
+    help="Reproduce tables and figures of the papers, next to the published results.", no_args_is_help=True
 )
 app.add_typer(reproduce, name="reproduce")
 neutreno = Commands(
-    help="Reproduce the tables of Nguyen et al. (NeuTRENO), ours beside the published figures.", no_args_is_help=True
+    help="Reproduce the tables of Nguyen et al. (NeuTRENO), next to the published results.", no_args_is_help=True
 )
 reproduce.add_typer(neutreno, name="neutreno")
-text = Commands(help="Dovonon et al.'s text experiments: language models that are forced.", no_args_is_help=True)
+text = Commands(
+    help="Reproduce the text experiments of Dovonon et al.: constrained language models.", no_args_is_help=True
+)
 reproduce.add_typer(text, name="text")
 
 
 def check_page(path: Path | None) -> Path | None:
-    """Refuse a table that cannot be written, before the work that it is to show."""
+    """Raise `InputError` before any work if the table could not be written."""
     from oversmooth.safety import files
 
     if path is not None:
@@ -45,12 +47,14 @@ def _check_figure(path: Path | None) -> Path | None:
     return path
 
 
-Page = Annotated[Path | None, typer.Option("--output", "-o", help="Table to write, .md.", callback=check_page)]
+Page = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write the table to this file, .md.", callback=check_page)
+]
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", help="The figure to write: .png, .svg or .pdf.", callback=_check_figure),
+    typer.Option("--output", "-o", help="Write the figure to this file: .png, .svg or .pdf.", callback=_check_figure),
 ]
-_TABLE2 = "Table 2's models in place of names"
+_TABLE2 = "The models of table 2, instead of names"
 Models = Annotated[
     list[str] | None,
     typer.Argument(
@@ -58,32 +62,34 @@ Models = Annotated[
     ),
 ]
 Trained = Annotated[
-    bool, typer.Option("--trained", help="ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻ of table 2.", rich_help_panel=_TABLE2)
+    bool, typer.Option("--trained", help="Use ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻ of table 2.", rich_help_panel=_TABLE2)
 ]
 Share = Annotated[
     float,
     typer.Option(
-        help="Of which column: 1, whose models come with the repository, 0.5 or 0.1.", rich_help_panel=_TABLE2
+        help="The column of table 2: 1 (its models come with the repository), 0.5 or 0.1.", rich_help_panel=_TABLE2
     ),
 ]
-Results = Annotated[Path, typer.Option(help="Directory in whose models they are.", rich_help_panel=_TABLE2)]
-SeedToo = Annotated[int, typer.Option(help="Of random weights, of Arnoldi's starts, and of --trained models.")]
+Results = Annotated[
+    Path, typer.Option(help="The results directory; models are in its subdirectory models.", rich_help_panel=_TABLE2)
+]
+SeedToo = Annotated[int, typer.Option(help="Seed of random weights, of Arnoldi's starts, and of --trained models.")]
 Rule = StrEnum("Rule", ["heads", "joined", "real"])
 
 
-def tell(text: str, style: str | None = None) -> None:
+def print_line(text: str, style: str | None = None) -> None:
     """Print a line."""
     out.print(text, style=style)
 
 
 def write_page(path: Path | None, text: str) -> None:
-    """Write a table, or a page, where one was asked for."""
+    """Write a table or a page, if a path is given."""
     from oversmooth.safety.files import whole_file
 
     if path is not None:
         with whole_file(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
-        tell(f"wrote {path}")
+        print_line(f"wrote {path}")
 
 
 def show(
@@ -93,12 +99,12 @@ def show(
     *outputs: Path | None,
     style: str | None = None,
 ) -> None:
-    """A table with its notes, in the terminal and, where they are asked for, as files."""
+    """Print a table with its notes, and write it to the files that are given."""
     from oversmooth_papers.tables import table_text
 
     out.print(table_text.terminal(head, rows))
     for note in notes:
-        tell(note, style)
+        print_line(note, style)
     for output in outputs:
         write_page(output, table_text.markdown(head, rows, notes))
 
@@ -108,13 +114,13 @@ def _draw(diagnoses: list[Diagnosis], figure: str, path: Path | None) -> None:
 
     if path is not None:
         figures.save_one(diagnoses, figure, path)
-        tell(f"wrote {path}")
+        print_line(f"wrote {path}")
 
 
 def _named(
     models: list[str] | None, trained: bool, share: float, results: Path, seed: int | None = None, *, none: bool = False
 ) -> list[str]:
-    """The models that are meant. none: whether there may be none."""
+    """The models to use. none: whether the list may be empty."""
     from oversmooth.safety.errors import InputError
 
     if trained and models:
@@ -137,7 +143,7 @@ def table1(
     batch: Batch = 16,
     rule: Annotated[
         Rule,
-        typer.Option(help="heads: one maximum per head; joined: all heads together; real: heads, real parts only."),
+        typer.Option(help="heads: one maximum per head; joined: all heads jointly; real: as heads, with real parts."),
     ] = Rule.heads,
     variant: Annotated[Variant, typer.Option(help="How the norm enters H.")] = Variant.raw,
     trained: Trained = False,
@@ -148,9 +154,9 @@ def table1(
     dtype: Dtype = None,
     seed: Seed = 0,
 ) -> None:
-    """Make table 1 of Dovonon et al.: in which share of cases the smoothing eigenvalue dominates.
+    """Make table 1 of Dovonon et al.: the share of (input, layer, head) triples whose smoothing eigenvalue dominates.
 
-    With --trained, of all seeds of table 2's models that are there.
+    With --trained it covers all available seeds of table 2's models.
     """
     from oversmooth_papers.tables import table1 as recipe
 
@@ -178,7 +184,7 @@ def fig2(
     dtype: Dtype = None,
     seed: SeedToo = 0,
 ) -> None:
-    """Draw figure 2 of Dovonon et al.: the three notions of smoothing, layer by layer."""
+    """Plot figure 2 of Dovonon et al.: three smoothing metrics by layer."""
     from oversmooth.report import terminal
     from oversmooth_papers.figures import FIG2
 
@@ -195,7 +201,7 @@ def fig3(
         list[str] | None,
         typer.Argument(
             metavar="[MODEL | PLAIN SMOOTH SHARPEN]",
-            help="A trained model to steer, or three that oversmooth train wrote; without, a ViT-Ti.",
+            help="A trained model to steer, or three models of oversmooth train; by default a ViT-Ti.",
         ),
     ] = None,
     data: Data = None,
@@ -208,7 +214,7 @@ def fig3(
     device: Device = None,
     seed: SeedToo = 0,
 ) -> None:
-    """Draw figure 3 of Dovonon et al.: a model forced to sharpen, forced to smooth and left alone."""
+    """Plot figure 3 of Dovonon et al.: a model constrained to sharpen, constrained to smooth, and unmodified."""
     from oversmooth.models.loaded import DATA_COUNT, DEFAULT_COUNT
     from oversmooth.report import terminal
     from oversmooth.results.verdict import constraint
@@ -226,7 +232,7 @@ def fig3(
     out.print(terminal.overview(diagnoses))
     for diagnosis in diagnoses:
         if sentence := constraint(diagnosis):
-            tell(f"{diagnosis.name}: {sentence}")
+            print_line(f"{diagnosis.name}: {sentence}")
     _draw(diagnoses, recipe.FIGURE, output)
 
 
@@ -236,11 +242,11 @@ def steering(
     data: Data = None,
     inputs: Count = None,
     batch: Batch = 16,
-    spectra: Annotated[int, typer.Option(help="Inputs whose spectra are taken.", min=1)] = 16,
+    spectra: Annotated[int, typer.Option(help="Inputs whose spectra are computed.", min=1)] = 16,
     output: Page = None,
     device: Device = None,
 ) -> None:
-    """What each method and strength does to a trained model without any training: curves, prediction, top-1."""
+    """Apply each method and strength to a trained model without training: curves, prediction, top-1."""
     from oversmooth.models import load
     from oversmooth.models.loaded import DATA_COUNT, DEFAULT_COUNT
     from oversmooth_papers.tables import steering as recipe
@@ -263,16 +269,16 @@ def fig5(
     share: Share = 1.0,
     results: Results = Path("results"),
     output: Output = None,
-    seed: Annotated[int, typer.Option(help="Of --trained models.", rich_help_panel=_TABLE2)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of --trained models.", rich_help_panel=_TABLE2)] = 0,
 ) -> None:
-    """Draw figure 5 of Dovonon et al.: eigenvalues of H, from weights alone."""
+    """Plot figure 5 of Dovonon et al.: the eigenvalues of H, from the weights alone."""
     from oversmooth.cli.spectrum import spectra_of
     from oversmooth.report import terminal
     from oversmooth_papers.figures import FIG5, FIG5_PUBLISHED
 
     diagnoses = [spectra_of(name) for name in _named(models, trained, share, results, seed)]
     for diagnosis in diagnoses:
-        tell(f"{diagnosis.name}: {terminal.share(diagnosis.negative_share)} of Re λ below zero")
+        print_line(f"{diagnosis.name}: {terminal.share(diagnosis.negative_share)} of Re λ below zero")
         out.print(terminal.histogram(diagnosis))
     out.print(FIG5_PUBLISHED, style="dim")
     _draw(diagnoses, FIG5, output)
@@ -280,19 +286,19 @@ def fig5(
 
 @text.command("figures")
 def figures_of_text(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Directory for fig2, fig3, fig5 and asymmetry.")],
-    table: Annotated[str, typer.Option(help="causal, wikitext or masked: whose models.")] = "causal",
-    quick: Annotated[bool, typer.Option("--quick", help="Those of the table's --quick.")] = False,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The directory for fig2, fig3, fig5 and asymmetry.")],
+    table: Annotated[str, typer.Option(help="The table whose models to use: causal, wikitext or masked.")] = "causal",
+    quick: Annotated[bool, typer.Option("--quick", help="Use the models of the table's --quick.")] = False,
     data: Data = None,
     inputs: Count = None,
     length: Length = None,
     batch: Batch = 16,
-    results: Annotated[Path, typer.Option(help="Directory that keeps cells and models.")] = Path("results"),
-    ending: Annotated[str, typer.Option(help="svg, png or pdf.")] = "svg",
-    seed: Annotated[int, typer.Option(help="Of the models.", min=0)] = 0,
+    results: Annotated[Path, typer.Option(help="The directory of cells and models.")] = Path("results"),
+    ending: Annotated[str, typer.Option(help="The format: svg, png or pdf.")] = "svg",
+    seed: Annotated[int, typer.Option(help="Seed of the models.", min=0)] = 0,
     device: Device = None,
 ) -> None:
-    """Figures 2, 3 and 5 of Dovonon et al. for trained language models, and the asymmetry of H over training."""
+    """Plot figures 2, 3 and 5 of Dovonon et al. for trained language models, and the asymmetry of H during training."""
     from oversmooth.report import terminal
     from oversmooth.safety import files
     from oversmooth_papers.figures import FIG5_PUBLISHED
@@ -305,7 +311,7 @@ def figures_of_text(
     drawn = recipe.named(measured, models)
     out.print(terminal.overview(drawn))
     for diagnosis in drawn:
-        tell(f"{diagnosis.name}: {terminal.share(diagnosis.negative_share)} of Re λ below zero")
-    tell(FIG5_PUBLISHED)
+        print_line(f"{diagnosis.name}: {terminal.share(diagnosis.negative_share)} of Re λ below zero")
+    print_line(FIG5_PUBLISHED)
     for path in recipe.write(drawn, recipe.asymmetries(models), output, ending):
-        tell(f"wrote {path}")
+        print_line(f"wrote {path}")

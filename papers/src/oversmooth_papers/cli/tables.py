@@ -1,6 +1,6 @@
 """`oversmooth reproduce` for every table of trained models, and `oversmooth reproduce status`.
 
-The options that tables share are those of `_reproduce`; a table's own are its fields.
+Options common to all tables are parameters of `_reproduce`; a table's own options are its fields.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import typer
 from oversmooth.cli.app import out, parts_done
 from oversmooth.cli.examples import EXAMPLES
 from oversmooth_papers.cli.options import changing_option, own_option, parameters_of, take
-from oversmooth_papers.cli.reproduce import neutreno, reproduce, tell, text, write_page
-from oversmooth_papers.cli.train import Device, Force, OnNan, leave, leaves_when_asked, load, progress, say
+from oversmooth_papers.cli.reproduce import neutreno, print_line, reproduce, text, write_page
+from oversmooth_papers.cli.train import Device, Force, OnNan, leave, leaves_when_asked, load, print_message, progress
 from oversmooth_papers.engine.options import option_fields
 from oversmooth_papers.tables.base import Table
 from oversmooth_papers.tables.table_registry import all_tables
@@ -28,10 +28,10 @@ from oversmooth_papers.tasks.images.recipe import Recipe
 
 _GROUPS = {"": reproduce, "neutreno": neutreno, "text": text}
 _UNKNOWNS = ("wiring", "initialisation", "output_bias")
-"""Settings of the recipe that Dovonon et al. leave open."""
+"""Settings of the recipe that Dovonon et al. do not specify."""
 _LISTED = 12
-"""Cells that are listed of a table that misses more."""
-Results = Annotated[Path, typer.Option(help="Directory that keeps the cells.")]
+"""The most missing cells that `status` lists per table."""
+Results = Annotated[Path, typer.Option(help="The directory of cells and models.")]
 
 
 def _reproduce(
@@ -40,73 +40,77 @@ def _reproduce(
     *,
     cells: Annotated[list[str] | None, typer.Option("--cells")] = None,
     seeds: Annotated[
-        int | None, typer.Option(help="Seeds of each cell.", min=1, max=1000, show_default="3; 1 with --quick")
+        int | None,
+        typer.Option(help="The number of seeds per cell.", min=1, max=1000, show_default="3; 1 with --quick"),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A small version, minutes on a CPU; not to be compared.")
+        bool,
+        typer.Option("--quick", help="Run a small version: minutes on a CPU, not comparable with published results."),
     ] = False,
     data: Annotated[str | None, typer.Option("--data")] = None,
     results: Results = Path("results"),
-    at_once: Annotated[int, typer.Option(help="Runs at once, each in a process.", min=1, max=256)] = 1,
-    minutes: Annotated[float | None, typer.Option(help="Stop at checkpoints after so long.", min=0)] = None,
-    show: Annotated[bool, typer.Option("--show", help="Run nothing: show what is there.")] = False,
+    at_once: Annotated[
+        int, typer.Option(help="The number of runs at once, each in its own process.", min=1, max=256)
+    ] = 1,
+    minutes: Annotated[float | None, typer.Option(help="Stop at checkpoints after this many minutes.", min=0)] = None,
+    show: Annotated[bool, typer.Option("--show", help="Run nothing; show the available cells.")] = False,
     output: Annotated[
         list[Path] | None,
-        typer.Option("--output", "-o", help="Table (.md) or chart (.png, .svg, .pdf) to write as well."),
+        typer.Option("--output", "-o", help="Also write a table (.md) or a chart (.png, .svg, .pdf); may be repeated."),
     ] = None,
     device: Device = None,
     on_nan: Annotated[
         OnNan,
-        typer.Option(help="retry: a step that is not finite sends a run back to its checkpoint; or stop."),
+        typer.Option(help="When a step is not finite: retry from the checkpoint with other random numbers, or stop."),
     ] = OnNan.retry,
     force: Force = False,
     **unknowns: Any,
 ) -> None:
-    """Run what is missing of a table, and show it.
+    """Run the missing cells of a table, and show it.
 
-    own: the options that are the table's alone. unknowns: of the recipe, where the table asks for them.
+    own: the table's own options. unknowns: settings that Dovonon et al. do not specify, for tables that offer them.
     """
     from oversmooth.report import figures
     from oversmooth.safety import files
     from oversmooth_papers.tables import table_text
-    from oversmooth_papers.tables.cells import check_there, chosen, fitted_to_kept, read_kept
+    from oversmooth_papers.tables.cells import check_there, chosen, fitted_to_cells, read_cells
 
     files.check_apart(output or [])
     for path in output or []:
         figures.check(path, also=(".md",))
     if show:
         check_there(results)
-    asked = table(seeds=seeds or (1 if quick else 3), quick=quick, **own)
-    recipes = [recipe.changed(unknowns) for recipe in asked.recipes()]
-    chosen(recipes, cells or [], asked.names_of)  # what can be refused is, also where nothing is run
+    wanted_table = table(seeds=seeds or (1 if quick else 3), quick=quick, **own)
+    recipes = [recipe.changed(unknowns) for recipe in wanted_table.recipes()]
+    chosen(recipes, cells or [], wanted_table.names_of)  # raises `InputError` for unknown names even if nothing is run
     why = "finished"
     if not show:
         how = dict(at_once=at_once, minutes=minutes, device=device, on_nan=on_nan.value, force=force)
         how["command"] = _command(table, own, cells or [], seeds, quick)
-        how["data"] = data or (quick and asked.quick_data) or asked.default_data
-        recipes, why = _fill(asked, recipes, cells or [], results, how)
-    elif quick and asked.loads_data:
-        recipes = fitted_to_kept(recipes, results, asked.folder)
-    kept = read_kept(recipes, results, asked.folder)
-    out.print(table_text.terminal(*asked.terminal_rows(kept)))
+        how["data"] = data or (quick and wanted_table.quick_data) or wanted_table.default_data
+        recipes, why = _fill(wanted_table, recipes, cells or [], results, how)
+    elif quick and wanted_table.loads_data:
+        recipes = fitted_to_cells(recipes, results, wanted_table.folder)
+    available = read_cells(recipes, results, wanted_table.folder)
+    out.print(table_text.terminal(*wanted_table.terminal_rows(available)))
     for path in output or []:
         if path.suffix.lower() == ".md":
-            write_page(path, table_text.markdown(*asked.rows(kept), asked.notes()))
+            write_page(path, table_text.markdown(*wanted_table.rows(available), wanted_table.notes()))
         else:
-            figures.write(asked.chart(kept), path)
-            tell(f"wrote {path}")
-    if note := asked.terminal_note():
-        tell(note, style="yellow" if quick else "dim")
+            figures.write(wanted_table.chart(available), path)
+            print_line(f"wrote {path}")
+    if note := wanted_table.terminal_note():
+        print_line(note, style="yellow" if quick else "dim")
     if why != "finished":
         from oversmooth_papers.tables.filling import NO_MODELS
 
         remedy = "make or fetch those named above" if why == NO_MODELS else "the same command goes on"
-        tell(f"{why}: not all cells are there; {remedy}")
+        print_line(f"{why}: not all cells are there; {remedy}")
         leave(why, 2 if why == NO_MODELS else 0)
 
 
 def _command(table: type[Table], own: dict[str, Any], cells: list[str], seeds: int | None, quick: bool) -> str:
-    """What decides the figures, as a user types it; not where things lie on one machine."""
+    """The command that gives these results, without paths of this machine."""
     words = ["oversmooth", "reproduce", *filter(None, (table.group, table.name))]
     words += [word for cell in cells for word in ("--cells", cell)]
     words += [] if seeds is None else ["--seeds", str(seeds)]
@@ -122,9 +126,9 @@ def _command(table: type[Table], own: dict[str, Any], cells: list[str], seeds: i
 def _fill(
     table: Table, recipes: list[Any], words: list[str], results: Path, how: dict[str, Any]
 ) -> tuple[list[Any], str]:
-    """Run the cells that the words name; the recipes as they fit the data, and "finished" or why cells are missing.
+    """Run the cells that the words name.
 
-    how: settings of `filling.Running`.
+    Returns the recipes fitted to the data, and "finished" or why cells are missing. how: settings of `filling.Running`.
     """
     from oversmooth.safety import files
     from oversmooth_papers.tables.cells import chosen
@@ -137,7 +141,7 @@ def _fill(
             recipes = [recipe.fitted(loaded) for recipe in recipes]
             loaded = first_of_test(loaded, table.quick_test_images) if isinstance(loaded, Splits) else loaded
         if table.quick and how["at_once"] > 1:
-            say("--quick runs one cell after the other: they take less than starting a process for each")
+            print_message("--quick runs one cell after the other: starting a process for each would take longer")
             how["at_once"] = 1
         wanted = chosen(recipes, words, table.names_of)
         for recipe in wanted if table.loads_data else ():
@@ -145,12 +149,13 @@ def _fill(
         with progress() if table.trains else parts_done(table.progress_unit) as on_progress:
             from oversmooth_papers.tables.filling import Running
 
-            filled = table.fill(wanted, loaded, results, Running(on_message=say, on_progress=on_progress, **how))
+            running = Running(on_message=print_message, on_progress=on_progress, **how)
+            filled = table.fill(wanted, loaded, results, running)
     return recipes, filled.why
 
 
 def _add_command(table: type[Table]) -> None:
-    """`oversmooth reproduce NAME`, with the table's docstring as its help."""
+    """Add `oversmooth reproduce NAME`, with the table's docstring as its help."""
     own = [field.name for field in option_fields(table)]
 
     def command(**given: Any) -> None:
@@ -164,7 +169,7 @@ def _add_command(table: type[Table]) -> None:
 
 
 def _parameters(table: type[Table]) -> list[Parameter]:
-    """The options that tables share, with the table's own among them."""
+    """The common options that apply to this table, and its own."""
     helps = {
         "cells": Annotated[list[str] | None, typer.Option("--cells", help=table.cells_help)],
         "data": Annotated[str | None, typer.Option(help=table.data_help, show_default=table.default_data)],
@@ -192,10 +197,10 @@ def _minutes(cost: float | None) -> str:
 def _list(heading: str, rows: Sequence[tuple[str, ...]], *sides: Literal["left", "right"]) -> None:
     from rich.table import Table
 
-    tell(f"\n{heading}", style="bold")
+    print_line(f"\n{heading}", style="bold")
     shown = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for number, side in enumerate(sides):
-        # Where it is narrow, titles break over lines; what is copied to another command never does.
+        # In a narrow terminal titles wrap; keys and commands, which people copy, do not.
         shown.add_column(justify=side, no_wrap=number in (0, 3), overflow="fold")
     for row in rows:
         shown.add_row(*row)
@@ -205,10 +210,10 @@ def _list(heading: str, rows: Sequence[tuple[str, ...]], *sides: Literal["left",
 @reproduce.command()
 def status(
     results: Results = Path("results"),
-    seeds: Annotated[int, typer.Option(help="Of what is missing.", min=1, max=1000)] = 1,
-    everything: Annotated[bool, typer.Option("--all", help="List every cell that is missing, however many.")] = False,
+    seeds: Annotated[int, typer.Option(help="The number of seeds for missing cells.", min=1, max=1000)] = 1,
+    everything: Annotated[bool, typer.Option("--all", help="List every missing cell.")] = False,
 ) -> None:
-    """Which cells are there, which are on their way, and what those that are missing would cost."""
+    """List finished and unfinished cells, and the cost of missing ones."""
     from oversmooth_papers.tables.cells import check_there
     from oversmooth_papers.tables.status import missing_rows
     from oversmooth_papers.tables.status import status as status_rows
@@ -218,7 +223,7 @@ def status(
     damaged: list[str] = []
     rows = status_rows(results, damaged)
     if not rows and not damaged:
-        tell(f"{results} has no cells yet; oversmooth reproduce table2 makes some")
+        print_line(f"{results} has no cells yet; oversmooth reproduce table2 makes some")
         return
     for (table, on), group in groupby(rows, key=lambda row: (row[0], row[3])):
         cells = [(key, title, score, when) for _, title, score, _, when, key in group]
@@ -231,12 +236,12 @@ def status(
             _list(f"missing from {table}", lines, "right", "left")
         known = [minutes for *_, minutes in lacking if minutes is not None]
         note = (
-            f"{len(lacking)} cells are missing. Minutes: of the run most like it that was measured on the same data, "
-            f"scaled by epochs, share and blocks; {sum(known):.0f} for the {len(known)} of which they are known."
+            f"{len(lacking)} cells are missing. Minutes are those of the most similar run measured on the same data, "
+            f"scaled by epochs, share and blocks: {sum(known):.0f} in all for the {len(known)} cells with a known cost."
         )
-        tell(note, style="dim")
+        print_line(note, style="dim")
     for sentence in damaged:
-        say(sentence)
+        print_message(sentence)
     if damaged:
         raise typer.Exit(2)
 
@@ -244,7 +249,7 @@ def status(
 _UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "": 1.0}
 
 
-def _budget(text: str) -> float:
+def budget_minutes(text: str) -> float:
     """Minutes of ``30m``, ``1.5h``, ``90s`` or ``45``."""
     number, unit = text.rstrip("smh"), text.lstrip("0123456789.")
     try:
@@ -252,19 +257,21 @@ def _budget(text: str) -> float:
     except (ValueError, KeyError):
         minutes = 0.0
     if minutes <= 0:
-        raise typer.BadParameter(f"{text!r} is no time; give minutes or hours, such as 30m or 2h")
+        raise typer.BadParameter(f"{text!r} is not a time; give minutes or hours, such as 30m or 2h")
     return minutes
 
 
 @reproduce.command()
 def paper(
-    budget: Annotated[float, typer.Option(help="Stop at checkpoints after this time: 30m, 2h.", parser=_budget)],
+    budget: Annotated[float, typer.Option(help="Stop at checkpoints after this time: 30m, 2h.", parser=budget_minutes)],
     results: Results = Path("results"),
-    at_once: Annotated[int, typer.Option(help="Runs at once, each in a process.", min=1, max=256)] = 1,
+    at_once: Annotated[
+        int, typer.Option(help="The number of runs at once, each in its own process.", min=1, max=256)
+    ] = 1,
     device: Device = None,
     force: Force = False,
 ) -> None:
-    """Run what is missing of both papers and of our own results, in order of value, within a budget of time.
+    """Run the missing cells of both papers and of our own results, most valuable first, within a time budget.
 
     Interrupted runs resume next time. Tables whose data are not on this machine are skipped.
     """
@@ -280,7 +287,8 @@ def paper(
         if rest <= 0 or not todo:
             continue
         cost = _minutes(plan.minutes_of(todo, measured(results)))
-        tell(f"{table.home()}: {len(todo)} cells are missing, about {cost} of GPU time; {_minutes(rest)} are left")
+        needed = f"{len(todo)} cells are missing, about {cost} of GPU time"
+        print_line(f"{table.home()}: {needed}; {_minutes(rest)} are left")
         own = {field.name: getattr(table, field.name) for field in option_fields(type(table))}
         how = dict(at_once=at_once, minutes=rest, device=device, on_nan="retry", force=force, data=table.default_data)
         how["command"] = _command(type(table), own, list(words), table.seeds, quick=False)
@@ -293,6 +301,6 @@ def paper(
             leave(why, 0)
     remaining = {recipe.key: recipe for step in plan.steps() for recipe in plan.left(step, results)}
     for line in skipped:
-        say(f"skipped {line}")
+        print_message(f"skipped {line}")
     cost = _minutes(plan.minutes_of(remaining.values(), measured(results)))
-    tell(f"{len(remaining)} cells are missing, about {cost} of GPU time; the same command continues")
+    print_line(f"{len(remaining)} cells are missing, about {cost} of GPU time; the same command continues")

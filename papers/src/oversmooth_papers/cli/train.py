@@ -1,4 +1,4 @@
-"""`oversmooth train`: a model for one of the tasks, plain or steered, by the papers' recipes or another."""
+"""`oversmooth train`: train a model for one of the tasks, unmodified or steered, with a paper's recipe or your own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from oversmooth_papers.tasks.segmentation import recipe as segmentation
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from oversmooth_papers.engine.result import Progress
+    from oversmooth_papers.engine.result import Progress, Result
     from oversmooth_papers.engine.smoothing import MakesWatcher
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -44,14 +44,14 @@ TASKS: dict[str, tuple[BaseRecipe, BaseRecipe]] = {
     "segmentation": (segmentation.PAPER, segmentation.QUICK),
     "imagenet": (imagenet.PAPER, imagenet.QUICK),
 }
-"""The recipe that a task begins from, and its quick version."""
-_IMAGES = "cifar100, cifar10, fashion-mnist or mnist, wherever it lies; or the folder that holds one."
+"""Each task's default recipe, and its quick version."""
+_IMAGES = "cifar100, cifar10, fashion-mnist or mnist, searched for by name; or the folder that holds one."
 _DATA = f"Images: {_IMAGES} Language: wikitext-2, wikitext-103, prose, a text file, or a folder of them. "
 _DATA += "Segmentation: camvid, ade20k, shapes, or the folder that holds one. Imagenet: its folder, or painted."
 Data = Annotated[str, typer.Option(help=_IMAGES)]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default the GPU if there is one.")]
-Force = Annotated[bool, typer.Option("--force", help="Write there even if another process does.")]
-Look = StrEnum("Look", ["tokens", "all"])
+Force = Annotated[bool, typer.Option("--force", help="Write to the directory even if another process does.")]
+Metrics = StrEnum("Metrics", ["tokens", "all"])
 OnNan = StrEnum("OnNan", ["stop", "retry"])
 _SETTINGS: list[tuple[str | None, type, tuple[str, ...]]] = [
     (None, images.Recipe, ("variant", "share", "seed")),
@@ -63,7 +63,7 @@ _SETTINGS: list[tuple[str | None, type, tuple[str, ...]]] = [
     (_SEGMENTATION, segmentation.Recipe, ("encoder", "steer", "crop", "stride", "decoder_layers")),
     (_IMAGENET, imagenet.Recipe, ("drop_path", "ema", "repeats")),
 ]
-"""Settings of the recipes and of their models' shapes that are options, by panel of the help."""
+"""The settings of recipes and of model shapes that are options, by panel of the help."""
 
 
 def _with_settings(command: _Function) -> _Function:
@@ -81,7 +81,7 @@ def _with_settings(command: _Function) -> _Function:
 @_with_settings
 def train(
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Directory for the log, the checkpoint and the model.")
+        Path, typer.Option("--output", "-o", help="The directory for the logs, the checkpoint and the model.")
     ],
     task: Annotated[
         str | None, typer.Option(help="images, language, segmentation or imagenet.", show_default="images")
@@ -89,40 +89,41 @@ def train(
     data: Annotated[str | None, typer.Option(help=_DATA, show_default="the recipe's")] = None,
     augment: Annotated[
         bool | None,
-        _of_recipe("--augment/--no-augment", help="RandAugment, Mixup and CutMix.", show_default="augment"),
+        _of_recipe("--augment/--no-augment", help="Use RandAugment, Mixup and CutMix.", show_default="augment"),
     ] = None,
-    recipe: Annotated[Path | None, _of_recipe(help="A recipe in JSON to begin from; other options change it.")] = None,
-    quick: Annotated[bool, _of_recipe("--quick", help="Begin from a small recipe, minutes on a CPU.")] = False,
-    resume: Annotated[bool, _of_run("--resume", help="Go on with the run in the directory, if there is one.")] = False,
-    minutes: Annotated[float | None, _of_run(help="Stop at a checkpoint after so long.", min=0)] = None,
+    recipe: Annotated[Path | None, _of_recipe(help="Start from this recipe (JSON); other options change it.")] = None,
+    quick: Annotated[bool, _of_recipe("--quick", help="Start from a small recipe: minutes on a CPU.")] = False,
+    resume: Annotated[bool, _of_run("--resume", help="Continue the run in the directory, if there is one.")] = False,
+    minutes: Annotated[float | None, _of_run(help="Stop at a checkpoint after this many minutes.", min=0)] = None,
     evaluate: Annotated[
         int | None,
-        _of_run(help="Test every so many epochs; 0: at the end alone.", show_default="20 times in all", min=0),
+        _of_run(help="Epochs between tests; 0: test only at the end.", show_default="20 tests in all", min=0),
     ] = None,
-    monitor: Annotated[int, _of_run(help="Record smoothing every so many steps; 0: never.", min=0)] = 50,
-    look: Annotated[
-        Look,
-        _of_run(help="What is recorded: tokens (HFC/LFC and cosines), or all that a Monitor sees, which is slower."),
-    ] = Look.tokens,
-    tensorboard: Annotated[bool, _of_run("--tensorboard", help="Write for TensorBoard too.")] = False,
+    monitor: Annotated[int, _of_run(help="Steps between snapshots of smoothing; 0: none.", min=0)] = 50,
+    metrics: Annotated[
+        Metrics,
+        _of_run(help="Record HFC/LFC and cosines (tokens), or all metrics of a Monitor, which is slower (all)."),
+    ] = Metrics.tokens,
+    look: Annotated[Metrics | None, typer.Option(hidden=True)] = None,
+    tensorboard: Annotated[bool, _of_run("--tensorboard", help="Also write TensorBoard logs.")] = False,
     device: Annotated[str | None, _of_run(help="cpu or cuda.", show_default="the GPU if there is one")] = None,
     on_nan: Annotated[
         OnNan,
-        _of_run(help="A step that is not finite: stop, or retry from the last checkpoint with other draws, 3 times."),
+        _of_run(help="When a step is not finite: stop, or retry from the checkpoint with other draws, up to 3 times."),
     ] = OnNan.stop,
     force: Annotated[
-        bool, _of_run("--force", help="Take the directory over from a process that writes there.")
+        bool, _of_run("--force", help="Take over the directory from a process that is still writing to it.")
     ] = False,
     **settings: Any,
 ) -> None:
-    """Train a model, by default a small ViT with the recipe of Dovonon et al., and keep it with its log.
+    """Train a model, by default a small ViT with the recipe of Dovonon et al., and save it with its logs.
 
-    Ctrl-C, or the end of --minutes, leaves a checkpoint; --resume goes on from it. So do SIGTERM and SIGUSR2, with exit
-    code 75: start it again.
+    Ctrl-C or the end of --minutes stops the run at a checkpoint; --resume continues it. SIGTERM and SIGUSR2 do the same
+    and exit with code 75, so that batch systems start the command again.
 
-    The directory gets log.jsonl (a line per epoch), smoothing.jsonl (what --look says, by depth), machines.jsonl (what
-    it ran on) and, at the end, model.safetensors (bf16, with its recipe). Several GPUs: torchrun --nproc-per-node 4 -m
-    -- oversmooth train ...
+    The directory receives log.jsonl (one line per epoch), smoothing.jsonl (the --metrics, by depth), machines.jsonl
+    (the hardware) and, at the end, model.safetensors (bf16, with its recipe). On several GPUs: torchrun
+    --nproc-per-node 4 -m -- oversmooth train ...
 
     For example: oversmooth train --data cifar100 --variant sharpen --share 0.1 -o runs/sharpen
     """
@@ -136,69 +137,78 @@ def train(
         from oversmooth_papers.tasks.registry import task_of
 
         changed = _changed(begun(task, quick, recipe, data), settings, augment)
-        watcher: MakesWatcher = SmoothingProbe if look is Look.tokens else MonitorWatcher
-        if asked_for()[0]:  # of the processes that torchrun started, one speaks
+        watcher: MakesWatcher = SmoothingProbe if (look or metrics) is Metrics.tokens else MonitorWatcher
+        if asked_for()[0]:  # under torchrun only the first process prints
             out.quiet = err.quiet = True
         check_folder(output)  # before the data is read, which takes a while
-        began = time.monotonic()
-        loaded = load(data or changed.data, changed)
-        if minutes is not None:
-            minutes = max(0.0, minutes - (time.monotonic() - began) / 60)  # reading the data counts
-        chosen = changed.fitted(loaded)
-        say(f"{chosen.title}, recipe {chosen.key}", out)
+        chosen, loaded, minutes = _fitted(changed, data, minutes)
+        print_message(f"{chosen.title}, recipe {chosen.key}", out)
         with progress() as on_progress:
-            result = loop.train(
-                task_of(chosen, loaded),
+            how = loop.RunSettings(
                 device=device,
                 folder=output,
                 resume=resume,
                 minutes=minutes,
                 watch=loop.WatchSettings(evaluate, monitor, watcher, tensorboard=tensorboard),
-                progress=on_progress,
                 on_nan="stop" if on_nan is OnNan.stop else "retry",
                 force=force,
-                on_message=say,
+                on_progress=on_progress,
+                on_message=print_message,
             )
+            result = loop.train(task_of(chosen, loaded), how)
+    _print_result(result, output / loop.MODEL, resumed=resume)
+
+
+def _fitted(recipe: BaseRecipe, data: str | None, minutes: float | None) -> tuple[BaseRecipe, Any, float | None]:
+    """The recipe fitted to its data, the data, and the minutes that are left after reading them."""
+    began = time.monotonic()
+    loaded = load(data or recipe.data, recipe)
+    left = None if minutes is None else max(0.0, minutes - (time.monotonic() - began) / 60)
+    return recipe.fitted(loaded), loaded, left
+
+
+def _print_result(result: Result, model: Path, *, resumed: bool) -> None:
+    """The scores of a finished run; of one that stopped, the command that continues it, and then its exit code."""
     for retry in result.retries:
-        say(f"went back to step {retry['back_to_step']:,}, with other draws: {retry['said']}", out)
+        print_message(f"went back to step {retry['back_to_step']:,}, with other draws: {retry['said']}", out)
     if not result.finished:
         as_module = Path(sys.argv[0]).name == "__main__.py"
         program = ["python", "-m", "oversmooth_papers"] if as_module else ["oversmooth"]
-        again = shlex.join([*program, *sys.argv[1:], *([] if resume else ["--resume"])])
-        say(f"{result.why} after {result.step:,} of {result.steps:,} steps; go on with: {again}", out)
+        again = shlex.join([*program, *sys.argv[1:], *([] if resumed else ["--resume"])])
+        print_message(f"{result.why} after {result.step:,} of {result.steps:,} steps; go on with: {again}", out)
         leave(result.why)
-    scores = chosen.describe(result.scores) if result.scores else "tested by the first process"
-    took = f"after {chosen.total_epochs} epochs, {result.seconds:,.0f} s"
-    say(f"{scores} {took}; wrote {output / loop.MODEL}", out)
+    recipe = result.recipe
+    scores = recipe.describe(result.scores) if result.scores else "tested by the first process"
+    print_message(f"{scores} after {recipe.total_epochs} epochs, {result.seconds:,.0f} s; wrote {model}", out)
 
 
-def say(line: str, console: Console = err) -> None:
-    """One line, as it is; by default what a user should know of, on stderr."""
+def print_message(line: str, console: Console = err) -> None:
+    """Print one line unwrapped, by default on stderr."""
     console.print(line, soft_wrap=True)
 
 
 @contextlib.contextmanager
 def leaves_when_asked() -> Iterator[None]:
-    """A batch system that wants the machine back is told to start the command again, when there is nothing to save."""
+    """When a batch system asks for the machine while no run is going, exit with the code that asks it to retry."""
     from oversmooth_papers.engine.stopping import Preempted, preemptible
 
     try:
         with preemptible():
             yield
     except Preempted:
-        say("preempted, with what was saved before kept; the same command goes on")
+        print_message("preempted, with what was saved before kept; the same command goes on")
         leave("preempted")
 
 
 def leave(why: str, otherwise: int = 0) -> NoReturn:
-    """With the exit code for why a run stopped. otherwise: where that has none."""
+    """Exit with the code for why a run stopped; with `otherwise` if there is none."""
     from oversmooth_papers.engine.stopping import EXIT_CODES
 
     raise typer.Exit(EXIT_CODES.get(why, otherwise))
 
 
 def load(data: str, recipe: BaseRecipe = images.PAPER) -> Any:
-    """What the recipe's task trains on, with a sign of life while it is decoded for the first time."""
+    """Load the data of a recipe's task; shows a status line, as decoding takes a while the first time."""
     from oversmooth_papers.tasks.registry import load_data
 
     with status(f"reading {data}"):
@@ -206,7 +216,7 @@ def load(data: str, recipe: BaseRecipe = images.PAPER) -> Any:
 
 
 def begun(task: str | None, quick: bool, path: Path | None, data: str | None) -> BaseRecipe:
-    """The recipe that options change: one from a file, or the task's own, for these data where it has one."""
+    """The recipe before options change it: from a file, or the task's default for these data."""
     if task is not None and task not in TASKS:
         raise InputError(f"--task is {task!r}; choose {' or '.join(TASKS)}")
     if path is not None and quick:
@@ -215,7 +225,7 @@ def begun(task: str | None, quick: bool, path: Path | None, data: str | None) ->
         if task == language.Recipe.task_name and data is not None and not quick:
             from oversmooth_papers.tasks.language.data import name_of
 
-            if name_of(data) == language.PAPER.data:  # the task begins from what was fitted to a shorter text
+            if name_of(data) == language.PAPER.data:  # the task's default was tuned on a shorter text
                 return language.PAPER
         return TASKS[task or images.Recipe.task_name][quick]
     recipe = read_recipe(read_json(path, "give a recipe in JSON, as Recipe.to_json writes it"), str(path))
@@ -237,7 +247,7 @@ def _changed(recipe: BaseRecipe, settings: dict[str, Any], augment: bool | None)
 
 @contextlib.contextmanager
 def progress() -> Iterator[Any]:
-    """A bar on stderr, gone when done; without a terminal a line now and then, for logs."""
+    """A progress bar on stderr, removed at the end; without a terminal, one line now and then."""
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bars
 
@@ -254,7 +264,7 @@ def progress() -> Iterator[Any]:
             bars.update(bar, description=title, completed=now.step, total=now.steps, state=state)
         elif time.monotonic() - last_line_at >= SECONDS_BETWEEN_LINES:
             last_line_at = time.monotonic()
-            say(f"{title}: {state}")
+            print_message(f"{title}: {state}")
 
     with Bars(*columns, console=err, transient=True, disable=not err.is_terminal) as bars:
         bar = bars.add_task("preparing", total=None, state="")

@@ -97,7 +97,7 @@ def tune(
     files.check_apart((output, save), (model, data))
     loaded, images = read(model, data, inputs, settings, device)
     with parts_done("images") as on_progress:
-        before = tuning.untouched(loaded.model, images, settings, lambda *told: on_progress(loaded.name, *told))
+        before = tuning.baseline(loaded.model, images, settings, lambda *told: on_progress(loaded.name, *told))
         results = [
             tuning.cross_validate(
                 loaded.model, one, images, before, settings, lambda *told, one=one: on_progress(str(one), *told)

@@ -1,9 +1,9 @@
-"""A run on disk: one file, written beside the last one and renamed to it.
+"""The checkpoint of a run: one file, written under another name and then renamed.
 
-A kill at any moment leaves the old file or the new one; a full disk leaves the old one. ``RUN/checkpoint.safetensors``
-has the model, the optimiser's moments, the number of the step (which is the schedule's position) and the states of the
-generators: 65 MB for ViT-Ti. Its metadata has the recipe, what a run knows beside its arrays, and a checksum of all of
-it, so that a copy that lacks a bit is refused.
+If the process is killed, the old file or the new one is there; if the disk is full, the old one. The file,
+``RUN/checkpoint.safetensors``, holds the model, the optimiser's moments, the number of the step and the states of the
+generators: 65 MB for ViT-Ti. Its metadata hold the recipe, further facts of the run, and a checksum, so that a damaged
+copy raises `InputError`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REMEDY = "copy the run again, or remove it to start over"
 
 
 class Retry(TypedDict):
-    """Each time a run went back: which of them, from where, to where, and why."""
+    """One return to a checkpoint: its number, from which step, to which, and why."""
 
     retry: int
     failed_at_step: int
@@ -42,7 +42,7 @@ class Retry(TypedDict):
 
 
 class Facts(TypedDict, total=False):
-    """What a run knows beside its arrays."""
+    """What a checkpoint holds besides arrays."""
 
     seconds: float
     epoch_seconds: float
@@ -54,7 +54,7 @@ class Facts(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a run goes on from."""
+    """The contents of a checkpoint."""
 
     path: Path
     arrays: dict[str, Tensor]

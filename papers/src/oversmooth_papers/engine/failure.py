@@ -44,7 +44,7 @@ def _first(step: Step) -> tuple[str, str]:
     """The loss, and the first layer whose parameters, output or gradient is not finite, each in words."""
     problems = [f"{name} is not finite in {bad}" for name, p in step.named.items() if (bad := _bad(p))]
 
-    def look(name: str) -> Any:
+    def watch(name: str) -> Any:
         def hook(_module: nn.Module, _args: Any, out: Any) -> None:
             if isinstance(out, Tensor) and (bad := _bad(out)):
                 problems.append(f"{name} is the first layer whose output is not finite ({bad})")
@@ -54,7 +54,7 @@ def _first(step: Step) -> tuple[str, str]:
     with ExitStack() as hooks:
         for name, module in step.model.named_modules():
             if name:
-                hooks.enter_context(module.register_forward_hook(look(name)))
+                hooks.enter_context(module.register_forward_hook(watch(name)))
         loss = step.loss(step.batch(), step.model)
         # Not into .grad: a graph that goes on after a retry writes there.
         grads = torch.autograd.grad(loss, list(step.named.values()), allow_unused=True)

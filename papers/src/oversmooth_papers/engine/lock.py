@@ -43,7 +43,7 @@ class Lock:
         """Create the file, once whoever has it is gone; raises `InputError` if that process lives."""
         first = ("", 0.0)
         while not self._created():
-            text, touched = seen = self._seen()
+            text, touched = found = self._read()
             if not touched:
                 continue  # released in between
             who, ended = _owner(text)
@@ -52,7 +52,7 @@ class Lock:
             if force or gone:
                 how = "now gone" if gone else "by force; if it still runs, it stops at its next checkpoint"
                 on_message(f"{self.folder} is taken over from {who}, {how}")
-                if self._seen() == seen:
+                if self._read() == found:
                     self.path.unlink(missing_ok=True)
             elif ended is False or (text == first[0] and touched != first[1]):
                 remedy = "wait for it, stop it, or take over with --force"
@@ -61,13 +61,13 @@ class Lock:
                 if text != first[0]:
                     wait = f"waiting up to {QUIET:.0f} s to see whether it lives"
                     on_message(f"{self.folder} is locked by {who}; {wait}")
-                    first = seen
+                    first = found
                 time.sleep(1)
         self.beating.start()
 
     def check(self) -> None:
         """Before something is written that must have one writer: raises `InputError` if another process took over."""
-        if (text := self._seen()[0]) != self.text and not self._created():  # created again if somebody removed it
+        if (text := self._read()[0]) != self.text and not self._created():  # created again if somebody removed it
             raise InputError(
                 f"{self.folder} was taken over by {_owner(text)[0]}; this one stops, and what it had saved is there"
             )
@@ -79,13 +79,13 @@ class Lock:
         if self.beating.is_alive():
             self.beating.join()
         with contextlib.suppress(OSError):
-            if self._seen()[0] == self.text:
+            if self._read()[0] == self.text:
                 self.path.unlink()
 
     def _beat(self) -> None:
         while not self.over.wait(BEAT):
             with contextlib.suppress(OSError):
-                if self._seen()[0] == self.text:
+                if self._read()[0] == self.text:
                     os.utime(self.path)
 
     def _created(self) -> bool:
@@ -95,10 +95,10 @@ class Lock:
         except FileExistsError:
             return False
         except OSError as error:
-            raise InputError(f"{self.path} cannot be written ({error.strerror or error}); make room there") from error
+            raise InputError(f"{self.path} cannot be written ({error.strerror or error}); free space there") from error
         return True
 
-    def _seen(self) -> tuple[str, float]:
+    def _read(self) -> tuple[str, float]:
         """Its text and time. Opened, not only asked for: network file systems look again when a file is opened."""
         try:
             with self.path.open(encoding="utf-8", errors="replace") as file:
@@ -131,8 +131,8 @@ def held(folder: Path, *, force: bool = False, on_message: OnMessage | None = No
 def _owner(text: str) -> tuple[str, bool | None]:
     """Who a lock file names, and whether that process has ended; None if it cannot be asked for here."""
     try:
-        said = json.loads(text)
-        who = f"process {said['pid']} on {said['host']:.60} (since {said['since']:.40})"
-        return who, has_ended(int(said["pid"])) if said["space"] == process_space() else None
+        owner = json.loads(text)
+        who = f"process {owner['pid']} on {owner['host']:.60} (since {owner['since']:.40})"
+        return who, has_ended(int(owner["pid"])) if owner["space"] == process_space() else None
     except (ValueError, TypeError, LookupError, RecursionError):
         return "a process", None

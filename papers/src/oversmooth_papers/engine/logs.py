@@ -1,10 +1,11 @@
-"""What happened, line by line: JSONL files that are cut back to the checkpoint when a run resumes, and TensorBoard."""
+"""The logs of a run: JSONL files that are cut back to the checkpoint when a run resumes, and TensorBoard."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from oversmooth.safety.foreign import json_text
 from oversmooth.safety.typed import typed
 
 EPOCHS, SMOOTHING, MACHINES = "log.jsonl", "smoothing.jsonl", "machines.jsonl"
-"""A line per epoch, and one each time a run went back; a line for each snapshot of smoothing; a line for each process
-that advanced the run: from which step, and on what.
+"""One line per epoch, and per return to a checkpoint; one per snapshot of smoothing; one per process that advanced the
+run, with its first step and its hardware.
 """
 _OURS = re.compile(rb'\{"(epoch|retry|step|from_step)"|\Z')
 
@@ -24,7 +25,7 @@ class Log:
     """A file of JSON objects, one per line, each written whole; without a folder, the objects alone."""
 
     def __init__(self, folder: Path | None, name: str, length: int = 0) -> None:
-        """length: in bytes, of what belongs to the run that goes on; what comes after it is run again."""
+        """length: bytes that belong to the checkpoint; later lines are dropped, as their steps are run again."""
         self.name, self.path = name, None if folder is None else folder / name
         self.rows: list[dict[str, Any]] = []
         if self.path is not None and self.path.exists():
@@ -33,7 +34,7 @@ class Log:
             self.cut(length)
 
     def cut(self, length: int) -> None:
-        """Drop what comes after so many bytes, and half a line: the next one would be glued to it. Rows if no file."""
+        """Drop everything after this length, in bytes (without a file, rows), and an incomplete last line."""
         if self.path is None:
             del self.rows[length:]
         elif self.path.is_file():
@@ -46,7 +47,7 @@ class Log:
                 append_line(self.path, json_text(row))
         except OSError as error:
             why = error.strerror or error
-            raise InputError(f"{self.path} cannot be written ({why}); make room, and go on with --resume") from error
+            raise InputError(f"{self.path} cannot be written ({why}); free space, and go on with --resume") from error
         self.rows.append(row)
 
     def sync(self) -> None:
@@ -64,7 +65,7 @@ class Log:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """All whole lines, up to one that was cut off or is none of ours."""
+    """All whole lines, up to the first that is incomplete or not an object."""
     rows: list[dict[str, Any]] = []
     for line in path.read_bytes().split(b"\n")[:-1] if path.is_file() else ():
         try:
@@ -75,13 +76,13 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def check_board() -> None:
-    """Raise `InputError` before the work is done whose numbers could not be written."""
+    """Raise `InputError` if TensorBoard is not installed, before training begins."""
     if importlib.util.find_spec("tensorboard") is None:
         raise InputError("writing for TensorBoard needs tensorboard, which is not installed; pip install tensorboard")
 
 
 class Board:
-    """The same numbers for TensorBoard, where it is wanted."""
+    """The same numbers for TensorBoard."""
 
     def __init__(self, folder: Path, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -98,3 +99,39 @@ class Board:
 
     def close(self) -> None:
         self.writer.close()
+
+
+class RunLogs:
+    """All logs of a run; a process without a folder keeps the rows in memory only."""
+
+    def __init__(self, folder: Path | None, lengths: Mapping[str, int], *, board_from: int | None) -> None:
+        """lengths: those of the checkpoint, by name. board_from: the first step for TensorBoard, or None."""
+        self.folder = folder
+        self.epochs, self.smoothing, self.machines = self.all = [
+            Log(folder, name, lengths.get(name, 0)) for name in (EPOCHS, SMOOTHING, MACHINES)
+        ]
+        self.board = None if board_from is None or folder is None else Board(folder, board_from)
+
+    def record(self, log: Log, row: dict[str, Any]) -> None:
+        log.write(row)
+        if self.board is not None:
+            self.board.write(row["step"], row)
+
+    def epoch_rows(self) -> list[dict[str, Any]]:
+        """Without the lines that record a return to a checkpoint."""
+        return [row for row in self.epochs.rows if "epoch" in row]
+
+    def lengths(self) -> dict[str, int]:
+        return {log.name: log.length for log in self.all}
+
+    def go_back(self, lengths: Mapping[str, int], step: int) -> None:
+        """Drop what was logged after a checkpoint at this step; the log of machines stays whole."""
+        for log in (self.epochs, self.smoothing):
+            log.cut(lengths[log.name])
+        if self.board is not None and self.folder is not None:
+            self.board.close()
+            self.board = Board(self.folder, step)
+
+    def close(self) -> None:
+        if self.board is not None:
+            self.board.close()

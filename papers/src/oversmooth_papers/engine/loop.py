@@ -1,18 +1,15 @@
-"""``train(task)``: a run on a device, in a folder, from its first step to the model that it leaves.
+"""``train(task)``: one training run, from its first step to the saved model.
 
-One process on a CPU or a GPU, or many under torchrun. The result is that of the last epoch, never of the best one.
-Checkpoints belong to the clock, not to epochs: the first after the first step, the next a few seconds later, and then
-one per minute, within epochs too.
+A run uses one process on a CPU or a GPU, or several under torchrun. Its result is that of the last epoch, not the best
+one. Checkpoints follow the clock, not epochs: one after the first step, one a few seconds later, then one per minute.
 
-Read `train`, then `Run.go`, `Run._epoch` and `Run._one`; what a step does is in `step`, what a file holds in
-`checkpoint`.
+Read `train`, then `Run.go`, `Run._epoch` and `Run.next_step`. `step` has a step's arithmetic, `checkpoint` the file.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,73 +25,48 @@ from oversmooth.steering.reparametrized import SingularError
 from oversmooth_papers.engine import checkpoint, lock, logs
 from oversmooth_papers.engine.failure import Diverged, not_finite
 from oversmooth_papers.engine.ranks import Ranks, joined, number
-from oversmooth_papers.engine.result import ON_NAN, OnNan, Progress, Result, WatchSettings
+from oversmooth_papers.engine.result import Progress, Result, RunSettings, WatchSettings
 from oversmooth_papers.engine.saved_model import load_model, notes_of, recipe_of, save_model, stored_as
 from oversmooth_papers.engine.smoothing import Watcher
 from oversmooth_papers.engine.step import Step
 from oversmooth_papers.engine.stopping import REASONS, interruptible, reason
 from oversmooth_papers.engine.task import Evaluation, Task
 
-__all__ = ["MODEL", "Progress", "Result", "Reuse", "Run", "WatchSettings", "train"]
+__all__ = ["MODEL", "Progress", "Result", "Reuse", "Run", "RunSettings", "WatchSettings", "train"]
 
 MODEL = "model.safetensors"
+SECONDS_BETWEEN_REPORTS = 0.2
 _RETRIES = 3
-_EARLY = (0.0, 10.0)  # seconds until the first two checkpoints of a run: much goes wrong at the beginning
+_EARLY = (0.0, 10.0)  # seconds until the first two checkpoints of a run: most failures come early
 
 
-def train(
-    task: Task,
-    *,
-    device: str | torch.device | None = None,
-    folder: str | Path | None = None,
-    resume: bool = False,
-    minutes: float | None = None,
-    watch: WatchSettings | None = None,
-    progress: Callable[[Progress], None] | None = None,
-    compiled: bool | None = None,
-    on_nan: OnNan = "stop",
-    force: bool = False,
-    on_message: Callable[[str], None] | None = None,
-    reuse: Reuse | None = None,
-) -> Result:
+def train(task: Task, settings: RunSettings | None = None, *, reuse: Reuse | None = None) -> Result:
     """Train as the task's recipe says.
 
-    folder: for logs, the checkpoint and the model; without one nothing is written.
+    Ctrl-C stops a run at a checkpoint; a second Ctrl-C stops it at once. SIGTERM and SIGUSR2, which batch systems send
+    before they take a machine back, stop it at a checkpoint too.
 
-    resume: go on where the checkpoint in the folder is, or begin if there is none. minutes: stop at a checkpoint after
-    so long. Ctrl-C does the same; pressed again, it stops at once. So do SIGTERM and SIGUSR2, by which batch systems
-    ask for the machine. compiled: by default on a GPU. on_message: receives sentences on the way, such as that compiled
-    code is not used.
+    Only one process writes to a folder. A folder whose writer has ended is taken over.
 
-    A folder has one writer. One whose writer is gone is taken over; force takes it over whoever writes there.
-
-    on_nan: when a step is not finite, "stop" says which layer was the first; "retry" goes back to the last checkpoint,
-    or the beginning, and on with other draws, three times at most, and says so in the log and in the result.
-
-    reuse: given to several calls, lets runs that differ in the seed, or in the strength of a method, share what was
-    compiled; each result's model is then the next run's too.
+    reuse: pass the same object to several calls, and runs that differ only in the seed or in a method's strength share
+    compiled code. Each result's model is then overwritten by the next run.
     """
-    if on_nan not in ON_NAN:
-        raise InputError(f"on_nan is {on_nan!r}; choose 'stop' or 'retry'")
-    if minutes is not None and not minutes >= 0:
-        raise InputError(f"minutes is {minutes}; give 0 or more")
-    end = None if minutes is None else time.monotonic() + 60 * minutes
-    device, watch = device_named(device), watch or WatchSettings()
-    if watch.tensorboard:
+    settings = settings or RunSettings()
+    end = None if settings.minutes is None else time.monotonic() + 60 * settings.minutes
+    device = device_named(settings.device)
+    if settings.watch.tensorboard:
         logs.check_board()
-    where = None if folder is None else Path(folder)
     with joined(device) as ranks, float32_products(device), ExitStack() as stack:
-        mine = None
-        if where is not None:
-            if ranks.first:  # which alone writes; if it cannot have the folder, it ends, and torchrun ends the others
-                mine = stack.enter_context(lock.held(where, force=force, on_message=on_message))
-            ranks.wait()  # until the first has the folder, and has written what a run before this one left there
-            if (finished := _finished(task, where, resume)) is not None:
+        writer = None
+        if settings.folder is not None:
+            folder = Path(settings.folder)
+            if ranks.first:  # only the first process writes; if it fails here, torchrun ends the others
+                writer = stack.enter_context(lock.held(folder, force=settings.force, on_message=settings.on_message))
+            ranks.wait()  # for the first process, which may have to clean up after an earlier run
+            if (finished := _finished(task, folder, settings.resume)) is not None:
                 return finished
         try:
-            return Run(
-                task, device, where, ranks, watch, progress, compiled, on_nan, on_message, mine, reuse or Reuse()
-            ).go(end)
+            return Run(task, device, ranks, settings, writer, reuse or Reuse()).go(end)
         except torch.OutOfMemoryError as error:
             name = torch.cuda.get_device_name(device) if device.type == "cuda" else device
             raise InputError(
@@ -103,7 +75,10 @@ def train(
 
 
 def _finished(task: Task, folder: Path, resume: bool) -> Result | None:
-    """The run in this folder if it is over; raises `InputError` for one that must not be overwritten."""
+    """The result of a finished run in this folder, if there is one.
+
+    Raises `InputError` if the folder holds a run that must not be overwritten.
+    """
     path = folder / MODEL
     if (recorded := checkpoint.recipe_of(folder)) is not None:
         if resume:
@@ -139,7 +114,7 @@ def _finished(task: Task, folder: Path, resume: bool) -> Result | None:
 
 
 def device_named(name: str | torch.device | None) -> torch.device:
-    """By default the GPU if there is one."""
+    """The device to train on; by default the GPU if there is one."""
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError as error:
@@ -147,8 +122,8 @@ def device_named(name: str | torch.device | None) -> torch.device:
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise InputError(f"device is {name} but torch finds no GPU here; give --device cpu")
-        own = number("LOCAL_RANK", torch.cuda.current_device())  # torchrun: a GPU for each process
-        device = torch.device("cuda", own if device.index is None else device.index)
+        local = number("LOCAL_RANK", torch.cuda.current_device())  # torchrun: one GPU per process
+        device = torch.device("cuda", local if device.index is None else device.index)
         if (count := torch.cuda.device_count()) <= (device.index or 0):
             raise InputError(f"device is {device} and there are {count} GPUs; give cuda:0 to cuda:{count - 1}")
         torch.cuda.set_device(device)
@@ -158,103 +133,95 @@ def device_named(name: str | torch.device | None) -> torch.device:
 
 
 def float32_products(device: torch.device) -> Any:
-    """What autocast leaves in float32 may use tensor cores on a GPU."""
+    """On a GPU, let float32 products outside autocast use tensor cores."""
     return precision.float32_products("high") if device.type == "cuda" else nullcontext()
 
 
 Parts = tuple[Step, Evaluation, Watcher | None]
-"""What a run is built of, on the device, with the weights that the task's seed gives."""
+"""What a run is built of, on the device, with the initial weights of the task's seed."""
 
 
 class Reuse:
-    """``Reuse()``, given to one `train` after the other: each takes over what the last one built, where it can.
+    """``Reuse()``, passed to successive calls of `train`: each reuses what the last one built, if it can.
 
-    The model of a result belongs to the next run then: keep a copy of what is to be kept.
+    The next run overwrites the model of a result: copy it if you need it.
     """
 
     def __init__(self) -> None:
         self._last: tuple[Parts, tuple[Any, ...]] | None = None
         self.reused = 0
-        """How often something was taken over."""
+        """The number of runs that reused the parts of the one before."""
 
     def parts(
         self, task: Task, device: torch.device, ranks: Ranks, watch: WatchSettings, compiled: bool | None
     ) -> Parts:
-        """The last run's, put to the beginning of this one, or new ones."""
-        asked = (device, watch.monitor, watch.watcher, compiled)
-        if self._last and self._last[1] == asked and ranks.world == 1 and self._last[0][0].begin_again(task):
+        """The last run's parts, reset to the beginning of this one, or new ones."""
+        needed = (device, watch.monitor, watch.watcher, compiled)
+        if self._last and self._last[1] == needed and ranks.world == 1 and self._last[0][0].begin_again(task):
             self.reused += 1
             return self._last[0]
-        self._last = None  # before others are built: two may not fit
+        self._last = None  # freed before new parts are built: memory may not hold both
         task.check_memory(device)
         model = task.model().to(device)
         step, evaluation = Step(task, model, device, ranks, compiled=compiled), task.evaluation(model, device)
         parts = step, evaluation, watch.watcher(task, model, device, watch.monitor) if watch.monitor else None
-        self._last = parts, asked
+        self._last = parts, needed
         return parts
 
 
 @dataclass
 class Run:
-    """One run in this process: its epochs, what is logged and saved on the way, and how it stops and goes on."""
+    """One run in this process: its epochs, logs and checkpoints, and how it stops, resumes and retries."""
 
     task: Task
     device: torch.device
-    folder: Path | None
     ranks: Ranks
-    watch: WatchSettings
-    progress: Callable[[Progress], None] | None
-    compiled: bool | None
-    on_nan: OnNan = "stop"
-    on_message: Callable[[str], None] | None = None
-    """Receives sentences that a user should see."""
+    settings: RunSettings = field(default_factory=RunSettings)
     lock: lock.Lock | None = None
-    """Of the folder, where this process writes."""
+    """Of the folder, if this process writes there."""
     reuse: Reuse = field(default_factory=lambda: Reuse())
 
     def __post_init__(self) -> None:
-        self.recipe = self.task.recipe
-        self.writes = self.folder if self.ranks.first else None
-        self.received: list[int] = []
-        """Signals to stop."""
+        settings, self.recipe = self.settings, self.task.recipe
+        self.folder = None if settings.folder is None else Path(settings.folder)
+        self.writes_to = self.folder if self.ranks.first else None
+        self.signals: list[int] = []
+        """Those received that ask the run to stop."""
         self.facts: checkpoint.Facts = {"seconds": 0.0, "epoch_seconds": 0.0, "scores": {}, "logs": {}, "retries": []}
-        """What a checkpoint holds beside arrays."""
+        """What a checkpoint holds besides arrays."""
         saved = None if self.folder is None else checkpoint.load(self.folder, self.recipe)
-        parts = self.reuse.parts(self.task, self.device, self.ranks, self.watch, self.compiled)
+        parts = self.reuse.parts(self.task, self.device, self.ranks, settings.watch, settings.compiled)
         self.step, self.evaluation, self.watcher = parts
         if saved is not None:
-            self._take_up(saved)
-        if self.on_message is not None and self.ranks.first:
+            self._restore(saved)
+        if settings.on_message is not None and self.ranks.first:
             for remark in self.step.remarks:
-                self.on_message(remark)
+                settings.on_message(remark)
         self.step.attempt = len(self.facts["retries"])
-        self.logs = [
-            logs.Log(self.writes, name, self.facts["logs"].get(name, 0))
-            for name in (logs.EPOCHS, logs.SMOOTHING, logs.MACHINES)
-        ]
-        self.log, self.smoothing, self.machines = self.logs
-        self.board = logs.Board(self.writes, self.step.done) if self.watch.tensorboard and self.writes else None
+        board_from = self.step.done if settings.watch.tensorboard else None
+        self.logs = logs.RunLogs(self.writes_to, self.facts["logs"], board_from=board_from)
         self.speed = 0.0
-        """Units per second in the epoch before."""
-        self.since = self.saved_at = time.monotonic()
+        """Units per second in the last full epoch."""
+        self.timed_until = self.saved_at = time.monotonic()
         self.saves = 0 if saved is None else len(_EARLY)
-        self.from_step: int | None = self.step.done
-        """Where this process takes the run up, until that is in the log of machines."""
-        self.ask_at = 0
-        """The step at which processes ask each other next."""
-        self.told_at = 0.0
-        self.mark: tuple[int, Tensor] = (self.step.done, self.step.generator.get_state())
-        self.kept = (self.step.state(), self._facts()) if self.on_nan == "retry" else None
-        """The last checkpoint, or the beginning, to go back to."""
+        self.started_at: int | None = self.step.done
+        """The step at which this process begins, until the log of machines has it."""
+        self.agree_at = 0
+        """The step at which several processes next decide together whether to stop or save."""
+        self.reported_at = 0.0
+        self.replay_from: tuple[int, Tensor] = (self.step.done, self.step.generator.get_state())
+        """A step at or before the current one with the augmentation's state there: a failed batch is drawn from it."""
+        self.last_checkpoint = (self.step.state(), self._facts()) if settings.on_nan == "retry" else None
+        """Where a retry goes back to: the last checkpoint, or the beginning."""
 
-    def _take_up(self, saved: checkpoint.Checkpoint) -> None:
-        """Put the step where the checkpoint is; raises `InputError` for one of other data or another kind of device."""
+    def _restore(self, saved: checkpoint.Checkpoint) -> None:
+        """Load a checkpoint into the step; raises `InputError` for one of other data or another kind of device."""
         arrays = saved.arrays
 
-        def fits(name: str, own: Tensor) -> bool:
-            return name in arrays and (arrays[name].dtype, arrays[name].shape) == (own.dtype, own.shape)
+        def fits(name: str, current: Tensor) -> bool:
+            return name in arrays and (arrays[name].dtype, arrays[name].shape) == (current.dtype, current.shape)
 
-        differs = [name for name, own in self.step.state().items() if not fits(name, own)]
+        differs = [name for name, current in self.step.state().items() if not fits(name, current)]
         if differs == ["losses"] and "losses" in arrays and arrays["losses"].dim() == 1:
             raise InputError(
                 f"{self.folder} was trained with {len(arrays['losses'])} steps per epoch and these data give "
@@ -271,103 +238,95 @@ class Run:
                 raise ValueError(f"{differs[0] if differs else 'position'} does not fit the recipe")
             torch.set_rng_state(arrays["generator.torch"])
             self.step.load(arrays)
-        except (RuntimeError, TypeError, ValueError, KeyError) as error:  # torch looks into generators' states
+        except (RuntimeError, TypeError, ValueError, KeyError) as error:  # torch checks the states of generators
             raise InputError(f"{saved.path} is damaged ({errors.reason(error)}); remove it to start over") from error
         self.facts |= saved.facts
 
     def go(self, end: float | None) -> Result:
-        """To the end, or until the time is up."""
+        """Run to the last step, or until the time is up."""
         step, why = self.step, ""
-        self.since = self.saved_at = time.monotonic()
-        with interruptible() as self.received:
+        self.timed_until = self.saved_at = time.monotonic()
+        with interruptible() as self.signals:
             while step.done < step.total and not why:
                 try:
                     why = self._epoch(end)
                 except Diverged as error:
-                    self._go_back(error)
+                    self._retry(error)
             if not why:
                 self._finish()
-        if self.board is not None:
-            self.board.close()
+        self.logs.close()
         return Result(
             recipe=self.recipe,
             why=why or "finished",
             step=step.done,
             steps=step.total,
             scores={} if why else self.facts["scores"],
-            epochs=self._epochs(),
-            smoothing=self.smoothing.rows,
+            epochs=self.logs.epoch_rows(),
+            smoothing=self.logs.smoothing.rows,
             seconds=self.facts["seconds"],
             folder=self.folder,
             model=step.model,
             retries=[dict(retry) for retry in self.facts["retries"]],
-            machines=self.machines.rows,
+            machines=self.logs.machines.rows,
         )
 
     def _epoch(self, end: float | None) -> str:
-        """The rest of an epoch, or as far as the time allows; why the run stops here, if it does."""
+        """The rest of the current epoch; returns why the run stops here, or an empty string."""
         step = self.step
         inside = step.done % step.steps
         if inside == 0:
             step.begin_epoch()
-        self.mark = (step.done, step.generator.get_state())
+        self.replay_from = (step.done, step.generator.get_state())
         for _ in range(inside, step.steps):
-            self._one()
+            self.next_step()
             if step.done % step.steps == 0:
                 self._end_epoch()
             if why := self._stop_or_save(end):
                 return why
         return ""
 
-    def _one(self) -> None:
+    def next_step(self) -> None:
         """One step, and the snapshot of smoothing that is due after it."""
         try:
             self.step.run()
-        except SingularError as error:  # a graph cannot say so, and gives NaN
+        except SingularError as error:  # inside a CUDA graph the weights become NaN instead
             raise Diverged(f"step {self.step.done + 1:,}: {error}") from None
-        self._note_machine()
-        done = self.step.done
+        self._log_machine()
+        done, every = self.step.done, self.settings.watch.monitor
         if self.device.type == "cpu":
-            self._check()  # on a GPU once an epoch: asking makes it wait
-            self._tell()
-        due = self.watch.monitor and (done % self.watch.monitor == 0 or done in (1, self.step.total))
-        if self.watcher is not None and self.ranks.first and due and (seen := self.watcher.look(done)) is not None:
-            self._record(self.smoothing, {"step": done, **seen})
+            self._check()  # on a GPU once an epoch: reading the flag waits for the device
+            self._report()
+        is_due = every and (done % every == 0 or done in (1, self.step.total))
+        if self.watcher is not None and self.ranks.first and is_due:
+            snapshot = self.watcher.snapshot(done)
+            if snapshot is not None:
+                self.logs.record(self.logs.smoothing, {"step": done, **snapshot})
 
-    def _note_machine(self) -> None:
-        """After the first step: a process that does not get so far leaves nothing."""
-        if self.from_step is None:
+    def _log_machine(self) -> None:
+        """Once, after the first step: a process that fails earlier logs nothing."""
+        if self.started_at is None:
             return
-        row = {"from_step": self.from_step, "hardware": hardware_name(self.device), "torch": torch.__version__}
+        row = {"from_step": self.started_at, "hardware": hardware_name(self.device), "torch": torch.__version__}
         if self.ranks.world > 1:
             row["processes"] = self.ranks.world
         if self.step.asked_to_compile and not self.step.compiled:
             row["compiled"] = False
-        self.machines.write(row)
-        self.from_step = None
-
-    def _record(self, log: logs.Log, row: dict[str, Any]) -> None:
-        log.write(row)
-        if self.board is not None:
-            self.board.write(row["step"], row)
-
-    def _epochs(self) -> list[dict[str, Any]]:
-        """Lines of the log, but for those that say that the run went back."""
-        return [row for row in self.log.rows if "epoch" in row]
+        self.logs.machines.write(row)
+        self.started_at = None
 
     def _check(self) -> None:
-        """Raise `Diverged` for a step that was not finite."""
+        """Raise `Diverged` if a step was not finite."""
         if int(self.step.failed) >= 0:
             path = None if self.folder is None else checkpoint.newest(self.folder)
-            raise not_finite(self.step, self.mark, "the beginning" if path is None else f"{path} with --resume")
+            raise not_finite(self.step, self.replay_from, "the beginning" if path is None else f"{path} with --resume")
 
     def _end_epoch(self) -> None:
-        """Its loss, the test if one is due, and a line of the log."""
-        step, recipe = self.step, self.recipe
+        """Test the model if a test is due, and log the epoch."""
+        step, recipe, evaluate = self.step, self.recipe, self.settings.watch.evaluate
         self._check()
-        losses = self.ranks.mean(step.losses).tolist()  # waits for the epoch's end
+        losses = self.ranks.mean(step.losses).tolist()  # waits for the device
         epoch = step.done // step.steps
-        self._clock()
+        self._add_time()
         self.speed = step.steps * step.feed.units_per_step / max(self.facts["epoch_seconds"], 1e-9)
         row: dict[str, Any] = {
             "epoch": epoch,
@@ -379,27 +338,30 @@ class Run:
             "seconds": round(self.facts["seconds"], 3),
         }
         self.facts["epoch_seconds"] = 0.0
-        every = max(1, recipe.total_epochs // 20) if self.watch.evaluate is None else self.watch.evaluate
+        every = max(1, recipe.total_epochs // 20) if evaluate is None else evaluate
         is_last = epoch == recipe.total_epochs
         if self.ranks.first and (is_last or (every > 0 and epoch % every == 0)):
             scores = dict(self.evaluation.scores(final=is_last))
             row |= scores
             self.facts["scores"] = scores
-            self._clock(training=False)
-        self._record(self.log, row)
-        self._tell(row["loss"], force=True)
+            self._add_time(training=False)
+        self.logs.record(self.logs.epochs, row)
+        self._report(row["loss"], force=True)
 
     def _stop_or_save(self, end: float | None) -> str:
-        """Save if it is time to; why the run stops here, if it does. All processes decide alike, at the same step."""
-        step = self.step
-        if self.ranks.world > 1 and step.done % step.steps and step.done < self.ask_at:
-            return ""  # asking makes all of them wait for each other
-        wait = self.watch.save if self.saves >= len(_EARLY) else min(_EARLY[self.saves], self.watch.save)
+        """Save if it is time; returns why the run stops here, or an empty string.
+
+        Several processes decide together, at the same step.
+        """
+        step, interval = self.step, self.settings.watch.save
+        if self.ranks.world > 1 and step.done % step.steps and step.done < self.agree_at:
+            return ""  # deciding together makes all processes wait for each other
+        wait = interval if self.saves >= len(_EARLY) else min(_EARLY[self.saves], interval)
         is_time = time.monotonic() - self.saved_at >= wait
-        # They ask again after a second or so, by the steps a second that the first process knows.
-        pause = self._units_a_second() / step.feed.units_per_step if self.ranks.first else 0.0
-        why, save, pause = self.ranks.highest(REASONS.index(reason(self.received, end)), is_time, pause)
-        self.ask_at = step.done + max(1, round(pause))
+        # The next decision is about a second away, by the first process's speed.
+        pause = self._current_speed() / step.feed.units_per_step if self.ranks.first else 0.0
+        why, save, pause = self.ranks.highest(REASONS.index(reason(self.signals, end)), is_time, pause)
+        self.agree_at = step.done + max(1, round(pause))
         if step.done == step.total:
             return ""
         if why or save:
@@ -407,39 +369,39 @@ class Run:
         return REASONS[round(why)]
 
     def save(self) -> None:
-        """The checkpoint, by the first process."""
+        """Write a checkpoint. Every process calls this; the first one writes."""
         self._check()
-        self._clock()
-        losses = self.ranks.mean(self.step.losses).cpu()  # of all processes: each goes on from what the first writes
-        if self.writes is not None or self.kept is not None:
+        self._add_time()
+        losses = self.ranks.mean(self.step.losses).cpu()  # of all processes: each resumes from the same file
+        if self.writes_to is not None or self.last_checkpoint is not None:
             state, facts = {**self.step.state(), "losses": losses}, self._facts()
-            if self.kept is not None:
-                self.kept = (state, facts)
-            if self.writes is not None:
+            if self.last_checkpoint is not None:
+                self.last_checkpoint = (state, facts)
+            if self.writes_to is not None:
                 if self.lock is not None:
                     self.lock.check()
-                for log in self.logs:
+                for log in self.logs.all:
                     log.sync()
-                checkpoint.save(self.writes, self.recipe, state, facts)
-        self._clock(training=False)  # what saving took is no part of an epoch's speed
+                checkpoint.save(self.writes_to, self.recipe, state, facts)
+        self._add_time(training=False)  # saving does not count towards an epoch's speed
         self.saves += 1
         self.saved_at = time.monotonic()
 
     def _facts(self) -> checkpoint.Facts:
-        """As they are now, to be kept."""
-        lengths, retries = {log.name: log.length for log in self.logs}, list(self.facts["retries"])
-        return {**self.facts, "logs": lengths, "retries": retries}
+        """A copy of the current facts, for a checkpoint."""
+        return {**self.facts, "logs": self.logs.lengths(), "retries": list(self.facts["retries"])}
 
-    def _go_back(self, error: Diverged) -> None:
-        """To the last checkpoint, to go on with other random numbers; raises the error where that is not wanted, or has
-        been done often enough.
+    def _retry(self, error: Diverged) -> None:
+        """Return to the last checkpoint and continue with other random numbers.
+
+        Raises the error instead if `on_nan` is "stop", or after three retries.
         """
-        if self.kept is None:
+        if self.last_checkpoint is None:
             raise error
         retries = self.facts["retries"]
         if len(retries) == _RETRIES:
             raise Diverged(f"{error}; {_RETRIES} times it went back to a checkpoint, with other draws, in vain")
-        arrays, facts = self.kept
+        arrays, facts = self.last_checkpoint
         failed, back = int(self.step.failed), int(arrays["position"])
         retry = checkpoint.Retry(
             retry=len(retries) + 1,
@@ -450,44 +412,42 @@ class Run:
         retries.append(retry)
         self.step.load(arrays)
         self.step.draw_anew(len(retries))
-        self._clock(training=False)  # what was in vain took time, and is no part of an epoch's speed
+        self._add_time(training=False)  # failed steps do not count towards an epoch's speed
         self.facts["scores"], self.facts["epoch_seconds"] = facts["scores"], facts["epoch_seconds"]
-        for log in (self.log, self.smoothing):
-            log.cut(facts["logs"][log.name])
-        if self.board is not None and self.folder is not None:
-            self.board.close()
-            self.board = logs.Board(self.folder, back)
-        self.log.write(dict(retry))
-        self.save()  # who resumes it goes on from here, and knows
+        self.logs.go_back(facts["logs"], back)
+        self.logs.epochs.write(dict(retry))
+        self.save()  # a run resumed from here knows of the retry
 
-    def _clock(self, training: bool = True) -> None:
-        """Adds the time since it was last asked to the run's, and to the epoch's if it was spent on steps."""
+    def _add_time(self, training: bool = True) -> None:
+        """Count the time since the last call: in the run's seconds, and in the epoch's if it was spent on steps."""
         now = time.monotonic()
-        spent, self.since = now - self.since, now
+        spent, self.timed_until = now - self.timed_until, now
         self.facts["seconds"] += spent
         if training:
             self.facts["epoch_seconds"] += spent
 
-    def _units_a_second(self) -> float:
-        """In the epoch before, or so far in the first."""
+    def _current_speed(self) -> float:
+        """Units per second in the last full epoch; in the first epoch, so far."""
         if self.speed:
             return self.speed
         inside = (self.step.done - 1) % self.step.steps + 1
-        seconds = self.facts["epoch_seconds"] + time.monotonic() - self.since
+        seconds = self.facts["epoch_seconds"] + time.monotonic() - self.timed_until
         return inside * self.step.feed.units_per_step / max(1e-9, seconds)
 
-    def _tell(self, loss: float | None = None, force: bool = False) -> None:
-        """Where the run is, a few times a second at most."""
-        now = time.monotonic()
-        if self.progress is None or not self.ranks.first or (not force and now - self.told_at < 0.2):
+    def _report(self, loss: float | None = None, force: bool = False) -> None:
+        """Call `on_progress`, unless the last call was a moment ago."""
+        now, on_progress = time.monotonic(), self.settings.on_progress
+        if on_progress is None or not self.ranks.first:
             return
-        self.told_at = now
-        step, speed, recipe, rows = self.step, self._units_a_second(), self.recipe, self._epochs()
-        self.progress(
+        if not force and now - self.reported_at < SECONDS_BETWEEN_REPORTS:
+            return
+        self.reported_at = now
+        step, speed, recipe, rows = self.step, self._current_speed(), self.recipe, self.logs.epoch_rows()
+        on_progress(
             Progress(
                 step=step.done,
                 steps=step.total,
-                epoch=max(1, math.ceil(step.done / step.steps)),  # after its last step it is that one still
+                epoch=max(1, math.ceil(step.done / step.steps)),  # the last step of an epoch belongs to it
                 epochs=recipe.total_epochs,
                 speed=speed,
                 unit=recipe.unit,
@@ -498,13 +458,13 @@ class Run:
         )
 
     def _finish(self) -> None:
-        """The model, and then no checkpoint: there is nothing to go on with."""
-        if self.writes is not None:
+        """Save the model, then remove the checkpoint."""
+        if self.writes_to is not None:
             if self.lock is not None:
                 self.lock.check()
             model, notes = self.step.model, {**self.facts["scores"], "seconds": round(self.facts["seconds"], 1)}
-            self.task.save_beside(model, self.writes)
+            self.task.save_beside(model, self.writes_to)
             dtype, more = stored_as(model), self.task.metadata()
-            save_model(model, self.recipe, self.writes / MODEL, dtype=dtype, notes=notes, more=more)
-            checkpoint.remove(self.writes)
+            save_model(model, self.recipe, self.writes_to / MODEL, dtype=dtype, notes=notes, more=more)
+            checkpoint.remove(self.writes_to)
         self.ranks.wait()

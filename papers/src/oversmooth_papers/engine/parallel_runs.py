@@ -30,7 +30,7 @@ _LEAST = 45.0  # seconds: less is spent before the first step, on starting and c
 _SPARE = 15.0  # seconds kept at the end for starting late and for the checkpoint
 # Finished or out of time; asked to stop; asked before there was a run to save.
 _STOPPED = (0, *EXIT_CODES.values(), 128 + signal.SIGTERM, -signal.SIGTERM)
-_GRACE = 60.0  # seconds after the end, or SIGTERM, in which a process may still write its checkpoint
+GRACE = 60.0  # seconds after the end, or SIGTERM, in which a process may still write its checkpoint
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class JobOutcome:
     """What became of a job: finished, out of time, not begun, or why it failed."""
 
     job: Job
-    said: str
+    message: str
     failed: bool = False
     why: str = ""
     """interrupted or preempted, if that ended it."""
@@ -98,25 +98,25 @@ def run_many(
                     if received or (left is not None and left < _LEAST):
                         finish(job, f"not begun, as {reason(received, None) or 'time is up'}")
                         continue
-                    running[job] = _start(job, data, left, device, on_nan, force)
+                    running[job] = start_process(job, data, left, device, on_nan, force)
                     on_message(f"{job.recipe.title}: begins")
                 for job, process in list(running.items()):
                     if process.poll() is not None:
                         del running[job]
-                        finish(job, _said(job, process.returncode), failed=process.returncode not in _STOPPED)
-                    elif end is not None and time.monotonic() > end + _GRACE:
+                        finish(job, _outcome(job, process.returncode), failed=process.returncode not in _STOPPED)
+                    elif end is not None and time.monotonic() > end + GRACE:
                         process.terminate()
                 time.sleep(0.2)
         finally:
-            _end(running.values())
+            end_processes(running.values())
     return outcomes
 
 
-def _end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
+def end_processes(processes: Iterable[subprocess.Popen[bytes]]) -> None:
     """All of them, whatever happened here: politely, and then with all that they started."""
     for process in processes:
         process.terminate()
-    last = time.monotonic() + _GRACE
+    last = time.monotonic() + GRACE
     for process in processes:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(max(0.0, last - time.monotonic()))
@@ -126,7 +126,7 @@ def _end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
             process.wait()
 
 
-def _start(
+def start_process(
     job: Job, data: str, seconds: float | None, device: str | None, on_nan: OnNan, force: bool
 ) -> subprocess.Popen[bytes]:
     job.folder.mkdir(parents=True, exist_ok=True)
@@ -144,7 +144,7 @@ def _start(
         return subprocess.Popen(command, env=environment_of_child(), process_group=0, **streams)
 
 
-def _said(job: Job, code: int) -> str:
+def _outcome(job: Job, code: int) -> str:
     if code == 0 and job.finished:
         return "finished"
     if (why := {0: "out of time", **{code: why for why, code in EXIT_CODES.items()}}.get(code)) is not None:

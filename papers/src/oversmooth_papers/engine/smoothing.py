@@ -1,8 +1,8 @@
-"""What records smoothing while a model trains: `SmoothingProbe` by default, or all that `oversmooth.Monitor` sees.
+"""Records smoothing while a model trains: `SmoothingProbe` by default, or everything `oversmooth.Monitor` records.
 
-The trainer decides when a snapshot is due and writes it. The default sees little, and is cheap by design: HFC/LFC and
-cosines after every block, on a few fixed inputs, no ranks, and on a GPU a forward pass that is a CUDA graph and leaves
-the tokens of all depths in one array, measured in one sweep.
+The trainer decides when a snapshot is due and writes it. The default is cheap: HFC/LFC and cosines after every block,
+on a few fixed inputs, without ranks. On a GPU its forward pass is a CUDA graph that leaves the tokens of all depths in
+one array.
 """
 
 from __future__ import annotations
@@ -21,28 +21,24 @@ from oversmooth_papers.cuda_graphs import captured
 from oversmooth_papers.engine.task import Task
 
 RARELY = 10
-"""Snapshots from one of `MonitorWatcher` that takes further passes and eigenvalues, and as long as several steps, to
-the next.
-"""
+"""Every how many snapshots `MonitorWatcher` runs further passes and computes eigenvalues, which takes several steps."""
 
 
 class Watcher(Protocol):
-    """``watcher.look(step)``: what is seen after a step, and the training is as without."""
+    """``watcher.snapshot(step)``: metrics after a step; training is not affected."""
 
-    def look(self, step: int) -> dict[str, Any] | None:
-        """By metric one number per depth, or one number; each finite, or None. None where the snapshot failed."""
+    def snapshot(self, step: int) -> dict[str, Any] | None:
+        """By metric one number per depth, or one number, each finite or None. None if the snapshot failed."""
 
 
 MakesWatcher = Callable[[Task, nn.Module, torch.device, int], Watcher]
-"""Called once a run's model is on its device, with the steps between snapshots; there is also one after the first step,
-and one after the last.
-"""
+"""Called with the model on its device and the steps between snapshots; the first and last step have one too."""
 
 
 class SmoothingProbe:
     """Numbers by depth, the embedding first, each the mean over the task's probe."""
 
-    def __init__(self, task: Task, model: nn.Module, device: torch.device, every: int = 1) -> None:  # noqa: ARG002 (all looks are alike)
+    def __init__(self, task: Task, model: nn.Module, device: torch.device, every: int = 1) -> None:  # noqa: ARG002 (all snapshots are alike)
         self.task, self.model, self.device = task, model, device
         self.probe = task.probe(model, device)
         names = {module: name for name, module in model.named_modules()}
@@ -55,10 +51,10 @@ class SmoothingProbe:
         with in_eval_mode(self.model), torch.autocast(self.device.type, torch.bfloat16, enabled=in_bf16):
             self.stored.fill(self.model, self.probe.inputs)
 
-    def look(self, step: int) -> dict[str, list[float]]:  # noqa: ARG002 (all looks are alike)
+    def snapshot(self, step: int) -> dict[str, list[float]]:  # noqa: ARG002 (all snapshots are alike)
         self._run()
-        seen = {name: [float(f"{value:.5g}") for value in row] for name, row in self.stored.measure().items()}
-        return seen | self.task.look_at_weights(self.model)
+        tokens = {name: [float(f"{value:.5g}") for value in row] for name, row in self.stored.measure().items()}
+        return tokens | self.task.weight_metrics(self.model)
 
 
 class _Stored(Reducer):
@@ -98,13 +94,13 @@ class _Stored(Reducer):
 
 
 class MonitorWatcher:
-    """All that a monitor sees by a probe without labels, but for joined spectra: the thread that computes them is done
-    when it is done, and a run that goes on would not have the history of one that was never stopped.
+    """Everything a monitor records from a probe without labels, except spectra of all heads jointly.
 
-    On a GPU a step is a CUDA graph, which reads and writes weights and buffers by their address, and a snapshot is an
-    eager pass between two replays. It may, since it leaves every tensor where it is: hooks only read, `untouched`
-    writes buffers back in place and puts the same objects back among attributes, and no parameter is assigned. What a
-    snapshot allocates lies outside the graph's own memory.
+    Those are computed in a thread that ends at no fixed step, so a resumed run would have another history.
+
+    On a GPU a step is a CUDA graph, which reads and writes weights and buffers by their address. A snapshot is an eager
+    pass between two replays, and leaves every tensor at its address: hooks only read, buffers are restored in place,
+    and no parameter is assigned. A snapshot allocates outside the graph's memory.
     """
 
     def __init__(self, task: Task, model: nn.Module, device: torch.device, every: int) -> None:
@@ -119,13 +115,13 @@ class MonitorWatcher:
             spectra=RARELY,
             dominance=RARELY,
             steering=RARELY,
-            together=False,  # the first process looks alone
+            together=False,  # only the first process takes snapshots
         )
 
-    def look(self, step: int) -> dict[str, Any] | None:
-        """A row of the monitor's history, without its step; None where it failed, which a warning says once."""
-        # What is due is decided by the step alone, in a run that goes on or goes back too; the trainer keeps the rows.
+    def snapshot(self, step: int) -> dict[str, Any] | None:
+        """A row of the monitor's history, without its step; None if it failed, with one warning per run."""
+        # Restarted so that the step alone decides what is due, after a resume or a retry too. The trainer keeps rows.
         self.monitor.restart(None, step - 1)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16):
-            row = self.monitor.look(step)
+            row = self.monitor.snapshot(step)
         return None if row is None else {name: value for name, value in row.items() if name != "step"}

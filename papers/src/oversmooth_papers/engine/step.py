@@ -1,8 +1,8 @@
 """One training step: batch, forward, backward, clip, the optimiser at the schedule's learning rate.
 
-On a GPU the model is compiled and the step is one CUDA graph, which takes everything it needs from tensors that stay
-where they are: its number, the epoch's order, the random numbers. On a CPU, and with many processes, the same lines run
-eagerly.
+On a GPU the model is compiled and the step is one CUDA graph. The graph reads its inputs from tensors at fixed
+addresses: the number of the step, the epoch's order, the random numbers. On a CPU, and with several processes, the same
+code runs eagerly.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _A_STEP = 64  # bytes of its learning rate, in all the forms it is kept in
 
 
 class Step:
-    """``step.begin_epoch()``, then ``step.run()`` as often as ``step.steps``."""
+    """Call ``step.begin_epoch()``, then ``step.run()`` ``step.steps`` times."""
 
     def __init__(
         self,
@@ -61,12 +61,12 @@ class Step:
         self.attempt = 0
         self.order_generator, self.generator = (torch.Generator(device).manual_seed(seed) for seed in _seeds(recipe))
         self.order_state = self.order_generator.get_state()
-        """Of the order's generator before this epoch's order was drawn."""
+        """The state of the order's generator before this epoch's order was drawn."""
         self.done = 0
-        """Steps so far; `position` says the same to the graph."""
+        """Steps so far; `position` is the same number for the graph."""
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
         self.losses = torch.zeros(self.steps, device=device)
-        """Of this epoch, on the device: reading one would make the step wait."""
+        """This epoch's losses, on the device: reading one makes the step wait."""
         self.failed = torch.full((1,), -1, dtype=torch.int64, device=device)
         """The first step whose loss or gradient was not finite, or −1. It, and what follows it, changes no weight."""
 
@@ -85,7 +85,7 @@ class Step:
         self._replay: Callable[[], None] | None = None
         if on_gpu and self.ranks.world == 1:
             before, drawn = self.state(), torch.cuda.get_rng_state(device)
-            self._replay = cuda_graphs.captured(self._body)
+            self._replay = cuda_graphs.captured(self.body)
             self.load(before)  # capturing ran some steps
             torch.cuda.set_rng_state(drawn, device)
 
@@ -162,7 +162,7 @@ class Step:
         # Outside the graph, as small kernels, so that the generator's state is an ordinary one, to be saved.
         self.feed.draw(self.generator)
         with self._seeded():
-            (self._replay or self._body)()
+            (self._replay or self.body)()
         self.done += 1
 
     @contextmanager
@@ -179,7 +179,7 @@ class Step:
             own.manual_seed(seed)
             yield
 
-    def _body(self) -> None:
+    def body(self) -> None:
         batch = self.batch()
         if self.device.type == "cuda":
             self.lr.copy_(self._rates.index_select(0, self.position.clamp(max=self.total - 1))[0])

@@ -1,7 +1,6 @@
-"""What the engine asks of a task: batches, a loss, an evaluation, and something to watch smoothing on.
+"""The interface between the engine and a task: batches, a loss, an evaluation, and inputs for recording smoothing.
 
-The engine knows nothing else of what is trained. A task is a recipe with its data; `Feed` is the part of it that lives
-on the device and that a CUDA graph reads.
+A task is a recipe with its data. Its `Feed` holds the training data on the device, where a CUDA graph reads them.
 """
 
 from __future__ import annotations
@@ -26,39 +25,40 @@ Forward = Callable[..., Any]
 class Feed(Protocol):
     """Training data on the device, one batch per step.
 
-    All that changes from step to step is written into tensors that stay where they are. A feed whose `draw` fetches one
-    batch after the other also has ``seek(step)``: the next `draw` is that of this step of the epoch, counted from 0.
+    Everything that changes from step to step is written in place, since a CUDA graph reads tensors by their address. A
+    feed whose `draw` loads the next batch also has ``seek(step)``: the next `draw` then loads the batch of this step of
+    the epoch, counted from 0.
     """
 
     units_per_step: int
-    """For speed: images, tokens."""
+    """Images or tokens per step, for the speed."""
 
     def reorder(self, generator: torch.Generator) -> None:
-        """A new epoch's order."""
+        """Draw the order of a new epoch."""
 
     def draw(self, generator: torch.Generator) -> None:
-        """A new step's random numbers, in place; outside the graph, so that the generator's state can be saved."""
+        """Draw a new step's random numbers, in place; outside the graph, so that the generator's state can be saved."""
 
     def batch(self, step: Tensor) -> Batch:
         """This process's part of a step's batch. step ``(1,)``: its number within the epoch."""
 
 
 class Evaluation(Protocol):
-    """``evaluation.scores(final=True)``: how good the model is, as it is now."""
+    """``evaluation.scores(final=True)``: the scores of the model as it is now."""
 
     def scores(self, *, final: bool) -> Scores:
-        """final: after the last epoch, where what takes longer is measured too."""
+        """final: whether this is after the last epoch, when slower scores are computed too."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Fixed inputs on which smoothing is watched, and the blocks between which tokens are taken."""
+    """Fixed inputs on which smoothing is recorded, and the blocks between which tokens are measured."""
 
     inputs: tuple[Any, ...]
     """The model's arguments, on the device."""
     blocks: Sequence[nn.Module]
     part: nn.Module | None = None
-    """What holds the blocks and takes the same inputs, where that is a part of the model, steered by itself."""
+    """The module that holds the blocks and takes the same inputs, if it is not the whole model."""
 
 
 class Task(ABC):
@@ -66,23 +66,24 @@ class Task(ABC):
 
     recipe: BaseRecipe
     examples_are: ClassVar[str]
-    """What a batch is counted in: images, windows."""
+    """The unit of a batch: images, windows."""
     compiles: ClassVar[bool] = True
-    """Whether compiling pays on a GPU; runs of a minute are over before it would."""
+    """Whether compiling pays on a GPU; it does not for runs of a minute."""
 
     @property
     @abstractmethod
     def examples(self) -> int:
-        """Of an epoch, whole batches or not."""
+        """The number of examples per epoch, including an incomplete batch."""
 
     @abstractmethod
     def plain_model(self) -> nn.Module:
-        """As files are read into it: unsteered, on the CPU, with any weights."""
+        """An unsteered model on the CPU, into which files are loaded."""
 
     @abstractmethod
     def model(self) -> nn.Module:
-        """As training begins, steered as the variant says, on the CPU, with the weights that the seed gives on any
-        machine; the caller's random state is left alone.
+        """The initial model on the CPU, steered by the recipe's variant.
+
+        Its seed gives the same weights on any machine; the caller's random state does not change.
         """
 
     @abstractmethod
@@ -91,53 +92,53 @@ class Task(ABC):
 
     @abstractmethod
     def loss(self, forward: Forward, batch: Batch) -> Tensor:
-        """Of one batch of the feed: a scalar, the mean over this process's part."""
+        """The loss of one batch of the feed: a scalar, the mean over this process's part."""
 
     @abstractmethod
     def blank(self, batch: int, device: torch.device) -> Batch:
-        """As many empty examples, to see whether a batch of that size fits into memory."""
+        """A batch of empty examples, to test whether its size fits into memory."""
 
     def has_data_of(self, other: Task) -> bool:  # noqa: ARG002 (unless a task says so)
         """Whether a feed of the other task, whose recipe differs in the seed alone, could feed this one."""
         return False
 
-    def beside(self, model: nn.Module) -> dict[str, Tensor]:  # noqa: ARG002 (most keep nothing)
-        """What a run keeps beside its model, on the same device, and saves with it, such as an average of the weights.
+    def beside(self, model: nn.Module) -> dict[str, Tensor]:  # noqa: ARG002 (most have none)
+        """Tensors to save with the model, on the same device, such as an average of the weights.
 
-        Asked for once, before the first step; `after_update` changes it in place.
+        Called once, before the first step; `after_update` changes them in place.
         """
         return {}
 
     def after_update(self, model: nn.Module) -> None:  # noqa: B027 (most do nothing)
-        """Called after every update of the weights, on a GPU within the graph."""
+        """Called after every update of the weights; on a GPU inside the graph."""
 
     def save_beside(self, model: nn.Module, folder: Path) -> None:  # noqa: B027
-        """Further files of a finished run, before the model's, which says that it is finished."""
+        """Write further files of a finished run. The model is written last, as it marks the run as finished."""
 
     @abstractmethod
     def evaluation(self, model: nn.Module, device: torch.device) -> Evaluation:
-        """Always of the uncompiled model."""
+        """The evaluation of the uncompiled model."""
 
     @abstractmethod
     def probe(self, model: nn.Module, device: torch.device) -> Probe:
-        """The same at every look of a run, and in every run on these data."""
+        """The same probe for every snapshot, and in every run on these data."""
 
-    def look_at_weights(self, model: nn.Module) -> dict[str, list[float]]:  # noqa: ARG002 (most look at tokens alone)
-        """What is logged of the weights, by depth, in the looks that are made by default."""
+    def weight_metrics(self, model: nn.Module) -> dict[str, list[float]]:  # noqa: ARG002 (most have none)
+        """Metrics of the weights by depth, for the default snapshots."""
         return {}
 
     @abstractmethod
     def check_memory(self, device: torch.device) -> None:
-        """Refuse what the machine cannot hold, before it is made."""
+        """Raise `InputError` if the model does not fit into memory, before building it."""
 
     def metadata(self) -> dict[str, str]:
-        """What a model's file says beside its recipe, such as its tokenizer."""
+        """Metadata of the model's file besides the recipe, such as the tokenizer."""
         return {}
 
     def data(self) -> Iterable[Tensor | str]:
-        """What is trained and tested on, for its hash."""
+        """The training and test data, to be hashed."""
         return ()
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
-        """What a cell says of the data beside the recipe, such as how many test images there were."""
+        """Facts about the data for a cell, such as the number of test images."""

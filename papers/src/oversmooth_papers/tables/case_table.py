@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from oversmooth_papers.figures import table_charts
 from oversmooth_papers.tables import depth, table_text
 from oversmooth_papers.tables.base import Rows, Table
-from oversmooth_papers.tables.cells import Cell, Kept
+from oversmooth_papers.tables.cells import Available, Cell
 from oversmooth_papers.tasks.images.recipe import PAPER, QUICK
 
 Column = Callable[[Sequence[Cell]], str]
@@ -37,9 +37,9 @@ def percent(name: str) -> Column:
     return lambda cells: table_text.percent_over_seeds(scores(cells, name))
 
 
-def last_look(place: int) -> Column:
+def last_snapshot(place: int) -> Column:
     """Of what leaves the last block: 1, HFC/LFC; 2, mean |cos|."""
-    return lambda cells: table_text.over_seeds([look[place] for look in depth.looks(cells)], ".3g")
+    return lambda cells: table_text.over_seeds([snapshot[place] for snapshot in depth.last_snapshots(cells)], ".3g")
 
 
 def minutes(cells: Sequence[Cell]) -> str:
@@ -49,8 +49,8 @@ def minutes(cells: Sequence[Cell]) -> str:
     spent = sorted(cell["seconds"] / 60 for cell in alone or cells)
     if not spent:
         return "–"
-    said = f"{spent[0]:.1f}" if spent[-1] - spent[0] < 0.05 else f"{spent[0]:.1f} to {spent[-1]:.1f}"
-    return said if alone else f"{said}, {max(cell['at_once'] for cell in cells)} at once"
+    shown_minutes = f"{spent[0]:.1f}" if spent[-1] - spent[0] < 0.05 else f"{spent[0]:.1f} to {spent[-1]:.1f}"
+    return shown_minutes if alone else f"{shown_minutes}, {max(cell['at_once'] for cell in cells)} at once"
 
 
 def case_of(cases: Mapping[str, Case], usual: Any, recipe: Any) -> str:
@@ -73,7 +73,7 @@ def _setting(recipe: Any, key: str, default: Any = None) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class CaseTable(Table):
-    """Subclasses say the cases, and what differs from table 2's recipe on 10 % of CIFAR-100."""
+    """Subclasses list the cases; by default the recipe is table 2's on 10 % of CIFAR-100."""
 
     asks_unknowns = False
     full: ClassVar[Any] = replace(PAPER, share=0.1)
@@ -81,14 +81,14 @@ class CaseTable(Table):
     """The recipe, and its quick version."""
     case_by_name: ClassVar[Mapping[str, Case]]
     """By what --cells calls them."""
-    kept_by: ClassVar[Mapping[str, type[Table]]] = {}
+    cells_from: ClassVar[Mapping[str, type[Table]]] = {}
     """Cases whose cells are those of another table."""
     rows_are: ClassVar[str] = ""
     """The heading of the first column."""
     columns: ClassVar[Mapping[str, Column]] = {
         "accuracy, %": percent("accuracy"),
-        "HFC/LFC, last": last_look(1),
-        "mean |cos|, last": last_look(2),
+        "HFC/LFC, last": last_snapshot(1),
+        "mean |cos|, last": last_snapshot(2),
     }
     published_as: ClassVar[tuple[str, str]] = ("", "")
     """The column of the published figures, and the data that they are of."""
@@ -105,7 +105,7 @@ class CaseTable(Table):
         """--cells names the cases, unless a table says something else."""
         super().__init_subclass__(**more)
         if "case_by_name" in vars(cls) and "cells_help" not in vars(cls):
-            cls.cells_help = f"Which: {', '.join(cls.case_by_name)}; by default all."
+            cls.cells_help = f"The cells to run: {', '.join(cls.case_by_name)}; by default all."
 
     def cases(self) -> Mapping[str, Case]:
         return self.case_by_name
@@ -124,35 +124,35 @@ class CaseTable(Table):
         return case_of(self.cases(), self.base(), recipe)
 
     def folder(self, recipe: Any) -> str:
-        return self.folder_of(self.kept_by.get(self.case_of(recipe), type(self)))
+        return self.folder_of(self.cells_from.get(self.case_of(recipe), type(self)))
 
     def names_of(self, recipe: Any) -> dict[str, str]:
         return {"variant": self.case_of(recipe)}
 
-    def cells(self, kept: Kept, name: str) -> list[Cell]:
+    def cells(self, available: Available, name: str) -> list[Cell]:
         """Over seeds."""
-        return [cell for recipe, cell in kept.items() if self.case_of(recipe) == name]
+        return [cell for recipe, cell in available.items() if self.case_of(recipe) == name]
 
-    def rows(self, kept: Kept) -> Rows:
+    def rows(self, available: Available) -> Rows:
         column, data = self.published_as
         rows = []
         for name, case in self.cases().items():
-            cells = self.cells(kept, name)
+            cells = self.cells(available, name)
             rows.append([case.title, *(shown(cells) for shown in self.columns.values()), self.whose()])
             if name in self.published and not self.quick:
                 figures = [f"{self.published[name]:.2f}" if heading == column else "–" for heading in self.columns]
                 rows.append([case.title, *figures, f"published, {data}"])
         return [self.rows_are, *self.columns, "whose"], rows
 
-    def charted(self, kept: Kept, name: str) -> list[float]:
+    def charted(self, available: Available, name: str) -> list[float]:
         """What the chart shows of a case."""
         key, factor = self.score
-        return [factor * value for value in scores(self.cells(kept, name), key)]
+        return [factor * value for value in scores(self.cells(available, name), key)]
 
-    def chart(self, kept: Kept) -> Any:
+    def chart(self, available: Available) -> Any:
         points = []
         for name, case in self.cases().items():
-            points += table_charts.over_seeds(case.title, self.whose(), self.charted(kept, name))
+            points += table_charts.over_seeds(case.title, self.whose(), self.charted(available, name))
         return table_charts.bars(self.quick_title if self.quick else self.title, points, self.label)
 
     def notes(self) -> list[str]:

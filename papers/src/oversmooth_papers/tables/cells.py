@@ -19,7 +19,7 @@ from oversmooth_papers.engine.recipe import BaseRecipe, read_recipe
 Folder = str | Callable[[Any], str]
 """The folder of the results that keeps cells: one for all, or one that the recipe decides, where tables share cells."""
 Cell = dict[str, Any]
-Kept = dict[Any, Cell]
+Available = dict[Any, Cell]
 """The cells that are there by their recipe, in the order of their table's recipes."""
 
 
@@ -104,7 +104,7 @@ def read(path: Path) -> Cell | None:
             raise ValueError(f"accuracy is {cell['accuracy']:g}, not a share")
         if cell.get("at_once", 1) < 1:
             raise ValueError(f"at_once is {cell['at_once']}, not a number of runs")
-        if not all(look["hfc_lfc"] and look["abs_cos"] for look in cell.get("smoothing", [])):
+        if not all(snapshot["hfc_lfc"] and snapshot["abs_cos"] for snapshot in cell.get("smoothing", [])):
             raise ValueError("smoothing has a look without numbers")
         try:
             recipe.describe(cell)
@@ -132,14 +132,14 @@ def read_folder(folder: Path, damaged: list[str] | None = None) -> list[Cell]:
     return [cell for cell in cells if cell is not None]
 
 
-def read_kept(recipes: Iterable[BaseRecipe], results: Path, folder: Folder) -> Kept:
-    kept = {recipe: read(cell_path(results, folder, recipe)) for recipe in recipes}
-    return {recipe: cell for recipe, cell in kept.items() if cell is not None}
+def read_cells(recipes: Iterable[BaseRecipe], results: Path, folder: Folder) -> Available:
+    cells = {recipe: read(cell_path(results, folder, recipe)) for recipe in recipes}
+    return {recipe: cell for recipe, cell in cells.items() if cell is not None}
 
 
 def missing(recipes: Sequence[BaseRecipe], results: Path, folder: Folder) -> list[Any]:
-    kept = read_kept(recipes, results, folder)
-    return [recipe for recipe in recipes if recipe not in kept]
+    cells = read_cells(recipes, results, folder)
+    return [recipe for recipe in recipes if recipe not in cells]
 
 
 def write(path: Path, cell: Cell) -> None:
@@ -184,8 +184,8 @@ def _choices(named: Sequence[Mapping[str, str]]) -> str:
     return f"name {listed}, or several of them, such as {':'.join(names[-1] for names in kinds.values())}"
 
 
-def fitted_to_kept(recipes: Sequence[Any], results: Path, folder: Folder) -> list[Any]:
+def fitted_to_cells(recipes: Sequence[Any], results: Path, folder: Folder) -> list[Any]:
     """Quick recipes fitted to the data set of the cells that are there: without its images, only they know it."""
-    kept = read_folder(results / folder_name(folder, recipes[0]))
-    like = read_recipe(kept[0]["recipe"]) if kept else None
+    cells = read_folder(results / folder_name(folder, recipes[0]))
+    like = read_recipe(cells[0]["recipe"]) if cells else None
     return [recipe if like is None else recipe.fitted_like(like) for recipe in recipes]

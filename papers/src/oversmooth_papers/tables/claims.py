@@ -16,7 +16,7 @@ from oversmooth_papers.tables import depth, rules, sharpening, table1, table2, t
 from oversmooth_papers.tables.agreement import MISSING, agrees, agrees_in_sign
 from oversmooth_papers.tables.base import Table
 from oversmooth_papers.tables.case_table import CaseTable
-from oversmooth_papers.tables.cells import Cell, Kept, read_kept
+from oversmooth_papers.tables.cells import Available, Cell, read_cells
 from oversmooth_papers.tables.neutreno.language import Language
 from oversmooth_papers.tables.neutreno.methods import Classification
 from oversmooth_papers.tables.neutreno.segmentation import Segmentation
@@ -63,13 +63,15 @@ def _over_seeds(values: Sequence[float], form: str = ".2f") -> str:
     return table_text.over_seeds(values, form, spread_form=".2f", count="always") if values else MISSING
 
 
-def kept_of(table: Table, results: Path) -> Kept:
-    return read_kept(table.recipes(), results, table.folder)
+def cells_of_table(table: Table, results: Path) -> Available:
+    return read_cells(table.recipes(), results, table.folder)
 
 
-def paired(kept: Kept, these: Sequence[Cell], those: Sequence[Cell], score: str, factor: float = 1.0) -> list[float]:
+def paired(
+    available: Available, these: Sequence[Cell], those: Sequence[Cell], score: str, factor: float = 1.0
+) -> list[float]:
     """Differences by seed, where both are there."""
-    seeds = {id(cell): recipe.seed for recipe, cell in kept.items()}
+    seeds = {id(cell): recipe.seed for recipe, cell in available.items()}
     before = {seeds[id(cell)]: cell[score] for cell in those}
     return [factor * (cell[score] - before[seeds[id(cell)]]) for cell in these if seeds[id(cell)] in before]
 
@@ -101,12 +103,12 @@ def headlines(results: Path) -> list[Claim]:
 def accuracies(results: Path, shares: Sequence[float] = table2.SHARES) -> list[Claim]:
     """Every variant's, then smoothing and sharpening minus the unmodified model."""
     table = table2.Table2()
-    kept = kept_of(table, results)
+    available = cells_of_table(table, results)
     claims = []
     for share in shares:
         command = f"table2 --cells {percent(share).replace(' ', '')}"
         cells = {
-            variant: [cell for recipe, cell in kept.items() if (recipe.variant, recipe.share) == (variant, share)]
+            variant: [cell for recipe, cell in available.items() if (recipe.variant, recipe.share) == (variant, share)]
             for variant in VARIANTS
         }
         for variant in VARIANTS:
@@ -116,7 +118,7 @@ def accuracies(results: Path, shares: Sequence[float] = table2.SHARES) -> list[C
         for variant in VARIANTS[1:]:
             words = f"{variant_title(variant)} minus ViT-Ti on {percent(share)} of CIFAR-100, points"
             theirs = table.published[variant][share][0] - table.published["plain"][share][0]
-            ours = paired(kept, cells[variant], cells["plain"], "accuracy", 100)
+            ours = paired(available, cells[variant], cells["plain"], "accuracy", 100)
             claims.append(gain(words, command, ours, theirs, theirs))
     return claims
 
@@ -124,10 +126,10 @@ def accuracies(results: Path, shares: Sequence[float] = table2.SHARES) -> list[C
 def _sharpening(results: Path) -> list[Claim]:
     """The arms of the confirmation that table 2 has too, on other seeds and subsets."""
     table = sharpening.Sharpening(seeds=len(sharpening.SEEDS))
-    kept = kept_of(table, results)
+    available = cells_of_table(table, results)
     published = table2.Table2.published
     theirs = published["sharpen"][0.1][0] - published["plain"][0.1][0]
-    ours = paired(kept, table.cells(kept, "sharpen"), table.cells(kept, "plain"), "accuracy", 100)
+    ours = paired(available, table.cells(available, "sharpen"), table.cells(available, "plain"), "accuracy", 100)
     words = "ViT-Ti⁻ minus ViT-Ti on 10 % of CIFAR-100, a subset per seed, points"
     return [gain(words, "sharpening --seeds 7", ours, theirs, theirs)]
 
@@ -142,12 +144,12 @@ def _corruptions() -> dict[str, table3.Table3]:
 def corruption(results: Path) -> list[Claim]:
     """Accuracy under the strongest corruption."""
     command, table = next(iter(_corruptions().items()))
-    kept, worst = kept_of(table, results), table3.INTENSITIES[-1]
+    available, worst = cells_of_table(table, results), table3.INTENSITIES[-1]
     return [
         figure(
             f"{variant_title(variant)} under corruption of intensity {worst}, accuracy in %",
             command,
-            [100 * share for share in table.accuracies(kept, variant, worst)],
+            [100 * share for share in table.accuracies(available, variant, worst)],
             *table.published[variant][worst],
         )
         for variant in VARIANTS
@@ -159,9 +161,9 @@ def corruption_gains(results: Path) -> list[Claim]:
     worst = table3.INTENSITIES[-1]
     claims = []
     for command, table in _corruptions().items():
-        kept = kept_of(table, results)
+        available = cells_of_table(table, results)
         sharpen, plain = (
-            {recipe.seed: cell["mean"][-1] for recipe, cell in kept.items() if recipe.variant == variant}
+            {recipe.seed: cell["mean"][-1] for recipe, cell in available.items() if recipe.variant == variant}
             for variant in ("sharpen", "plain")
         )
         ours = [100 * (sharpen[seed] - plain[seed]) for seed in sorted(sharpen.keys() & plain.keys())]
@@ -175,11 +177,11 @@ def corruption_gains(results: Path) -> list[Claim]:
 
 def smoothing_shares(results: Path) -> list[Claim]:
     """Table 1 of the models of all data under two counting rules."""
-    kept = kept_of(rules.RulesOfTable1(seeds=1), results)
+    available = cells_of_table(rules.RulesOfTable1(seeds=1), results)
     claims = []
     for variant in VARIANTS:
         published = table1.PUBLISHED[f"{variant_title(variant)}, CIFAR-100"]
-        cells = [cell for recipe, cell in kept.items() if recipe.variant == variant]
+        cells = [cell for recipe, cell in available.items() if recipe.variant == variant]
         for rule in ("heads", "unnormalised"):
             words = f"{variant_title(variant)}: smoothing eigenvalue dominates, % of triples, {rules.TITLES[rule]}"
             verdict = agrees([rules.smoothing(cell, rule) for cell in cells], published)
@@ -191,7 +193,7 @@ def smoothing_shares(results: Path) -> list[Claim]:
 def depths(results: Path) -> list[Claim]:
     """Of these, no figures were published."""
     claims = []
-    by_case = depth.Depth().by_case(kept_of(depth.Depth(), results))
+    by_case = depth.Depth().by_case(cells_of_table(depth.Depth(), results))
     for variant in VARIANTS:
         by_depth = [[100 * cell["accuracy"] for cell in cells] for own, _, cells in by_case if own == variant]
         shown = ", ".join(f"{table_text.mean_and_spread(values)[0]:.2f}" if values else "–" for values in by_depth)
@@ -210,11 +212,11 @@ def language(results: Path) -> list[Claim]:
     }
     claims = []
     for title, table in tables.items():
-        kept = kept_of(table, results)
-        plain, *constrained = (text.cells_of(kept, name) for name in VARIANTS)
+        available = cells_of_table(table, results)
+        plain, *constrained = (text.cells_of(available, name) for name in VARIANTS)
         for name, cells in zip(VARIANTS[1:], constrained, strict=True):
             words = f"{title} constrained to {name} in all layers, validation perplexity minus the plain model's"
-            ours = paired(kept, cells, plain, "valid_perplexity")
+            ours = paired(available, cells, plain, "valid_perplexity")
             claims.append(gain(words, f"text {table.name}", ours, "worse", 1.0))
     return claims
 
@@ -228,9 +230,9 @@ def neutreno(results: Path) -> list[Claim]:
     )
     claims = []
     for words, data, table, norm in tables:
-        kept = kept_of(table, results)
+        available = cells_of_table(table, results)
         ours, plain = f"neutreno{norm}", f"plain{norm}"
-        gained = paired(kept, table.cells(kept, ours), table.cells(kept, plain), *table.score)
+        gained = paired(available, table.cells(available, ours), table.cells(available, plain), *table.score)
         theirs = table.published[ours] - table.published[plain]
         command = f"neutreno {table.name}"
         claims.append(gain(f"NeuTRENO minus plain, {words}", command, gained, f"{theirs:+.2f} ({data})", theirs))

@@ -26,7 +26,7 @@ from oversmooth_papers.engine.options import option
 from oversmooth_papers.figures import table_charts
 from oversmooth_papers.tables import table2, table_text
 from oversmooth_papers.tables.base import Rows, Table
-from oversmooth_papers.tables.cells import Cell, Kept
+from oversmooth_papers.tables.cells import Available, Cell
 from oversmooth_papers.tasks.images.recipe import PAPER, QUICK, VARIANTS, Recipe, percent
 
 DEPTHS = (12, 24, 48)
@@ -52,7 +52,7 @@ class Depth(Table):
     """
 
     name = "depth"
-    cells_help = "Which: a variant (plain), a depth (depth24), or both (plain:depth24)."
+    cells_help = "The cells to run: a variant (plain), a depth (depth24), or both (plain:depth24)."
 
     share: float = option(0.1, "Of the training images; the paper's was not published.")
 
@@ -75,29 +75,29 @@ class Depth(Table):
     def whose(self) -> str:
         return "ours, quick" if self.quick else f"ours, {percent(self.share)}"
 
-    def by_case(self, kept: Kept) -> list[tuple[str, int, list[Cell]]]:
+    def by_case(self, available: Available) -> list[tuple[str, int, list[Cell]]]:
         """Of each variant and depth the cells over seeds."""
         return [
-            (variant, depth, [c for own, c in kept.items() if (own.variant, own.shape.depth) == (variant, depth)])
+            (variant, depth, [c for own, c in available.items() if (own.variant, own.shape.depth) == (variant, depth)])
             for variant in VARIANTS
             for depth in self._depths()
         ]
 
-    def rows(self, kept: Kept) -> Rows:
+    def rows(self, available: Available) -> Rows:
         rows = []
-        for variant, depth, cells in self.by_case(kept):
+        for variant, depth, cells in self.by_case(available):
             accuracy = table_text.over_seeds([100 * cell["accuracy"] for cell in cells])
-            smoothness = [table_text.over_seeds([ends[place] for ends in looks(cells)], ".3g") for place in range(3)]
+            smoothness = [table_text.over_seeds([s[place] for s in last_snapshots(cells)], ".3g") for place in range(3)]
             rows.append([self.model_name(variant), str(depth), str(len(cells)), accuracy, *smoothness, self.whose()])
         return _HEAD, rows
 
-    def chart(self, kept: Kept) -> Any:
+    def chart(self, available: Available) -> Any:
         """Accuracy, and HFC/LFC after the last block, against the number of blocks."""
         whose = self.whose() if self.quick else f"{self.whose()} of the data"
         accuracy: list[table_charts.Point] = []
         smoothness: list[table_charts.Point] = []
-        for variant, depth, cells in self.by_case(kept):
-            name, lasts = self.model_name(variant), [last for _, last, _ in looks(cells)]
+        for variant, depth, cells in self.by_case(available):
+            name, lasts = self.model_name(variant), [last for _, last, _ in last_snapshots(cells)]
             accuracy += table_charts.over_seeds(name, whose, [100 * cell["accuracy"] for cell in cells], x=depth)
             smoothness += table_charts.over_seeds(name, whose, lasts, x=depth)
         for point in smoothness:
@@ -118,7 +118,7 @@ class Depth(Table):
         return QUICK_DEPTHS if self.quick else DEPTHS
 
 
-def looks(cells: Sequence[Cell]) -> list[tuple[float, float, float]]:
+def last_snapshots(cells: Sequence[Cell]) -> list[tuple[float, float, float]]:
     """HFC/LFC first and last, and mean |cos| last, of each run's last look at smoothing; runs without one left out."""
     lasts = [cell["smoothing"][-1] for cell in cells if cell.get("smoothing")]
     return [(last["hfc_lfc"][0], last["hfc_lfc"][-1], last["abs_cos"][-1]) for last in lasts]

@@ -1,6 +1,6 @@
-"""Filling a table: the cells that are missing, trained one by one or several at once, or measured on trained models.
+"""Fill a table: train its missing cells, one by one or several at once, or measure them on trained models.
 
-A results directory has one writer at a time. What is interrupted goes on from its checkpoint next time.
+A results directory has one writer at a time. An interrupted run resumes from its checkpoint next time.
 """
 
 from __future__ import annotations
@@ -35,36 +35,36 @@ from oversmooth_papers.tables.tolerances import allowed
 from oversmooth_papers.tasks.registry import task_of
 
 NO_MODELS = "models are missing"
-"""Why a table that tests trained models is not full."""
+"""Why a table that tests trained models is incomplete."""
 _SNAPSHOTS = 20  # of smoothing, kept of all
 _STRENGTHS = 64  # numbers of one learned parameter that a cell holds; one per head, not one per channel
 
 
 @dataclass(frozen=True)
 class Running:
-    """How missing cells are run; nothing here changes a figure."""
+    """How missing cells are run; nothing here changes a result."""
 
     data: str = ""
-    """What was loaded, by name or folder, for processes that load it themselves."""
+    """The data's name or folder, for processes that load it themselves."""
     at_once: int = 1
-    """So many together, each in a process of its own."""
+    """The number of runs at once, each in its own process."""
     minutes: float | None = None
     device: str | None = None
     on_nan: OnNan = "retry"
     command: str = ""
-    """That a user gave, without where things lie, for cells to record."""
+    """The user's command, without paths, for cells to record."""
     keep_models: bool = True
-    """Whether results/models receives what was trained."""
+    """Whether trained models are saved in results/models."""
     watch: WatchSettings = field(default_factory=WatchSettings)
-    """Of runs one by one."""
+    """For runs one by one."""
     force: bool = False
-    """Even where another process fills cells of this directory."""
+    """Write even if another process fills cells of this directory."""
     on_message: Callable[[str], None] = lambda _line: None
     on_progress: Callable[..., None] | None = None
-    """A training run's `Progress`; of a table that tests models: which, how much is done, of how much, what is next."""
+    """Receives a training run's `Progress`; for tests of models (title, done, total, what is next)."""
 
-    def told(self, title: str) -> Callable[[int, int, str], None]:
-        """`on_progress` of one model, if it is asked for."""
+    def progress_of(self, title: str) -> Callable[[int, int, str], None]:
+        """`on_progress` for one model."""
         return (lambda *_: None) if self.on_progress is None else partial(self.on_progress, title)
 
 
@@ -99,19 +99,18 @@ def fill(recipes: Sequence[BaseRecipe], data: Any, results: Path, folder: Folder
         for job in jobs:
             title = job.recipe.title
             running.on_message(f"{title}: begins")
-            result = loop.train(
-                task_of(job.recipe, data),
+            settings = loop.RunSettings(
                 device=running.device,
                 folder=job.folder,
                 resume=True,
                 minutes=None if end is None else max(0.0, (end - time.monotonic()) / 60),
                 watch=running.watch,
-                progress=running.on_progress,
                 on_nan=running.on_nan,
                 force=running.force,
+                on_progress=running.on_progress,
                 on_message=running.on_message,
-                reuse=reuse,
             )
+            result = loop.train(task_of(job.recipe, data), settings, reuse=reuse)
             for retry in result.retries:
                 back = f"went back to step {retry['back_to_step']:,}, with other draws: {retry['said']}"
                 running.on_message(f"{title}: {back}")
@@ -137,7 +136,7 @@ def _fill_at_once(jobs: Sequence[Job], data: Any, results: Path, folder: Folder,
     )
     if failed := [outcome for outcome in outcomes if outcome.failed]:
         first = failed[0]
-        raise InputError(f"{len(failed)} of {len(jobs)} runs failed; {first.job.recipe.title} {first.said}")
+        raise InputError(f"{len(failed)} of {len(jobs)} runs failed; {first.job.recipe.title} {first.message}")
     stopped = next((outcome.why for outcome in outcomes if outcome.why), "out of time")
     return Filled(stopped if missing([job.recipe for job in jobs], results, folder) else "finished")
 
@@ -190,8 +189,9 @@ def _cell(recipe: BaseRecipe, folder: Folder, running: Running, found: Cell) -> 
 def _keep(job: Job, data: Any, results: Path, folder: Folder, running: Running) -> None:
     """The finished run as a cell and a model, and no run any more."""
     recipe, task = job.recipe, task_of(job.recipe, data)
-    result = loop.train(task, folder=job.folder, device=running.device, resume=True)  # over: read from its files
-    model = _keep_model(task, result, job.folder / loop.MODEL, results, running.device) if running.keep_models else {}
+    finished = loop.RunSettings(folder=job.folder, device=running.device, resume=True)
+    result = loop.train(task, finished)  # reads the files of the finished run
+    model = keep_model(task, result, job.folder / loop.MODEL, results, running.device) if running.keep_models else {}
     for name, value in (*result.scores.items(), *model.get("rounded", {}).items()):
         if not math.isfinite(value):  # before a cell is written that nothing could read, and its run removed
             raise InputError(
@@ -250,7 +250,7 @@ def _strengths(model: nn.Module) -> dict[str, list[float] | dict[str, float]]:
     return found
 
 
-def _keep_model(task: Task, result: Result, file: Path, results: Path, device: str | None) -> dict[str, Any]:
+def keep_model(task: Task, result: Result, file: Path, results: Path, device: str | None) -> dict[str, Any]:
     """The model for results/models, and what the cell says of it: strengths, how good the file is, and its hash.
 
     Constrained weights are folded before they are rounded to bf16: that moves H by 0.2 %, where rounding Θ moves it by
@@ -268,5 +268,5 @@ def _keep_model(task: Task, result: Result, file: Path, results: Path, device: s
     where = loop.device_named(device)
     with loop.float32_products(where):
         scores = task.evaluation(model.to(where), where).scores(final=False)
-    kept = {"strengths": learned} if learned else {}
-    return {**kept, "rounded": dict(scores), "checkpoint_sha256": file_hash(path)}
+    found = {"strengths": learned} if learned else {}
+    return {**found, "rounded": dict(scores), "checkpoint_sha256": file_hash(path)}

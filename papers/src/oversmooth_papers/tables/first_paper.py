@@ -66,8 +66,9 @@ def page(results: Path) -> str:
     ]
     parts = [*_INTRO, table_text.markdown(_HEAD, shown).strip()]
     for title, command, table in _TABLES:
-        kept, count = claims.kept_of(table, results), len(table.recipes())
-        there = f"{len(kept)} of {count} cells are there" if kept else f"none of its {count} cells has been run"
+        available, count = claims.cells_of_table(table, results), len(table.recipes())
+        none = f"none of its {count} cells has been run"
+        there = f"{len(available)} of {count} cells are there" if available else none
         parts += [f"## {title}", f"`oversmooth reproduce {command}`: {there}."]
-        parts += [table_text.markdown(*table.rows(kept), table.notes()).strip()] if kept else []
+        parts += [table_text.markdown(*table.rows(available), table.notes()).strip()] if available else []
     return "\n\n".join(parts) + "\n"

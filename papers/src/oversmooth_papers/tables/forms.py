@@ -20,7 +20,7 @@ from typing import ClassVar
 from oversmooth_papers.tables import depth
 from oversmooth_papers.tables.base import Rows
 from oversmooth_papers.tables.case_table import Case, CaseTable, minutes
-from oversmooth_papers.tables.cells import Kept
+from oversmooth_papers.tables.cells import Available
 from oversmooth_papers.tables.table2 import Table2
 from oversmooth_papers.tasks.images.recipe import VARIANTS, Recipe
 
@@ -43,7 +43,7 @@ class SharpeningTable(CaseTable):
     """Subclasses say their cases."""
 
     small = replace(depth.QUICK_BASE, shape=replace(depth.QUICK_BASE.shape, depth=4))
-    kept_by: ClassVar = dict.fromkeys(VARIANTS, Table2)
+    cells_from: ClassVar = dict.fromkeys(VARIANTS, Table2)
     note = (
         "10 % of CIFAR-100, table 2's recipe, steps and seeds in every row; none was tuned. Accuracy in % of the "
         "10,000 test images after the last epoch, mean ± standard deviation over seeds (their number); HFC/LFC and "
@@ -70,9 +70,9 @@ class Forms(SharpeningTable):
     case_by_name = CASES
     columns: ClassVar = {**CaseTable.columns, "minutes": minutes}
 
-    def rows(self, kept: Kept) -> Rows:
+    def rows(self, available: Available) -> Rows:
         """With the numbers that training changes, and what of them decays."""
-        head, rows = super().rows(kept)
+        head, rows = super().rows(available)
         for row, (name, case) in zip(rows, self.cases().items(), strict=True):
             row[-2:-2] = [f"{parameters(self.recipe(name)):,}", case.decays]
         return [*head[:-2], "parameters", "decays", *head[-2:]], rows
@@ -106,7 +106,7 @@ class Mixtures(SharpeningTable):
 
     # Blocks 0 to 2, 0 to 5 and 0 to 8 of 12, as many counted from the back, and none and all of them.
     name = "mixtures"
-    cells_help = "Which: plain, front-3, front-6, front-9, back-3, back-6, back-9, sharpen; by default all."
+    cells_help = "The cells to run: plain, front-3, front-6, front-9, back-3, back-6, back-9, sharpen; by default all."
 
     def cases(self) -> Mapping[str, Case]:
         depth = self.base().shape.depth

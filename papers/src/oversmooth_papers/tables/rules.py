@@ -19,7 +19,7 @@ from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine.options import option
 from oversmooth_papers.figures import table_charts
 from oversmooth_papers.tables.base import Rows, Table
-from oversmooth_papers.tables.cells import Cell, Kept
+from oversmooth_papers.tables.cells import Available, Cell
 from oversmooth_papers.tables.depth import Depth
 from oversmooth_papers.tables.table2 import column
 from oversmooth_papers.tasks.images.recipe import VARIANTS, Recipe, percent
@@ -81,23 +81,24 @@ class RulesOfTable1(Table):
             if accuracy is None:
                 raise InputError(f"{path} does not say how accurate the model was; train it again")
             model, joined = load_vit(path)[0].to(device_named(running.device)), min(self.joined, len(images))
-            counted = counting_rules.measure(model, recipe, images, joined=joined, progress=running.told(recipe.title))
+            progress = running.progress_of(recipe.title)
+            counted = counting_rules.measure(model, recipe, images, joined=joined, progress=progress)
             return {"accuracy": accuracy, **counted, "data_sha256": data_hash((images,))}
 
         return measure_models(recipes, results, self.folder, running, measure, made_by="table2 or depth")
 
-    def rows(self, kept: Kept) -> Rows:
+    def rows(self, available: Available) -> Rows:
         head = ["", *TITLES.values(), "HFC/LFC", "cosine", "effective rank", "as predicted", "whose"]
-        rows = [[*_row(cell), self.whose()] for cell in kept.values()]
+        rows = [[*_row(cell), self.whose()] for cell in available.values()]
         for variant in () if self.quick else VARIANTS:
             name = self.model_name(variant)
             rows.append([f"{name}, CIFAR-100", f"{self.published[variant]:.2f}", *["–"] * 8, "published"])
         return head, rows
 
-    def chart(self, kept: Kept) -> Any:
+    def chart(self, available: Available) -> Any:
         points = [
             table_charts.point(f"{recipe.label}, {title}", self.whose(), smoothing(cell, rule), None)
-            for recipe, cell in kept.items()
+            for recipe, cell in available.items()
             for rule, title in TITLES.items()
         ]
         return table_charts.bars("smoothing eigenvalue dominates", points, "% of cases")

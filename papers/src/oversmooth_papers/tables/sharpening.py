@@ -18,7 +18,7 @@ from oversmooth_papers.figures import table_charts
 from oversmooth_papers.tables import agreement, depth, table_text
 from oversmooth_papers.tables.base import Rows
 from oversmooth_papers.tables.case_table import Case
-from oversmooth_papers.tables.cells import Kept
+from oversmooth_papers.tables.cells import Available
 from oversmooth_papers.tables.forms import Forms, SharpeningTable
 from oversmooth_papers.tables.table2 import Table2
 from oversmooth_papers.tasks.images.recipe import PAPER, Recipe
@@ -40,9 +40,9 @@ class Sharpening(SharpeningTable):
     """Bounded sharpening against the unmodified model, paired over seeds, as docs/sharpening.md lays down."""
 
     name = "sharpening"
-    cells_help = "Which: an arm (bounded), a seed (seed-3), or both (bounded:seed-3); by default all."
+    cells_help = "The cells to run: an arm (bounded), a seed (seed-3), or both (bounded:seed-3); by default all."
 
-    kept_by: ClassVar = {}  # no other table has these subsets
+    cells_from: ClassVar = {}  # no other table has these subsets
     note = (
         "10% of CIFAR-100, the recipe of table 2, seeds 3 to 9, each with its own subset of 5,000 training images "
         "(share_seed = seed). Accuracy of the 10,000 test images after the last epoch, mean ± standard deviation "
@@ -65,15 +65,15 @@ class Sharpening(SharpeningTable):
     def names_of(self, recipe: Recipe) -> dict[str, str]:
         return {**super().names_of(recipe), "seed": f"seed-{recipe.seed}"}
 
-    def rows(self, kept: Kept) -> Rows:
+    def rows(self, available: Available) -> Rows:
         """The arms, then the paired differences in points."""
         accuracies = {
-            name: {recipe.seed: 100 * cell["accuracy"] for recipe, cell in kept.items() if self.case_of(recipe) == name}
+            name: {r.seed: 100 * cell["accuracy"] for r, cell in available.items() if self.case_of(r) == name}
             for name in self.cases()
         }
         rows = []
         for name, case in self.cases().items():
-            cells = self.cells(kept, name)
+            cells = self.cells(available, name)
             row = [case.title, table_text.percent_over_seeds([cell["accuracy"] for cell in cells]), "", ""]
             rows.append([*row, self.whose()])
         differences = {pair: _paired(accuracies[pair[0]], accuracies[pair[1]]) for pair in (PRIMARY, *SECONDARY)}
@@ -97,16 +97,16 @@ class SharpeningDose(SharpeningTable):
         "2": Case("2", {"variant": f"{_BOUNDED},bound=2"}),
         "4": Case("4", {"variant": f"{_BOUNDED},bound=4"}),
     }
-    cells_help = f"Which, by s: {', '.join(case_by_name)}; by default all."
-    kept_by: ClassVar = {"1": Forms}
+    cells_help = f"The cells to run, by s: {', '.join(case_by_name)}; by default all."
+    cells_from: ClassVar = {"1": Forms}
     rows_are = "s"
 
-    def chart(self, kept: Kept) -> Any:
+    def chart(self, available: Available) -> Any:
         """Accuracy, and HFC/LFC of what leaves the last block, against s."""
         accuracy, ends = [], []
         for name in self.cases():
-            accuracy += table_charts.over_seeds("bounded", self.whose(), self.charted(kept, name), x=float(name))
-            last = [snapshot[1] for snapshot in depth.looks(self.cells(kept, name))]
+            accuracy += table_charts.over_seeds("bounded", self.whose(), self.charted(available, name), x=float(name))
+            last = [snapshot[1] for snapshot in depth.last_snapshots(self.cells(available, name))]
             ends += table_charts.over_seeds("bounded", self.whose(), last, x=float(name))
         return table_charts.lines(
             [("accuracy", accuracy, self.label), ("tokens after the last block", ends, "HFC/LFC")], "s"
@@ -120,18 +120,18 @@ class SharpeningHalf(SharpeningTable):
     name = "sharpening-half"
     full: ClassVar = replace(PAPER, share=0.5)
     case_by_name: ClassVar = {name: ARMS[name] for name in PRIMARY}
-    kept_by: ClassVar = {"plain": Table2}
+    cells_from: ClassVar = {"plain": Table2}
     title = "50 % of CIFAR-100"
     note = (
         "50% of CIFAR-100, the recipe of table 2. Accuracy of the 10,000 test images after the last epoch, mean ± "
         "standard deviation over seeds (their number); the difference is paired by seed."
     )
 
-    def rows(self, kept: Kept) -> Rows:
+    def rows(self, available: Available) -> Rows:
         """The two, then their difference with its 95 % interval."""
-        head, rows = super().rows(kept)
+        head, rows = super().rows(available)
         bounded, plain = (
-            {recipe.seed: 100 * cell["accuracy"] for recipe, cell in kept.items() if self.case_of(recipe) == name}
+            {recipe.seed: 100 * cell["accuracy"] for recipe, cell in available.items() if self.case_of(recipe) == name}
             for name in PRIMARY
         )
         gain = _paired(bounded, plain)

@@ -19,7 +19,7 @@ from oversmooth.safety.errors import InputError
 from oversmooth_papers.figures import table_charts
 from oversmooth_papers.tables import table_text
 from oversmooth_papers.tables.base import Rows, Table
-from oversmooth_papers.tables.cells import Kept
+from oversmooth_papers.tables.cells import Available
 from oversmooth_papers.tasks.images.recipe import PAPER, QUICK, VARIANTS, Recipe, percent
 
 SHARES = (1.0, 0.5, 0.1)
@@ -63,27 +63,27 @@ class Table2(Table):
     def heading(self, column: Any) -> str:
         return f"{percent(column)} of the data"
 
-    def accuracies(self, kept: Kept, variant: str, column: Any) -> list[float]:
+    def accuracies(self, available: Available, variant: str, column: Any) -> list[float]:
         """Shares of the test images that are right, over seeds."""
         own = (variant, column)
-        return [cell["accuracy"] for recipe, cell in kept.items() if (recipe.variant, recipe.share) == own]
+        return [cell["accuracy"] for recipe, cell in available.items() if (recipe.variant, recipe.share) == own]
 
-    def rows(self, kept: Kept) -> Rows:
+    def rows(self, available: Available) -> Rows:
         """Of each variant ours, and under it the published one."""
         rows, columns = [], self.columns()
         for variant in VARIANTS:
-            ours = [table_text.percent_over_seeds(self.accuracies(kept, variant, column)) for column in columns]
+            ours = [table_text.percent_over_seeds(self.accuracies(available, variant, column)) for column in columns]
             rows.append([self.model_name(variant), *ours, self.whose()])
             if not self.quick:
                 theirs = ["{:.2f} ± {}".format(*self.published[variant][column]) for column in columns]
                 rows.append([self.model_name(variant), *theirs, self.published_by])
         return [self.corner, *map(self.heading, columns), "whose"], rows
 
-    def points(self, kept: Kept, column: Any) -> list[table_charts.Point]:
+    def points(self, available: Available, column: Any) -> list[table_charts.Point]:
         """Ours and the published of a column; none where none of ours is there."""
         points, found = [], False
         for variant in VARIANTS:
-            name, ours = self.model_name(variant), self.accuracies(kept, variant, column)
+            name, ours = self.model_name(variant), self.accuracies(available, variant, column)
             points += table_charts.over_seeds(name, self.whose(), [100 * value for value in ours], x=column)
             found = found or bool(ours)
             if not self.quick:
@@ -91,10 +91,10 @@ class Table2(Table):
                 points.append(table_charts.point(name, self.published_by, *published, x=column))
         return points if found else []
 
-    def chart(self, kept: Kept) -> Any:
+    def chart(self, available: Available) -> Any:
         """A panel a share."""
         quick = ", quick" if self.quick else ""
-        panels = [(f"{self.heading(share)}{quick}", self.points(kept, share)) for share in self.columns()]
+        panels = [(f"{self.heading(share)}{quick}", self.points(available, share)) for share in self.columns()]
         return table_charts.points(panels, "test accuracy, %")
 
     def notes(self) -> list[str]:

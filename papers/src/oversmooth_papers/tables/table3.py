@@ -27,7 +27,7 @@ from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine.options import option
 from oversmooth_papers.figures import table_charts
 from oversmooth_papers.tables.base import Rows
-from oversmooth_papers.tables.cells import Cell, Kept
+from oversmooth_papers.tables.cells import Available, Cell
 from oversmooth_papers.tables.table2 import Table2, column
 from oversmooth_papers.tasks.images.recipe import Recipe, percent
 
@@ -105,7 +105,7 @@ class Table3(Table2):
             else:
                 evaluators.append(evaluate.Evaluator(recipe, model.to(device), device))
             clean = evaluators[0].accuracy(test.images, test.labels)
-            told = running.told(recipe.title)
+            told = running.progress_of(recipe.title)
             by_kind = evaluate.under_corruption(evaluators[0], corrupted, kinds=corruptions.KINDS, on_message=told)
             return {
                 "accuracy": clean,
@@ -125,9 +125,9 @@ class Table3(Table2):
     def heading(self, column: int) -> str:
         return str(column)
 
-    def accuracies(self, kept: Kept, variant: str, column: int) -> list[float]:
+    def accuracies(self, available: Available, variant: str, column: int) -> list[float]:
         found = []
-        for recipe, cell in kept.items():
+        for recipe, cell in available.items():
             if recipe.variant == variant:
                 by_intensity = [cell["accuracy"], *cell.get("mean", ())]
                 if len(by_intensity) != len(INTENSITIES):
@@ -138,13 +138,13 @@ class Table3(Table2):
                 found.append(by_intensity[column])
         return found
 
-    def terminal_rows(self, kept: Kept) -> Rows:
-        head, rows = self.rows(kept)
+    def terminal_rows(self, available: Available) -> Rows:
+        head, rows = self.rows(available)
         return head, [[*row[:-1], row[-1].removesuffix(" of the data")] for row in rows]  # figures leave no room for it
 
-    def chart(self, kept: Kept) -> Any:
+    def chart(self, available: Available) -> Any:
         """Ours and the published in one panel where they are of the same data; else apart, each with its own scale."""
-        points = [point for intensity in INTENSITIES for point in self.points(kept, intensity)]
+        points = [point for intensity in INTENSITIES for point in self.points(available, intensity)]
         panels = [("100 % of the data", points)]
         if self.quick or self.share != 1:
             whose = (self.whose(), self.published_by)

@@ -1,4 +1,4 @@
-"""What several tasks share: where their data lie, decoding, the model that training begins with, shuffled batches."""
+"""Shared by the tasks: finding data, decoding images, initial models, shuffled batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from oversmooth_papers.engine.recipe import BaseRecipe
 from oversmooth_papers.engine.task import Task
 
 WATCHED = 8
-"""Examples on which smoothing is watched."""
+"""The number of examples on which smoothing is recorded."""
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # one of ImageNet's is a PNG that is called JPEG
 _Model = TypeVar("_Model", bound=nn.Module)
 _Recipe = TypeVar("_Recipe", bound=BaseRecipe)
@@ -51,9 +51,9 @@ def decoded_image(source: Path | bytes, what: str) -> Any:
 
 
 def begun(recipe: Any, build: Callable[[], _Model], parts: Sequence[str] = ("",), layers: str = "all") -> _Model:
-    """The model that training begins with, on the CPU: its seed gives the same weights on any machine.
+    """The initial model on the CPU; its seed gives the same weights on any machine.
 
-    The caller's random state is left alone. parts: names of the modules that the recipe's methods steer.
+    The caller's random state does not change. parts: names of the modules that the recipe's methods steer.
     """
     with seeded(recipe.seed):
         model = build()
@@ -74,10 +74,10 @@ class DataTask(Task, Generic[_Recipe, _Data]):
     copies = 4
     """Of the weights, while training: themselves, gradients and AdamW's two moments."""
 
-    def __init__(self, recipe: _Recipe, given: _Data) -> None:
+    def __init__(self, recipe: _Recipe, dataset: _Data) -> None:
         checked: Any = recipe
-        checked.check_fits(given)
-        self.recipe, self.given = recipe, given
+        checked.check_fits(dataset)
+        self.recipe, self.dataset = recipe, dataset
 
     def plain_model(self) -> nn.Module:
         return type(self).plain_model_of(self.recipe)
@@ -86,13 +86,13 @@ class DataTask(Task, Generic[_Recipe, _Data]):
         return type(self).model_of(self.recipe)
 
     def has_data_of(self, other: Task) -> bool:
-        return type(other) is type(self) and other.given is self.given
+        return type(other) is type(self) and other.dataset is self.dataset
 
     def check_memory(self, device: torch.device) -> None:
         self.recipe.shape.check_fits(self.copies, 4 * self.activations() if device.type == "cpu" else 0)
 
     def activations(self) -> int:
-        """A low estimate of the numbers that a step keeps for its backward pass, where this is a CPU's memory."""
+        """A lower bound on the numbers that a step stores for its backward pass, to check a CPU's memory."""
         raise NotImplementedError
 
 

@@ -7,15 +7,26 @@ from oversmooth.trace.feed import class_count
 from oversmooth_papers.tuning.cross_validation import (
     Answers,
     Outcome,
+    baseline,
     check_classifier,
     cross_validate,
     folds_of,
-    untouched,
 )
 from oversmooth_papers.tuning.labelled import Labelled, read_labelled
 from oversmooth_papers.tuning.learning import DEFAULT_METHODS, Settings, tune, tuning_method
 
 __all__ = [
-    "DEFAULT_METHODS", "Answers", "Labelled", "Outcome", "Settings", "check_classifier", "class_count",
-    "cross_validate", "folds_of", "read_labelled", "tune", "tuning_method", "untouched",
+    "DEFAULT_METHODS",
+    "Answers",
+    "Labelled",
+    "Outcome",
+    "Settings",
+    "baseline",
+    "check_classifier",
+    "class_count",
+    "cross_validate",
+    "folds_of",
+    "read_labelled",
+    "tune",
+    "tuning_method",
 ]  # fmt: skip

@@ -106,7 +106,7 @@ def answers_of(
     return Answers(right, losses)
 
 
-def untouched(model: nn.Module, data: Labelled, settings: Settings, progress: OnProgress | None = None) -> Answers:
+def baseline(model: nn.Module, data: Labelled, settings: Settings, progress: OnProgress | None = None) -> Answers:
     """What the model makes of all images as it is. settings: of which the batch is used."""
     counted = _Counted(progress, len(data), "as it is")
     counted(0)

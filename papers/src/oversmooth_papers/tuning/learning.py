@@ -145,7 +145,7 @@ def learn(
     not finite any more.
     """
     optimiser = torch.optim.AdamW(strengths.values(), lr=settings.lr, weight_decay=0.0)
-    for step, part in enumerate(_batches(rows, settings.batch, settings.steps_on(len(rows)), seed), 1):
+    for step, part in enumerate(batches_of(rows, settings.batch, settings.steps_on(len(rows)), seed), 1):
         optimiser.zero_grad(set_to_none=True)
         out = scores(model, data, part)
         error = nn.functional.cross_entropy(out.float(), data.labels[part].to(out.device))
@@ -190,7 +190,7 @@ def tune(
         learn(model, strengths, data, torch.arange(len(data)), settings, seed=seed, on_step=on_step)
 
 
-def _batches(rows: Tensor, batch: int, steps: int, seed: int) -> Iterator[Tensor]:
+def batches_of(rows: Tensor, batch: int, steps: int, seed: int) -> Iterator[Tensor]:
     """Every image once, in a random order, before any comes again; short batches are left out, unless all are."""
     generator = torch.Generator().manual_seed(seed)
     batch = min(batch, len(rows))

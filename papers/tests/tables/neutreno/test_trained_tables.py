@@ -41,7 +41,7 @@ def test_every_method_has_the_recipe_of_table_2_and_the_same_seeds():
 
 def test_rows_that_were_added_leave_the_cells_that_are_there():
     table = methods.Methods()
-    kept = cells.read_kept(table.recipes(), ROOT / "results", table.folder)
+    kept = cells.read_cells(table.recipes(), ROOT / "results", table.folder)
     there = {path.stem for path in (ROOT / "results" / "neutreno" / "methods").glob("*.json")}
     assert there == {recipe.key for recipe in kept if table.folder(recipe) == "neutreno/methods"}
     assert [row[0] for row in table.rows(kept)[1]] == [case.title for case in table.case_by_name.values()]
@@ -98,7 +98,7 @@ def test_a_ramp_is_a_row_of_its_own():
     table = segmentation.Segmentation(seeds=1)
     (rising,) = cells.chosen(table.recipes(), ["ramp"], table.names_of)
     assert (rising.variant, rising.ramp) == ("neutreno:strength=0.6", 0.5)
-    kept = cells.read_kept(table.recipes(), ROOT / "results", table.folder)
+    kept = cells.read_cells(table.recipes(), ROOT / "results", table.folder)
     assert {recipe.key for recipe in kept} == {p.stem for p in (ROOT / "results/neutreno/segmentation").glob("*.json")}
     assert kept[rising]["epochs"][0]["strength_share"] == 1 / 32  # of 64 epochs it rises over half
     found = {row[0]: row[1] for row in table.rows(kept)[1] if row[-1] == "ours"}
@@ -119,7 +119,7 @@ def test_cells_are_named_and_read_again(tmp_path):
     assert path.parent == tmp_path / "neutreno" / "language"
     path.parent.mkdir(parents=True)
     cells.write(path, cell(first, valid_perplexity=9.0))
-    assert cells.read_kept(recipes, tmp_path, table.folder)[first]["valid_perplexity"] == 9.0
+    assert cells.read_cells(recipes, tmp_path, table.folder)[first]["valid_perplexity"] == 9.0
     assert status.status(tmp_path)[0][:3] == ("neutreno/language", first.title, "perplexity 9.00 on validation")
     path.write_text(json.dumps(cell(first)))
     with pytest.raises(InputError, match="it has no score 'valid_perplexity'"):

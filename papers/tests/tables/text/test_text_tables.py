@@ -13,7 +13,7 @@ from oversmooth.theory import asymmetry
 from oversmooth_papers.tables import cells
 from oversmooth_papers.tables.filling import Running
 from oversmooth_papers.tables.text import figures, glue, language_models
-from oversmooth_papers.tables.text.glue import NOTHING, Glue, told_apart
+from oversmooth_papers.tables.text.glue import NOTHING, Glue, separation
 from oversmooth_papers.tables.text.language_models import Causal, Masked, Wikitext
 from oversmooth_papers.tasks.glue.recipe import TASKS, TOLD
 from oversmooth_papers.tasks.language import recipe as language
@@ -31,8 +31,12 @@ TINY = replace(
 def test_recipes_are_those_of_the_paper_s_experiment():
     for table in (Causal(seeds=1), Masked(seeds=1), Wikitext(seeds=1)):
         recipes = table.recipes()
-        assert [language_models.name_of(recipe) for recipe in recipes] == list(language_models.CASES)
-        assert len({recipe.key for recipe in recipes}) == 9
+        assert [table.case_of(recipe) for recipe in recipes] == list(table.cases())
+        assert (
+            len({recipe.key for recipe in recipes})
+            == len(recipes)
+            == len(language_models.CASES) + (table.name == "causal")
+        )
         shape = recipes[0].shape
         assert (shape.depth, shape.width, shape.vocabulary, recipes[0].tokenizer) == (12, 256, 8192, "bpe")
     assert Masked().recipes()[0].shape.length == 128
@@ -43,12 +47,11 @@ def test_recipes_are_those_of_the_paper_s_experiment():
 
 
 def test_the_start_is_what_the_row_says():
-    steered = {language_models.name_of(recipe): recipe.methods() for recipe in Causal(seeds=1).recipes()}
+    table = Causal(seeds=1)
+    steered = {table.case_of(recipe): recipe.methods() for recipe in table.recipes()}
     starts = {name: methods[0].start for name, methods in steered.items() if methods}
-    assert starts == {
-        name: "cold" if name.endswith("cold") else "warm" for name in language_models.CASES if name != "plain"
-    }
-    assert len({recipe.label for recipe in Causal(seeds=1).recipes()}) == len(language_models.CASES)
+    assert starts == {name: "cold" if name.endswith("cold") else "warm" for name in table.cases() if name != "plain"}
+    assert len({recipe.label for recipe in table.recipes()}) == len(table.cases())
     signs = {name: steered[name][0].signs for name in ("smooth-cold", "fixed-cold", "free-cold")}
     assert signs == {"smooth-cold": "one", "fixed-cold": "fixed", "free-cold": "free"}
     tuned = Glue(seeds=1).recipes()
@@ -56,10 +59,10 @@ def test_the_start_is_what_the_row_says():
 
 
 def test_only_ranges_that_do_not_meet_are_told_apart():
-    assert told_apart([50, 51, 52], [53, 54, 60]) == "−3.0"
-    assert told_apart([61, 62], [53, 54, 60]) == "+7.5"
-    assert told_apart([50, 55, 52], [53, 54, 60]) == NOTHING
-    assert told_apart([50], [53, 54]) == "–"
+    assert separation([50, 51, 52], [53, 54, 60]) == "−3.0"
+    assert separation([61, 62], [53, 54, 60]) == "+7.5"
+    assert separation([50, 55, 52], [53, 54, 60]) == NOTHING
+    assert separation([50], [53, 54]) == "–"
     kept = {
         replace(recipe, seed=seed): {
             "accuracy": 0.5 + 0.01 * seed + (recipe.variant == "plain") * 0.2,
@@ -199,12 +202,12 @@ def test_any_folder_of_text_will_do(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("variant", ["plain", "smooth"])
-def test_the_look_at_weights_is_that_of_each_block(variant):
+def test_weight_metrics_are_those_of_each_block(variant):
     """A block's weight as it is used, by dense matrices."""
     recipe = replace(language_example.RECIPE, variant=variant)
     task = language_example.task_of(recipe)
     model = task.model()
-    looked = task.look_at_weights(model)["asymmetry"]
+    looked = task.weight_metrics(model)["asymmetry"]
     width, heads = recipe.shape.width, recipe.shape.heads
     for value, block in zip(looked, model.blocks, strict=True):
         values = block.attn.qkv.weight[2 * width :].detach().double().unflatten(0, (heads, -1))

@@ -9,11 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.language_example import counting, masked_recipe
+from support.runs import train_task
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import data_folder
 from oversmooth.steering import fold, steering_of
-from oversmooth_papers.engine import loop
 from oversmooth_papers.engine.saved_model import save_model
 from oversmooth_papers.tasks.glue.data import joined, load_examples, load_glue
 from oversmooth_papers.tasks.glue.recipe import TASKS, Recipe
@@ -127,7 +127,7 @@ def test_a_model_is_fine_tuned_as_it_was_pretrained(pretrained, variant, tmp_pat
     # Warm from the folded weights, the encoder is what was pretrained.
     torch.testing.assert_close(begun.encoder.eval()(ids), before(ids), atol=2e-3, rtol=1e-3)
     assert (steering_of(begun.encoder) is None) == (variant == "plain")
-    result = loop.train(task, device="cpu", folder=tmp_path)
+    result = train_task(task, folder=tmp_path)
     assert set(result.scores) == {"accuracy"}
     again, own = load_trained(tmp_path / "model.safetensors")
     assert own == recipe

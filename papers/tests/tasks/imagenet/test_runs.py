@@ -19,6 +19,7 @@ from support.commands import run
 from support.imagenet_example import RECIPE, splits, train, write_folders, write_parquet
 from support.nightly import nightly
 from support.places import TEST_FOLDERS
+from support.runs import train_task
 
 from oversmooth.models import load
 from oversmooth.safety.errors import InputError
@@ -40,8 +41,8 @@ def pictures(tmp_path):
 
 def test_parquet_trains_as_the_same_images_in_folders(tmp_path, pictures):
     home = write_parquet(tmp_path / "parquet" / "pictures")
-    one = train(ONE_EPOCH, splits(pictures), 0, device="cpu")
-    other = train(ONE_EPOCH, splits(home), 2, device="cpu")
+    one = train(ONE_EPOCH, splits(pictures), 0)
+    other = train(ONE_EPOCH, splits(home), 2)
     assert one.scores == other.scores
     for (name, ours), theirs in zip(one.model.named_parameters(), other.model.parameters(), strict=True):
         assert torch.equal(ours, theirs), name
@@ -55,13 +56,13 @@ def test_the_callers_random_numbers_are_left_alone(pictures):
     expected = drawn()
     for put_back, state in zip((random.setstate, np.random.set_state, torch.set_rng_state), states, strict=True):
         put_back(state)
-    train(ONE_EPOCH, splits(pictures), device="cpu")
+    train(ONE_EPOCH, splits(pictures))
     assert drawn() == expected
 
 
 def test_a_finished_run_leaves_the_plain_weights_and_their_average(tmp_path, pictures):
     task = ImagenetTask(ONE_EPOCH, splits(pictures), 0)
-    result = loop.train(task, device="cpu", folder=tmp_path / "run")
+    result = train_task(task, folder=tmp_path / "run")
     model, recipe = load_model(tmp_path / "run" / loop.MODEL, plain_model_of)
     assert recipe == result.recipe
     assert steering_of(model) is not None
@@ -80,7 +81,7 @@ def test_a_damaged_image_is_named_in_one_sentence(pictures, workers, length):
     damaged = next((pictures / "train" / "n02").iterdir())
     damaged.write_bytes(damaged.read_bytes()[:length])
     with pytest.raises(InputError) as error:
-        train(replace(ONE_EPOCH, repeats=1), splits(pictures), workers, device="cpu")
+        train(replace(ONE_EPOCH, repeats=1), splits(pictures), workers)
     assert str(error.value).startswith(f"{damaged} does not decode (")
     assert str(error.value).endswith("; fetch it again")
     assert "\n" not in str(error.value)
@@ -91,7 +92,7 @@ def test_a_step_that_is_not_finite_is_found_again_by_its_own_batch(pictures):
     """The batches up to it are fetched again: it is the same one that fails."""
     recipe = replace(RECIPE, lr=1e12, warmup=0, variant="plain")
     with pytest.raises(InputError, match=r"step [2-9] \(epoch [123]\)") as error:
-        train(recipe, splits(pictures), device="cpu", on_nan="retry")
+        train(recipe, splits(pictures), on_nan="retry")
     assert "not finite" in str(error.value)
     assert "when the step is run again, every layer is" not in str(error.value)
     assert "3 times it went back to a checkpoint" in str(error.value)
@@ -102,7 +103,7 @@ import sys
 sys.path[:0] = {tests!r}
 from dataclasses import replace
 from support.imagenet_example import RECIPE, splits, train
-result = train(replace(RECIPE, epochs=400), splits({data!r}), 2, device="cpu", folder={folder!r}, resume=True)
+result = train(replace(RECIPE, epochs=400), splits({data!r}), 2, folder={folder!r}, resume=True)
 print(result.why)
 """
 
@@ -180,4 +181,4 @@ def test_without_timm_it_says_what_to_install(monkeypatch, pictures):
     monkeypatch.setattr(importlib, "import_module", missing)
     words = r"training at ImageNet's size needs timm, which is not installed; install oversmooth-papers\[imagenet\]"
     with pytest.raises(InputError, match=words):
-        train(RECIPE, data, device="cpu")
+        train(RECIPE, data)

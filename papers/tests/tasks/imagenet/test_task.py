@@ -175,7 +175,7 @@ def test_what_is_left_out_is_left_out_for_whole_images_and_makes_no_difference_o
     assert block.drop == pytest.approx(0.4)
     added = torch.tensor([1.0, -4.0]).expand(4000, 5, 2)
     torch.manual_seed(1)
-    thinned = block._thinned(added)
+    thinned = block.thinned(added)
     ratio = thinned / added
     assert torch.equal(ratio, ratio[:, :1, :1].expand_as(ratio))
     assert ratio.unique().tolist() == pytest.approx([0, 1 / 0.6])

@@ -15,7 +15,7 @@ from torch import nn
 
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import GatedAttention, NeuTRENO, OrthogonalUpdate, Spectral, steer
-from oversmooth_papers.tasks.images.attacks import fgsm, pgd, shown_radius, under_attack
+from oversmooth_papers.tasks.images.attacks import AttackSettings, fgsm, pgd, shown_radius, under_attack
 from oversmooth_papers.tasks.images.recipe import Shape
 from oversmooth_papers.tasks.images.vit import ViT
 
@@ -97,7 +97,8 @@ def test_accuracy_under_attack_is_foolboxs(foolbox):
     radii = [0.5 / 255, 2 / 255, 8 / 255]
     attack = foolbox.attacks.LinfProjectedGradientDescentAttack(steps=4, rel_stepsize=0.625, random_start=False)
     *_, fooled = attack(as_foolbox(foolbox, model), images, labels, epsilons=radii)
-    ours = under_attack(model, normalise, images, labels, radii, "pgd", steps=4, random_start=False, batch=17)
+    settings = AttackSettings(steps=4, random_start=False)
+    ours = under_attack(model, normalise, images, labels, radii, "pgd", settings, batch=17)
     assert list(ours.values()) == pytest.approx([1 - float(row.float().mean()) for row in fooled])
     assert 0.75 >= ours[radii[0]] > ours[radii[2]]
 
@@ -159,7 +160,8 @@ def test_two_classes_have_a_closed_form():
     assert 0.1 < survives < 0.9
     model, given_images, given_labels = Linear(weights), torch.from_numpy(images), torch.from_numpy(labels)
     for attack, settings in (("fgsm", {}), ("pgd", {}), ("pgd", dict(restarts=3)), ("pgd", dict(random_start=False))):
-        accuracies = under_attack(model, None, given_images, given_labels, [0, epsilon], attack, batch=33, **settings)
+        how = AttackSettings(**settings)
+        accuracies = under_attack(model, None, given_images, given_labels, [0, epsilon], attack, how, batch=33)
         assert accuracies == {0: 1.0, epsilon: pytest.approx(survives)}
     worst = pgd(model, given_images, given_labels, epsilon, generator=torch.Generator().manual_seed(5))
     torch.testing.assert_close(worst, fgsm(model, given_images, given_labels, epsilon))
@@ -213,22 +215,24 @@ def test_more_restarts_never_leave_more_right(name):
         same = right == more_right
         assert bool((more_loss[same] >= loss[same]).all())
     assert bool((outcomes[2][0] > outcomes[0][0]).any())
-    settings, accuracies = dict(steps=1, step_size=0.004), []
+    accuracies = []
     for restarts in (1, 2, 5):
-        accuracies += under_attack(model, normalise, images, labels, [0.02], restarts=restarts, **settings).values()
+        settings = AttackSettings(steps=1, step_size=0.004, restarts=restarts)
+        accuracies += under_attack(model, normalise, images, labels, [0.02], settings=settings).values()
     assert accuracies == sorted(accuracies, reverse=True)
 
 
-def test_batches_change_nothing_and_progress_is_told():
+def test_batches_change_nothing_and_progress_is_reported():
     model, (images, _) = make_vit(), make_images(20)
-    labels, radii, told = own_labels(model, images), [0.005, 0.02], []
+    labels, radii, reports = own_labels(model, images), [0.005, 0.02], []
 
-    def accuracies(**settings):
-        return under_attack(model, normalise, images, labels, radii, steps=2, restarts=2, seed=7, **settings)
+    def accuracies(**more):
+        settings = AttackSettings(steps=2, restarts=2, seed=7)
+        return under_attack(model, normalise, images, labels, radii, settings=settings, **more)
 
-    assert accuracies(batch=20) == accuracies() == accuracies(batch=8, progress=lambda *now: told.append(now))
-    assert [now[:2] for now in told] == [(8, 40), (16, 40), (20, 40), (28, 40), (36, 40), (40, 40)]
-    assert told[0][2] == f"ε {shown_radius(0.005)}"
+    assert accuracies(batch=20) == accuracies() == accuracies(batch=8, progress=lambda *now: reports.append(now))
+    assert [now[:2] for now in reports] == [(8, 40), (16, 40), (20, 40), (28, 40), (36, 40), (40, 40)]
+    assert reports[0][2] == f"ε {shown_radius(0.005)}"
 
 
 class Delicate(nn.Module):
@@ -270,7 +274,7 @@ def test_the_model_and_the_settings_are_left_alone(fails_at, surrounding):
             with pytest.raises(RuntimeError, match="on purpose") if fails_at else contextlib.nullcontext():
                 pgd(model, images, labels, 0.1, 3, restarts=2)
                 fgsm(model, images, labels, 0.1)
-                under_attack(model, None, images, labels, [0.1], steps=2)
+                under_attack(model, None, images, labels, [0.1], settings=AttackSettings(steps=2))
             assert torch.is_autocast_enabled("cpu")
             assert torch.is_inference_mode_enabled() == (surrounding is torch.inference_mode)
         assert torch.get_float32_matmul_precision() == "high"
@@ -315,7 +319,7 @@ def test_bad_input_is_one_sentence(change, sentence):
     with pytest.raises(InputError, match=sentence):
         pgd(**asked, steps=2)
     with pytest.raises(InputError, match=sentence):
-        under_attack(asked["model"], None, asked["images"], asked["labels"], [asked["epsilon"]], steps=2)
+        under_attack(asked["model"], None, asked["images"], asked["labels"], [asked["epsilon"]])
 
 
 def test_radii_may_be_repeated_and_attacks_have_names():

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from oversmooth.inputs.pictures import picture
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.tasks.images.corruptions import CONSTANTS, EXTRA, KINDS, SEVERITIES, corrupt, read_official
-from oversmooth_papers.tasks.images.corruptions.draws import CorruptionDraws, _mix
+from oversmooth_papers.tasks.images.corruptions.draws import CorruptionDraws, mixed_bits
 
 ALL = KINDS + EXTRA
 BY_RULE = {"defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate", "jpeg_compression"}
@@ -158,7 +158,7 @@ def test_kinds_and_intensities_have_random_numbers_of_their_own():
 
 def test_the_hash_gives_splitmix64s_published_numbers():
     words = np.array([(1234567 + 0x9E3779B97F4A7C15 * k) % 2**64 for k in (1, 2, 3)], np.uint64)
-    mixed = _mix(torch.from_numpy(words.view(np.int64))).numpy().view(np.uint64)
+    mixed = mixed_bits(torch.from_numpy(words.view(np.int64))).numpy().view(np.uint64)
     assert mixed.tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 

@@ -75,8 +75,8 @@ def same(found, pixels, labels, name, classes):
 
 @pytest.mark.parametrize(("form", "cache"), [("PNG", True), ("WEBP", True), ("PNG", False)])
 def test_parquet_in_several_files_of_either_format(form, cache, tmp_path, monkeypatch):
-    home, decoded, calls = cifar100(tmp_path / "some", form), readers._decoded, []
-    monkeypatch.setattr(readers, "_decoded", lambda *given: (calls.append(1), decoded(*given))[1])
+    home, decoded, calls = cifar100(tmp_path / "some", form), readers.decoded, []
+    monkeypatch.setattr(readers, "decoded", lambda *given: (calls.append(1), decoded(*given))[1])
     for _ in range(2):
         same(load(home, "train", cache=cache), COLOUR, FINE, "cifar100", 100)
     assert len(calls) == (1 if cache else 2)  # what was kept is not decoded again

@@ -22,7 +22,7 @@ def drawn(uniform, alphas=BOTH, height=32, width=32):
 def test_the_table_inverts_the_beta_distribution(alpha):
     scipy = pytest.importorskip("scipy.special")
     u = torch.linspace(0, 1, 4001)[:-1]
-    found = mixing._beta(u, mixing.beta_table(alpha), alpha)
+    found = mixing.beta_quantile(u, mixing.beta_table(alpha), alpha)
     assert np.abs(found.numpy() - scipy.betaincinv(alpha, alpha, u.double().numpy())).max() < 3e-5
     assert found.diff().min() >= 0
 
@@ -74,7 +74,9 @@ def test_each_is_drawn_half_the_time_and_shares_follow_their_distribution():
     plain = [mix.label.item() for mix in mixes if (mix.kept == mix.label).all()]
     assert abs(len(plain) - 1000) < 90
     assert stats.kstest(plain, "uniform").pvalue > 1e-3
-    assert stats.kstest(mixing._beta(torch.rand(5000), tables[1], 0.8).numpy(), "beta", (0.8, 0.8)).pvalue > 1e-3
+    assert (
+        stats.kstest(mixing.beta_quantile(torch.rand(5000), tables[1], 0.8).numpy(), "beta", (0.8, 0.8)).pvalue > 1e-3
+    )
 
 
 @pytest.mark.skipif(not timm_models.available(), reason="timm is not installed")
@@ -87,7 +89,7 @@ def test_batches_and_targets_are_timms(seed, monkeypatch):
     which, chance, down, across = uniform = torch.rand(4, generator=generator).tolist()
     mix = drawn(uniform)
     share = {True: 0.8, False: 1.0}[which < 0.5]
-    share = mixing._beta(torch.tensor(chance), mixing.beta_table(share), share).item()
+    share = mixing.beta_quantile(torch.tensor(chance), mixing.beta_table(share), share).item()
     places = iter([int(down * 32), int(across * 32)])
     monkeypatch.setattr(np.random, "rand", lambda: which)
     monkeypatch.setattr(np.random, "beta", lambda *_: share)

@@ -61,7 +61,7 @@ def test_psi_makes_the_eigenvalues_and_a_warm_start_keeps_the_signs_of_the_weigh
 def test_signs_survive_training_and_files(tmp_path):
     recipe = replace(RECIPE, variant="spectral:signs=fixed,start=cold", epochs=1, rand_augment=None)
     before = [(spectrum(block) < 0).sum() for block in model_of(recipe).blocks]
-    result = train(recipe, splits(), device="cpu")
+    result = train(recipe, splits())
     assert [(spectrum(block) < 0).sum() for block in result.model.blocks] == before
     save_model(result.model, recipe, tmp_path / "m.safetensors", dtype=torch.float32)
     again, _ = load_vit(tmp_path / "m.safetensors")
@@ -103,7 +103,7 @@ def test_freed_weights_begin_as_the_constrained_ones_and_go_where_they_like():
     x = torch.randn(2, 3, 8, 8)
     torch.testing.assert_close(freed(x), constrained(x))
     recipe = replace(RECIPE, variant="sharpen", freed=True, lr=0.05, epochs=1, rand_augment=None)
-    result = train(recipe, splits(), device="cpu")
+    result = train(recipe, splits())
     assert not all((spectrum(block) < 0).all() for block in result.model.blocks)
 
 

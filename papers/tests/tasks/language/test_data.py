@@ -53,7 +53,7 @@ def test_what_is_kept_is_what_was_read(folder, tmp_path, monkeypatch):
     for kind in ("word", "bytes", "bpe"):
         fresh = load_text(home, kind, 300, masked=True)
         with monkeypatch.context() as patch:
-            patch.setattr(data, "_read", lambda _files: pytest.fail("it was read again"))
+            patch.setattr(data, "text_of", lambda _files: pytest.fail("it was read again"))
             kept = load_text(home, kind, 300, masked=True)
         assert kept.tokenizer == fresh.tokenizer
         assert kept.tokenizer.mask == fresh.tokenizer.mask

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import language_example as example
 from support.language_example import RECIPE, counting, masked_recipe, step_of, task_of, train
+from support.runs import QUIET, train_task
 
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine import checkpoint, loop
-from oversmooth_papers.engine.loop import WatchSettings
 from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.recipe import read_recipe
 from oversmooth_papers.tasks.language import task as language_task
@@ -81,7 +81,7 @@ def test_dropout_is_decided_by_seed_step_and_process():
 def test_it_learns_and_its_file_tells_all(tmp_path):
     recipe = replace(RECIPE, epochs=8, lr=6e-3, shape=replace(RECIPE.shape, dropout=0.0))
     task = task_of(recipe, counting(3000))
-    result = loop.train(task, device="cpu", folder=tmp_path, watch=WatchSettings(monitor=0))
+    result = train_task(task, folder=tmp_path, watch=QUIET)
     assert result.scores["test_perplexity"] < 8  # chance is 256, letters alone 26, the rule 1.6
     assert result.epochs[0]["loss"] > result.epochs[-1]["loss"]
     model, kept = load_trained(tmp_path / loop.MODEL)
@@ -109,7 +109,7 @@ def test_a_checkpoint_of_another_task_is_refused(tmp_path):
     train(RECIPE, folder=tmp_path, minutes=0)
     assert checkpoint.recipe_of(tmp_path) == RECIPE
     with pytest.raises(InputError, match="is of another recipe: task is 'language' there"):
-        train_images(PICTURES, splits(), device="cpu", folder=tmp_path, resume=True)
+        train_images(PICTURES, splits(), folder=tmp_path, resume=True)
 
 
 def test_bad_text_is_refused():
@@ -177,7 +177,7 @@ def test_batches_change_nothing(monkeypatch):
 @pytest.mark.parametrize("recipe", [RECIPE, masked_recipe()], ids=["causal", "masked"])
 def test_a_text_that_has_no_test_is_not_tested(recipe):
     task = task_of(recipe)
-    alone = task_of(recipe, replace(task.given, test=None))
+    alone = task_of(recipe, replace(task.dataset, test=None))
     model = task.model()
     whole, own = (one.evaluation(model, CPU).scores(final=True) for one in (task, alone))
     assert own == {name: score for name, score in whole.items() if name.startswith("valid")}
@@ -204,7 +204,7 @@ def test_a_masked_model_is_scored_on_what_is_hidden():
     task = task_of(recipe)
     model = task.model().eval()
     scores = task.evaluation(model, CPU).scores(final=True)
-    rows = task.given.valid[:96].view(-1, 12).long()
+    rows = task.dataset.valid[:96].view(-1, 12).long()
     kinds, fillers = torch.rand((2, *rows.shape), generator=torch.Generator().manual_seed(language_task._MASKS))
     losses = []
     with torch.no_grad():

@@ -49,7 +49,7 @@ def feed_of(recipe, data, ranks=None):
 
 def test_a_batch_without_a_pixel_that_counts_has_loss_0():
     task, model = SegmentationTask(RECIPE, splits()), model_of(RECIPE)
-    feed = feed_of(RECIPE, task.given)
+    feed = feed_of(RECIPE, task.dataset)
     feed.masks.fill_(IGNORE)
     images, labels, pixels = feed.batch(STEP)
     assert bool((labels == IGNORE).all())
@@ -91,7 +91,7 @@ def test_what_lies_beyond_the_image_is_neither_black_nor_counted():
 def test_parts_of_two_processes_are_the_batch_and_their_mean_loss_is_its_loss():
     task, model, losses, labels = SegmentationTask(RECIPE, splits()), model_of(RECIPE), {}, {}
     for rank, world in ((0, 1), (0, 2), (1, 2)):
-        feed = feed_of(RECIPE, task.given, Ranks(rank, world))
+        feed = feed_of(RECIPE, task.dataset, Ranks(rank, world))
         feed.reorder(torch.Generator().manual_seed(0))
         feed.draw(torch.Generator().manual_seed(2))
         batch = feed.batch(STEP + 1)
@@ -156,7 +156,7 @@ def test_smoothing_is_watched_in_the_encoder(size):
 
 def test_a_blank_batch_has_the_form_of_a_batch():
     task = SegmentationTask(RECIPE, splits())
-    batch, blank = feed_of(RECIPE, task.given).batch(STEP), task.blank(4, CPU)
+    batch, blank = feed_of(RECIPE, task.dataset).batch(STEP), task.blank(4, CPU)
     assert [(x.shape, x.dtype) for x in blank] == [(x.shape, x.dtype) for x in batch]
     assert float(task.loss(model_of(RECIPE), blank).detach()) > 0
     assert task.facts() == {"test_images": 6, "val_images": 4, "train_images": 16, "train_size": [20, 20]}
@@ -170,7 +170,7 @@ def test_a_blank_batch_has_the_form_of_a_batch():
 def test_it_learns():
     recipe = replace(PLAIN, epochs=40, scales=(1.0, 1.0), colours=False, shape=replace(RECIPE.shape, width=32), lr=0.1)
     data = shapes(32, 8, 8, size=16)
-    result = train(recipe, data, device="cpu", watch=WatchSettings(evaluate=0, monitor=0))
+    result = train(recipe, data, watch=WatchSettings(evaluate=0, monitor=0))
     assert result.epochs[-1]["loss"] < 0.7 * result.epochs[0]["loss"]
     assert result.scores["miou"] > 0.2  # all ground is at most 0.2
 

@@ -26,7 +26,7 @@ from oversmooth.steering import Method
 from oversmooth_papers.tables.cells import Cell
 from oversmooth_papers.tables.filling import Running
 from oversmooth_papers.tables.neutreno.measured import measured
-from oversmooth_papers.tuning import Answers, Labelled, Settings, cross_validate, report, untouched
+from oversmooth_papers.tuning import Answers, Labelled, Settings, baseline, cross_validate, report
 
 FOLDER = Path("neutreno") / "adaptation"
 DATA, WEIGHTS, HUB = "imagenet-val-1k", "deit-tiny", "facebook/deit-tiny-patch16-224"
@@ -72,12 +72,13 @@ def measure(
 
     @cache
     def before() -> Answers:
-        return untouched(loaded.model, data, settings, running.told(loaded.name))
+        return baseline(loaded.model, data, settings, running.progress_of(loaded.name))
 
     def tuned(method: Method, there: Cell | None) -> Cell:
         if there is not None:
             return there
-        outcome = cross_validate(loaded.model, method, data, before(), settings, running.told(str(method))).to_dict()
+        progress = running.progress_of(str(method))
+        outcome = cross_validate(loaded.model, method, data, before(), settings, progress).to_dict()
         running.on_message(f"{method}: {100 * outcome['accuracy']['difference']:+.1f} points")
         return {
             "table": FOLDER.as_posix(),
@@ -89,8 +90,8 @@ def measure(
         }
 
     chosen = settings.to_dict()
-    asked = [(cell_path(results, digests, method, settings), chosen, partial(tuned, method)) for method in methods]
-    return measured(asked, results, running, _settings_of)
+    wanted = [(cell_path(results, digests, method, settings), chosen, partial(tuned, method)) for method in methods]
+    return measured(wanted, results, running, _settings_of)
 
 
 def _settings_of(cell: Cell) -> Any:

@@ -42,7 +42,7 @@ def curve_of(diagnosis: Diagnosis) -> Curve:
     return Curve(diagnosis.name, diagnosis.curve("cos"), str(diagnosis.provenance["data"]))
 
 
-def kept_curves(names: Sequence[str]) -> list[Curve] | None:
+def curves_of_cells(names: Sequence[str]) -> list[Curve] | None:
     """Of cells of trained models; None where none of these is one.
 
     Raises:
@@ -56,10 +56,10 @@ def kept_curves(names: Sequence[str]) -> list[Curve] | None:
         if not is_cell:
             raise InputError(f"{name} is no cell and others are, which have inputs of their own; give either")
         cell = cells.read(Path(name)) or {}
-        looks = [look for look in cell.get("smoothing", []) if look.get("cos")]
-        if not looks:
+        snapshots = [snapshot for snapshot in cell.get("smoothing", []) if snapshot.get("cos")]
+        if not snapshots:
             raise InputError(f"{name} has no cosines: its model was not looked at in training; leave it out")
-        curves.append(Curve(cell["title"], looks[-1]["cos"], _LAST_LOOK))
+        curves.append(Curve(cell["title"], snapshots[-1]["cos"], _LAST_LOOK))
     return curves
 
 
@@ -75,9 +75,9 @@ def shortened(curves: Sequence[Curve]) -> tuple[list[Curve], str]:
     names = [curve.name.split(_BETWEEN) for curve in curves]
     ends = zip(*(reversed(parts[1:]) for parts in names), strict=False)
     common = len([*takewhile(lambda end: len(set(end)) == 1, ends)]) if len(names) > 1 else 0
-    kept = [_BETWEEN.join(parts[: len(parts) - common]) for parts in names]
+    shortened_names = [_BETWEEN.join(parts[: len(parts) - common]) for parts in names]
     end = _BETWEEN.join(names[0][len(names[0]) - common :])
-    return [replace(curve, name=name) for curve, name in zip(curves, kept, strict=True)], end
+    return [replace(curve, name=name) for curve, name in zip(curves, shortened_names, strict=True)], end
 
 
 def rows(curves: Sequence[Curve]) -> tuple[list[str], list[list[str]]]:

@@ -21,8 +21,8 @@ from oversmooth_papers.engine.options import option
 from oversmooth_papers.figures import table_charts
 from oversmooth_papers.tables import table_text
 from oversmooth_papers.tables.case_table import Case, CaseTable, Column, scores
-from oversmooth_papers.tables.cells import Kept
-from oversmooth_papers.tables.depth import looks
+from oversmooth_papers.tables.cells import Available
+from oversmooth_papers.tables.depth import last_snapshots
 from oversmooth_papers.tables.neutreno import methods
 from oversmooth_papers.tasks.language.recipe import QUICK, WIKITEXT2
 
@@ -51,7 +51,7 @@ class Language(CaseTable):
     default_data = "wikitext-2"
     quick_data = "prose"
     data_help = "wikitext-2 where OVERSMOOTH_DATA has it, or its folder."
-    cells_help = "Which: plain, neutreno, post, pre, or both (plain:post); by default all."
+    cells_help = "The cells to run: plain, neutreno, post, pre, or both (plain:post); by default all."
     full = WIKITEXT2
     small = QUICK
     case_by_name: ClassVar = {
@@ -62,7 +62,7 @@ class Language(CaseTable):
     columns: ClassVar = {
         "validation": _perplexity("valid_perplexity_sliding"),
         "test": _perplexity("test_perplexity_sliding"),
-        "HFC/LFC, last": lambda cells: over_seeds([last for _, last, _ in looks(cells)], ".3g"),
+        "HFC/LFC, last": lambda cells: over_seeds([last for _, last, _ in last_snapshots(cells)], ".3g"),
     }
     published: ClassVar = {"plain:post": 34.29, "neutreno:post": 33.70}
     published_as = ("test", "WikiText-103")
@@ -83,11 +83,11 @@ class Language(CaseTable):
     def names_of(self, recipe: Any) -> dict[str, str]:
         return dict(zip(("variant", "norm"), self.case_of(recipe).split(":"), strict=True))
 
-    def chart(self, kept: Kept) -> Any:
+    def chart(self, available: Available) -> Any:
         panels: dict[str, list[table_charts.Point]] = {title: [] for title in NORMS.values()}
         for name, case in self.cases().items():
             model, _, norm = case.title.rpartition(", ")
-            panels[norm] += table_charts.over_seeds(model, "ours", self.charted(kept, name))
+            panels[norm] += table_charts.over_seeds(model, "ours", self.charted(available, name))
         return table_charts.points([*panels.items()], self.label)
 
 
@@ -96,7 +96,7 @@ class LanguageAblation(Language):
     """NeuTRENO's strength on a language model, from 0 to 1.5: perplexity on WikiText-2."""
 
     name = "language-ablation"
-    cells_help = f"Which, by λ̃: {', '.join(methods.FIXED)}; by default all."
+    cells_help = f"The cells to run, by λ̃: {', '.join(methods.FIXED)}; by default all."
     rows_are = "λ̃"
     published: ClassVar = {}
     note = (
@@ -115,5 +115,5 @@ class LanguageAblation(Language):
         """`language` has the cells of its two variants."""
         return self.folder_of(Language if recipe.variant in ("plain", methods.FIXED["0.4"]) else LanguageAblation)
 
-    def chart(self, kept: Kept) -> Any:
-        return methods.curve(self, kept, f"WikiText-2, {NORMS[self.norm]}")
+    def chart(self, available: Available) -> Any:
+        return methods.curve(self, available, f"WikiText-2, {NORMS[self.norm]}")

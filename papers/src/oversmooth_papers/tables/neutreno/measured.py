@@ -47,7 +47,7 @@ def named(paths: Sequence[Path], load: Callable[[Path], tuple[Any, Any]]) -> lis
     return list(models.values())
 
 
-def _read(path: Path, settings_of: Callable[[Cell], Settings], asked: Settings) -> Cell | None:
+def _read(path: Path, settings_of: Callable[[Cell], Settings], wanted: Settings) -> Cell | None:
     """A file of figures, if it is there.
 
     settings_of: those of a cell, which also tries to show its figures.
@@ -63,7 +63,7 @@ def _read(path: Path, settings_of: Callable[[Cell], Settings], asked: Settings) 
         there = settings_of(cell)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is no cell of ours or is damaged ({reason(error)}); {remedy}") from error
-    for name, value in asked.items():
+    for name, value in wanted.items():
         if there.get(name) != value:
             raise InputError(
                 f"{path} was measured with {name} {there.get(name)!r} and is asked for with {value!r}; name other "
@@ -73,7 +73,7 @@ def _read(path: Path, settings_of: Callable[[Cell], Settings], asked: Settings) 
 
 
 def measured(
-    asked: Sequence[tuple[Path, Settings, Measure]],
+    wanted: Sequence[tuple[Path, Settings, Measure]],
     results: Path,
     running: Running,
     settings_of: Callable[[Cell], Settings],
@@ -81,8 +81,8 @@ def measured(
     """The cells asked for, by file; what can be refused is, before any is measured."""
     cells = []
     with one_writer(results, running):
-        before = [_read(path, settings_of, settings) for path, settings, _ in asked]
-        for there, (path, _, measure) in zip(before, asked, strict=True):
+        before = [_read(path, settings_of, settings) for path, settings, _ in wanted]
+        for there, (path, _, measure) in zip(before, wanted, strict=True):
             cell = measure(there)
             if cell is not there:
                 cell = {**cell, **provenance(running.device)}

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 from oversmooth_papers.figures import table_charts
 from oversmooth_papers.tables.case_table import Case, CaseTable
-from oversmooth_papers.tables.cells import Kept
+from oversmooth_papers.tables.cells import Available
 from oversmooth_papers.tables.table2 import Table2
 from oversmooth_papers.tasks.images.recipe import VARIANTS
 
@@ -60,8 +60,8 @@ class Methods(CaseTable):
     name = "methods"
     group = "neutreno"
     case_by_name: ClassVar = {name: Case(title, {"variant": METHODS[name]}) for name, title in _TITLES.items()}
-    cells_help = f"Which, by name: {', '.join(case_by_name)}; by default all."
-    kept_by: ClassVar = dict.fromkeys(VARIANTS, Table2)
+    cells_help = f"The cells to run, by name: {', '.join(case_by_name)}; by default all."
+    cells_from: ClassVar = dict.fromkeys(VARIANTS, Table2)
     quick_note = (
         "quick: a small ViT (patch 4, depth 4, width 64), 2,500 images, 5 epochs. These figures compare with each "
         "other and with nothing that is published."
@@ -81,19 +81,19 @@ class Classification(Methods):
     name = "classification"
     case_by_name: ClassVar = {n: Methods.case_by_name[n] for n in ("plain", "neutreno", "neutreno+featscale")}
     cells_help = Methods.cells_help
-    kept_by: ClassVar = {"plain": Table2, "neutreno": Methods, "neutreno+featscale": Methods}
+    cells_from: ClassVar = {"plain": Table2, "neutreno": Methods, "neutreno+featscale": Methods}
     published: ClassVar = {"plain": 72.17, "neutreno": 73.01}
     """Top-1 of DeiT-Tiny, in %."""
     published_as = ("accuracy, %", "ImageNet-1k")
 
 
-def curve(table: CaseTable, kept: Kept, title: str) -> Any:
+def curve(table: CaseTable, available: Available, title: str) -> Any:
     """The chart of an ablation: figures against λ̃, where it is fixed."""
     points = []
     for name in table.cases():
         strength = name.partition(":")[0]
         if strength in FIXED:
-            points += table_charts.over_seeds("NeuTRENO", "ours", table.charted(kept, name), x=float(strength))
+            points += table_charts.over_seeds("NeuTRENO", "ours", table.charted(available, name), x=float(strength))
     return table_charts.lines([(title, points, table.label)], "λ̃")
 
 
@@ -106,8 +106,8 @@ class Ablation(Methods):
         "per-layer": Case("learned per layer, from 0", {"variant": "neutreno:strength=0,learned"}),
         "per-head": Case("learned per head, from 0", {"variant": "neutreno:strength=0,learned,per=head"}),
     }
-    cells_help = f"Which, by λ̃: {', '.join(case_by_name)}; by default all."
-    kept_by: ClassVar = {"0": Table2, "0.6": Methods}
+    cells_help = f"The cells to run, by λ̃: {', '.join(case_by_name)}; by default all."
+    cells_from: ClassVar = {"0": Table2, "0.6": Methods}
     rows_are = "λ̃"
     note = (
         "10 % of CIFAR-100; accuracy in % of the test images after the last epoch, mean ± standard deviation over "
@@ -115,5 +115,5 @@ class Ablation(Methods):
         "λ̃ has the same recipe and steps."
     )
 
-    def chart(self, kept: Kept) -> Any:
-        return curve(self, kept, self.title)
+    def chart(self, available: Available) -> Any:
+        return curve(self, available, self.title)

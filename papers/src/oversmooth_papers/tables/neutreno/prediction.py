@@ -30,7 +30,7 @@ from oversmooth.steering.suggestion import suggest
 from oversmooth_papers.engine.loop import device_named
 from oversmooth_papers.tables import table_text
 from oversmooth_papers.tables.case_table import scores
-from oversmooth_papers.tables.cells import Cell, Folder, cell_path, read_kept
+from oversmooth_papers.tables.cells import Cell, Folder, cell_path, read_cells
 from oversmooth_papers.tables.filling import Running
 from oversmooth_papers.tables.neutreno import measured
 from oversmooth_papers.tables.neutreno.language import LanguageAblation, over_seeds
@@ -142,10 +142,10 @@ def measure(models: Sequence[Trained], data: Any, results: Path, inputs: int, ru
     models[0].recipe.check_fits(data)
     x = KINDS[type(models[0].recipe)].inputs(models[0].recipe, data, inputs)
     run = partial(_predicted, x, running)
-    asked = [
+    wanted = [
         (cell_path(results, FOLDER, m.recipe), {"inputs": len(x), "weights": m.digest}, partial(run, m)) for m in models
     ]
-    cells = measured.measured(asked, results, running, _settings_of)
+    cells = measured.measured(wanted, results, running, _settings_of)
     return {model.recipe: cell for model, cell in zip(models, cells, strict=True)}
 
 
@@ -160,10 +160,10 @@ def _predicted(x: Tensor, running: Running, model: Trained, there: Cell | None) 
     if there is not None:
         return there
     network, recipe = load_trained(model.path)
-    device, tell = device_named(running.device), running.told(recipe.title)
+    device, progress = device_named(running.device), running.progress_of(recipe.title)
     batches = [batch.to(device) for batch in x.split(_BATCH)]
     suggestion = suggest(
-        network.to(device), batches, strengths=_TRIED, progress=lambda done, _total, what: tell(done, len(x), what)
+        network.to(device), batches, strengths=_TRIED, progress=lambda done, _total, what: progress(done, len(x), what)
     )
     curve = [
         {
@@ -191,7 +191,7 @@ def outcomes(recipe: Recipe, results: Path) -> Outcomes:
     kind, trained = KINDS[type(recipe)], {}
     for strength in STRENGTHS:
         recipes = [replace(recipe, variant=FIXED[f"{strength:g}"], seed=seed) for seed in range(SEEDS)]
-        trained[strength] = scores([*read_kept(recipes, results, kind.folder).values()], kind.score)
+        trained[strength] = scores([*read_cells(recipes, results, kind.folder).values()], kind.score)
     return {strength: figures for strength, figures in trained.items() if figures}
 
 

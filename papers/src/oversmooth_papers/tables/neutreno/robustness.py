@@ -26,7 +26,7 @@ from oversmooth_papers.tables.cells import Cell, cell_path
 from oversmooth_papers.tables.filling import Running
 from oversmooth_papers.tables.neutreno import measured
 from oversmooth_papers.tables.neutreno.measured import Trained
-from oversmooth_papers.tasks.images.attacks import ATTACKS, STEPS, shown_radius, under_attack
+from oversmooth_papers.tasks.images.attacks import ATTACKS, STEPS, AttackSettings, shown_radius, under_attack
 from oversmooth_papers.tasks.images.build import augment_of, load_vit
 from oversmooth_papers.tasks.images.corruptions import KINDS, SEVERITIES
 from oversmooth_papers.tasks.images.data import Images
@@ -66,7 +66,7 @@ class Settings:
         """Of the results."""
         return "neutreno/robustness-quick" if self.quick else "neutreno/robustness"
 
-    def kept(self, weights: str, images: int) -> dict[str, Any]:
+    def recorded(self, weights: str, images: int) -> dict[str, Any]:
         """What must be equal for figures to stand in one cell. images: how many there are of those asked for."""
         return {
             "images": images,
@@ -91,11 +91,11 @@ def measure(
     test = replace(test, images=test.images[: settings.images], labels=test.labels[: settings.images])
     corruptions = Corruptions(test, device_named(running.device), official=settings.official, frost=settings.frost)
     run = partial(_run, test, settings, corruptions, running)
-    asked = [
-        (cell_path(results, settings.folder, m.recipe), settings.kept(m.digest, len(test)), partial(run, m))
+    wanted = [
+        (cell_path(results, settings.folder, m.recipe), settings.recorded(m.digest, len(test)), partial(run, m))
         for m in models
     ]
-    cells = measured.measured(asked, results, running, _settings_of)
+    cells = measured.measured(wanted, results, running, _settings_of)
     return {model.recipe: cell for model, cell in zip(models, cells, strict=True)}
 
 
@@ -119,8 +119,8 @@ def _run(
     augment = augment_of(recipe).to(device)
 
     def attacked(attack: str, radii: Sequence[float]) -> dict[float, float]:
-        tell = running.told(f"{recipe.title}: {attack.upper()}")
-        tell(0, len(radii) * len(test), f"ε {shown_radius(radii[0])}")  # the first batch may take minutes
+        progress = running.progress_of(f"{recipe.title}: {attack.upper()}")
+        progress(0, len(radii) * len(test), f"ε {shown_radius(radii[0])}")  # the first batch may take minutes
         return under_attack(
             network,
             lambda pixels: augment.normalise(255 * pixels),
@@ -128,21 +128,22 @@ def _run(
             test.labels,
             radii,
             attack,
-            steps=settings.steps,
-            restarts=settings.restarts,
-            progress=tell,
+            AttackSettings(steps=settings.steps, restarts=settings.restarts),
+            progress=progress,
         )
 
     if cell is None:
         evaluator = Evaluator(recipe, network, device)
-        tell = running.told(f"{recipe.title}: corruptions")
-        by_kind = under_corruption(evaluator, corruptions, kinds=KINDS, severities=settings.severities, on_message=tell)
+        progress = running.progress_of(f"{recipe.title}: corruptions")
+        by_kind = under_corruption(
+            evaluator, corruptions, kinds=KINDS, severities=settings.severities, on_message=progress
+        )
         cell = {
             "table": settings.folder,
             "title": recipe.title,
             "accuracy": attacked("fgsm", [0.0])[0.0],
             "seed": recipe.seed,
-            "settings": settings.kept(model.digest, len(test)),
+            "settings": settings.recorded(model.digest, len(test)),
             "attacks": {},
             "mean": by_severity(by_kind),
             "kinds": by_kind,

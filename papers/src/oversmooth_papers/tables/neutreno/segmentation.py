@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from oversmooth_papers.tables.case_table import Case, CaseTable, last_look, percent
+from oversmooth_papers.tables.case_table import Case, CaseTable, last_snapshot, percent
 from oversmooth_papers.tasks.segmentation.recipe import PAPER, QUICK
 
 _NEUTRENO = "neutreno:strength=0.6"
@@ -47,7 +47,7 @@ class Segmentation(CaseTable):
         "mIoU, %": percent("miou"),
         "multi-scale": percent("miou_multiscale"),
         "pixels right, %": percent("pixel_accuracy"),
-        "HFC/LFC, last": last_look(1),
+        "HFC/LFC, last": last_snapshot(1),
     }
     published: ClassVar = {"plain": 35.72, "neutreno": 37.24}
     published_as = ("mIoU, %", "ADE20K")

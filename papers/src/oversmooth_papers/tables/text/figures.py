@@ -18,7 +18,7 @@ from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.report import figures
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.figures import FIG2, FIG5, fig3, table_charts
-from oversmooth_papers.tables.cells import Cell, fitted_to_kept, model_path, read_kept
+from oversmooth_papers.tables.cells import Cell, fitted_to_cells, model_path, read_cells
 from oversmooth_papers.tables.text.language_models import CASES, Causal, Masked, TextTable, Wikitext
 
 TABLES_OF_MODELS: dict[str, type[TextTable]] = {"causal": Causal, "wikitext": Wikitext, "masked": Masked}
@@ -42,11 +42,11 @@ def trained(table: str, results: Path, seed: int = 0, *, quick: bool = False) ->
     """The plain, smoothing and sharpening models of a text table."""
     if table not in TABLES_OF_MODELS:
         raise InputError(f"--table is {table!r}; choose {', '.join(TABLES_OF_MODELS)}")
-    asked = TABLES_OF_MODELS[table](quick=quick)
-    recipes = [asked.recipe(name, seed) for name in _MODES]
-    if not read_kept(recipes, results, asked.folder):  # other text than the table's own
-        recipes = fitted_to_kept(recipes, results, asked.folder)
-    cells = read_kept(recipes, results, asked.folder)
+    wanted_table = TABLES_OF_MODELS[table](quick=quick)
+    recipes = [wanted_table.recipe(name, seed) for name in _MODES]
+    if not read_cells(recipes, results, wanted_table.folder):  # other text than the table's own
+        recipes = fitted_to_cells(recipes, results, wanted_table.folder)
+    cells = read_cells(recipes, results, wanted_table.folder)
     paths = {name: (recipe, model_path(results, recipe)) for name, recipe in zip(_MODES, recipes, strict=True)}
     if lacking := [name for name, (recipe, path) in paths.items() if recipe not in cells or not path.is_file()]:
         remedy = f"oversmooth reproduce text {table}{' --quick' if quick else ''} --cells {','.join(lacking)}"
@@ -65,10 +65,10 @@ def named(measured: Sequence[Diagnosis], models: Sequence[Trained]) -> list[Diag
 def asymmetries(models: Sequence[Trained]) -> list[table_charts.Point]:
     """Points of the asymmetry of H over training, the mean over blocks."""
     return [
-        table_charts.point(model.title, "ours", sum(own) / len(own), None, x=look["step"])
+        table_charts.point(model.title, "ours", sum(own) / len(own), None, x=snapshot["step"])
         for model in models
-        for look in model.cell.get("smoothing", [])
-        if (own := look.get("asymmetry"))
+        for snapshot in model.cell.get("smoothing", [])
+        if (own := snapshot.get("asymmetry"))
     ]
 
 

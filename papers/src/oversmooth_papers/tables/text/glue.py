@@ -22,7 +22,7 @@ from oversmooth_papers.engine.options import option
 from oversmooth_papers.figures import table_charts
 from oversmooth_papers.tables import case_table
 from oversmooth_papers.tables.base import Rows, Table
-from oversmooth_papers.tables.cells import Kept, missing, model_path
+from oversmooth_papers.tables.cells import Available, missing, model_path
 from oversmooth_papers.tables.text.language_models import WARM, Masked, cells_of, name_of
 from oversmooth_papers.tasks.glue.recipe import TASKS, TOLD, Recipe
 from oversmooth_papers.tasks.language.recipe import Recipe as LanguageRecipe
@@ -55,7 +55,9 @@ class Glue(Table):
     asks_unknowns = False
     loads_data = False
     keeps_models = False
-    cells_help = "Which: a variant (plain), a task (CB), or both (plain:CB); by default all that a small model learns."
+    cells_help = (
+        "The cells to run: a variant (plain), a task (CB), or both (plain:CB); by default all a small model learns."
+    )
 
     pretrained_seed: int = option(0, "Of the pretrained models.")
     chance: bool = option(False, "COPA, WSC and MultiRC too, where a model of this size is at chance level.")
@@ -128,26 +130,26 @@ class Glue(Table):
             running.on_message(f"{title}: no model; {made} --results {shlex.quote(str(results))} makes it")
         return Filled(NO_MODELS if lacking else "finished")
 
-    def rows(self, kept: Kept) -> Rows:
+    def rows(self, available: Available) -> Rows:
         tasks = self.tasks()
-        found = {name: [scores(kept, name, task) for task in tasks] for name in WARM}
-        majority = [_majority(kept, task) for task in tasks]
-        rows = [[title, _pretraining(kept, name), *map(_shown, found[name])] for name, title in WARM.items()]
+        found = {name: [scores(available, name, task) for task in tasks] for name in WARM}
+        majority = [_majority(available, task) for task in tasks]
+        rows = [[title, _pretraining(available, name), *map(_shown, found[name])] for name, title in WARM.items()]
         rows.append(["majority", "–", *("–" if value is None else f"{value:.1f}" for value in majority)])
         for name, title in [*WARM.items()][1:]:
-            rows.append([f"{title}, told apart from plain", "–", *map(told_apart, found[name], found["plain"])])
+            rows.append([f"{title}, told apart from plain", "–", *map(separation, found[name], found["plain"])])
         return ["", "pretraining", *tasks, "whose"], [[*row, self.whose()] for row in rows]
 
-    def chart(self, kept: Kept) -> Any:
+    def chart(self, available: Available) -> Any:
         """A panel for each task: median and range over seeds, and the most frequent answer."""
         panels = []
         for task in self.tasks():
             points = []
             for name, title in WARM.items():
-                if values := scores(kept, name, task):
+                if values := scores(available, name, task):
                     point = table_charts.point(title, self.whose(), statistics.median(values), None)
                     points.append({**point, "low": min(values), "high": max(values)})
-            if points and (majority := _majority(kept, task)) is not None:
+            if points and (majority := _majority(available, task)) is not None:
                 points.append(table_charts.point("majority", self.whose(), majority, None))
             panels += [(task, points)] if points else []
         there = {point["model"] for _, points in panels for point in points}
@@ -164,22 +166,23 @@ class Glue(Table):
         return [_NOTE.format(metrics=", ".join(f"{metric} ({', '.join(tasks)})" for metric, tasks in of.items()))]
 
 
-def scores(kept: Kept, name: str, task: str) -> list[float]:
+def scores(available: Available, name: str, task: str) -> list[float]:
     """Of a variant on a task over seeds, in %, by the metric to compare by."""
     metric = TASKS[task].metrics[0]
-    return [100 * float(cell[metric]) for cell in cells_of({r: c for r, c in kept.items() if r.data == task}, name)]
+    of_task = {recipe: cell for recipe, cell in available.items() if recipe.data == task}
+    return [100 * float(cell[metric]) for cell in cells_of(of_task, name)]
 
 
-def _majority(kept: Kept, task: str) -> float | None:
+def _majority(available: Available, task: str) -> float | None:
     """Of the most frequent answer, in %; None where no cell says it."""
     metric = TASKS[task].metrics[0]
-    said = (cell.get("majority", {}).get(metric) for recipe, cell in kept.items() if recipe.data == task)
+    said = (cell.get("majority", {}).get(metric) for recipe, cell in available.items() if recipe.data == task)
     return next((100 * value for value in said if value is not None), None)
 
 
-def _pretraining(kept: Kept, name: str) -> str:
+def _pretraining(available: Available, name: str) -> str:
     """Of one model, unless it was trained again between the cells."""
-    found = {*case_table.scores(cells_of(kept, name), "pretraining_perplexity")}
+    found = {*case_table.scores(cells_of(available, name), "pretraining_perplexity")}
     return ", ".join(f"{perplexity:.2f}" for perplexity in sorted(found)) or "–"
 
 
@@ -190,7 +193,7 @@ def _shown(values: Sequence[float]) -> str:
     return f"{statistics.median(values):.1f}{spread} ({len(values)})"
 
 
-def told_apart(forced: Sequence[float], plain: Sequence[float]) -> str:
+def separation(forced: Sequence[float], plain: Sequence[float]) -> str:
     """+ or − where the ranges over seeds do not meet; of fewer than two seeds each there is no range."""
     if min(len(forced), len(plain)) < 2:
         return "–"

@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 from oversmooth_papers.tables import table_text
 from oversmooth_papers.tables.base import Rows
 from oversmooth_papers.tables.case_table import Case, CaseTable, Column, case_of, minutes, scores
-from oversmooth_papers.tables.cells import Cell, Kept
+from oversmooth_papers.tables.cells import Available, Cell
 from oversmooth_papers.tasks.language.recipe import CAUSAL, CAUSAL_WIKITEXT2, MASKED, QUICK, QUICK_MASKED
 
 CASES = {
@@ -60,9 +60,9 @@ def name_of(recipe: Any) -> str:
     return case_of(CASES, CAUSAL, recipe)
 
 
-def cells_of(kept: Kept, name: str) -> list[Cell]:
+def cells_of(available: Available, name: str) -> list[Cell]:
     """Over seeds."""
-    return [cell for recipe, cell in kept.items() if name_of(recipe) == name]
+    return [cell for recipe, cell in available.items() if name_of(recipe) == name]
 
 
 def _over_seeds(values: Sequence[float]) -> str:
@@ -80,14 +80,14 @@ def _trained(cells: Sequence[Cell]) -> str:
 
 
 def _hfc_lfc(cells: Sequence[Cell]) -> str:
-    looked = [looks[-1]["hfc_lfc"][-1] for cell in cells if (looks := cell.get("smoothing"))]
-    return f"{fmean(looked):#.3g}" if looked else "–"
+    snapshots = [looks[-1]["hfc_lfc"][-1] for cell in cells if (looks := cell.get("smoothing"))]
+    return f"{fmean(snapshots):#.3g}" if snapshots else "–"
 
 
 def _asymmetry(cells: Sequence[Cell]) -> str:
     """Of H, the mean over blocks, at the first look and at the last."""
-    looked = [cell["smoothing"] for cell in cells if cell.get("smoothing")]
-    ends = [[fmean(looks[end]["asymmetry"]) for looks in looked if "asymmetry" in looks[end]] for end in (0, -1)]
+    snapshots = [cell["smoothing"] for cell in cells if cell.get("smoothing")]
+    ends = [[fmean(looks[end]["asymmetry"]) for looks in snapshots if "asymmetry" in looks[end]] for end in (0, -1)]
     return " → ".join(f"{fmean(values):.3f}" if values else "–" for values in ends)
 
 
@@ -116,15 +116,15 @@ class TextTable(CaseTable):
         "each other and with nothing that is published."
     )
 
-    def rows(self, kept: Kept) -> Rows:
-        head, rows = super().rows(kept)
+    def rows(self, available: Available) -> Rows:
+        head, rows = super().rows(available)
         rows.append(["forced either way", "worse than plain", *"–––––", "published, in words"])
-        tested = not kept or any("test_perplexity" in cell for cell in kept.values())
+        tested = not available or any("test_perplexity" in cell for cell in available.values())
         return (head, rows) if tested else _without(("test",), head, rows)
 
-    def terminal_rows(self, kept: Kept) -> Rows:
+    def terminal_rows(self, available: Available) -> Rows:
         """Without test, training and minutes, so that names stay whole."""
-        return _without(("test", "training", "minutes"), *self.rows(kept))
+        return _without(("test", "training", "minutes"), *self.rows(available))
 
     def notes(self) -> list[str]:
         return [*super().notes(), *([] if self.quick else [FORM])]

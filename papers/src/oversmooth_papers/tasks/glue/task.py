@@ -69,12 +69,12 @@ class GlueTask(DataTask[Recipe, GlueData]):
 
     @property
     def examples(self) -> int:
-        return len(self.given.train)
+        return len(self.dataset.train)
 
     def model(self) -> GlueModel:
         def build() -> GlueModel:
             model = plain_model_of(self.recipe)
-            pretrained, _ = load_model(self.given.pretrained, lambda _own: LanguageModel(self.recipe.shape))
+            pretrained, _ = load_model(self.dataset.pretrained, lambda _own: LanguageModel(self.recipe.shape))
             model.encoder.load_state_dict(pretrained.state_dict())
             return model
 
@@ -82,10 +82,10 @@ class GlueTask(DataTask[Recipe, GlueData]):
 
     def activations(self) -> int:
         shape = self.recipe.shape
-        return self.recipe.batch * self.given.train.ids[0].numel() * 8 * shape.width * shape.depth
+        return self.recipe.batch * self.dataset.train.ids[0].numel() * 8 * shape.width * shape.depth
 
     def feed(self, device: torch.device, ranks: Ranks, *, compiled: bool) -> GlueFeed:  # noqa: ARG002 (no kernels)
-        return GlueFeed(self.recipe, self.given.train, device, ranks)
+        return GlueFeed(self.recipe, self.dataset.train, device, ranks)
 
     def loss(self, forward: Forward, batch: Batch) -> Tensor:
         ids, lengths, labels = batch
@@ -95,26 +95,26 @@ class GlueTask(DataTask[Recipe, GlueData]):
         return F.cross_entropy(answers, labels.long())
 
     def blank(self, batch: int, device: torch.device) -> Batch:
-        choices, length = self.given.train.ids.shape[1:]
+        choices, length = self.dataset.train.ids.shape[1:]
         ids = torch.zeros(batch, choices, length, dtype=torch.int64, device=device)
         lengths = torch.full((batch, choices), length, device=device)
         return ids, lengths, torch.zeros(batch, device=device)
 
     def evaluation(self, model: nn.Module, device: torch.device) -> GlueEvaluation:
-        return GlueEvaluation(self.recipe, model, self.given.dev, device)
+        return GlueEvaluation(self.recipe, model, self.dataset.dev, device)
 
     def probe(self, model: nn.Module, device: torch.device) -> Probe:
         """Whole examples, padding among their tokens: the same at every look."""
-        dev = self.given.dev
+        dev = self.dataset.dev
         inputs = dev.ids[:WATCHED].to(device, torch.int64), dev.lengths[:WATCHED].to(device, torch.int64)
         return Probe(inputs, list(model.encoder.blocks))  # type: ignore[arg-type, union-attr]
 
     def data(self) -> Iterable[Tensor | str]:
-        for part in (self.given.train, self.given.dev):
+        for part in (self.dataset.train, self.dataset.dev):
             yield from (part.ids, part.lengths, part.labels, part.groups)
 
     def facts(self) -> dict[str, Any]:
-        given = self.given
+        given = self.dataset
         return {
             "train_examples": len(given.train),
             "dev_examples": len(given.dev),

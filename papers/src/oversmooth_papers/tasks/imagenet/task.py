@@ -40,10 +40,10 @@ class DroppingBlock(Block):
 
     def forward(self, x: Tensor, *, keep: Keep | None = None) -> Tensor:
         keep = keep or (lambda _name, value: value)
-        x = keep("middle", x + keep("attn", self._thinned(self.attn(keep("norm1", self.norm1(x))))))
-        return x + keep("mlp", self._thinned(self.mlp(keep("norm2", self.norm2(x)))))
+        x = keep("middle", x + keep("attn", self.thinned(self.attn(keep("norm1", self.norm1(x))))))
+        return x + keep("mlp", self.thinned(self.mlp(keep("norm2", self.norm2(x)))))
 
-    def _thinned(self, added: Tensor) -> Tensor:
+    def thinned(self, added: Tensor) -> Tensor:
         """``(b, n, d)``: one draw for each image, in training."""
         if not self.training or not self.drop:
             return added
@@ -90,7 +90,7 @@ class ImagenetTask(DataTask[Recipe, Splits]):
     @property
     def examples(self) -> int:
         """As many with repeats as without."""
-        return len(self.given.train)
+        return len(self.dataset.train)
 
     def activations(self) -> int:
         shape = self.recipe.shape
@@ -134,7 +134,7 @@ class ImagenetTask(DataTask[Recipe, Splits]):
 
     def tested(self, places: Sequence[int], size: int, workers: int, device: torch.device) -> Iterator[Batch]:
         """Test images and their classes, on the device."""
-        test = self.given.test
+        test = self.dataset.test
         transformed = Transformed(test, transform_of(self.recipe.preprocessing()), range(len(test)))
         with random_states():
             for images, labels in batches(transformed, places, size, workers, device):
@@ -142,13 +142,13 @@ class ImagenetTask(DataTask[Recipe, Splits]):
 
     def probe(self, model: nn.Module, device: torch.device) -> Probe:
         """Test images at even distances, which are of many classes."""
-        total = len(self.given.test)
+        total = len(self.dataset.test)
         count = min(WATCHED, total)
         images, _ = next(self.tested([place * total // count for place in range(count)], count, 0, device))
         return Probe((images,), list(model.blocks))  # type: ignore[arg-type]
 
     def facts(self) -> dict[str, Any]:
-        return {"test_images": len(self.given.test), "train_images": len(self.given.train)}
+        return {"test_images": len(self.dataset.test), "train_images": len(self.dataset.train)}
 
 
 class Accuracy:
@@ -159,7 +159,7 @@ class Accuracy:
 
     @torch.no_grad()
     def scores(self, *, final: bool) -> Scores:  # noqa: ARG002 (one test set, tested alike at all times)
-        task, total = self.task, len(self.task.given.test)
+        task, total = self.task, len(self.task.dataset.test)
         weights = {"accuracy": {}, "accuracy_ema": task.average} if task.average else {"accuracy": {}}
         right, half = dict.fromkeys(weights, 0.0), task.recipe.autocasts(self.device.type)
         with in_eval_mode(self.model), torch.autocast(self.device.type, torch.bfloat16, enabled=half):
@@ -193,7 +193,7 @@ class ImagenetFeed:
         """What lies before this step is not decoded."""
         steps = torch.arange(step, self.task.examples // self.recipe.batch)
         places = (steps[:, None] * self.recipe.batch + self.places).flatten().tolist()
-        images = Transformed(self.task.given.train, self.transform, self.order, self.seed)
+        images = Transformed(self.task.dataset.train, self.transform, self.order, self.seed)
         self._chunks = batches(images, places, self.chunk, self.task.workers, self.device)
 
     def draw(self, generator: torch.Generator) -> None:

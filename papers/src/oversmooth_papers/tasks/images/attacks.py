@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +27,24 @@ STEPS = 20
 _STEP_SHARE = 2.5  # of ε / steps: far enough to cross the ball, as PGD's authors chose
 _AT_ONCE = {"cuda": 250}  # images, elsewhere 50; a ViT-Ti of 257 tokens keeps about 40 MB per image for its gradient
 Function = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class AttackSettings:
+    """Settings of PGD, as `pgd` has them. FGSM is one step of size ε from the image itself."""
+
+    steps: int = STEPS
+    step_size: float | None = None
+    restarts: int = 1
+    random_start: bool = True
+    seed: int = 0
+    """Of the random starts."""
+
+    def __post_init__(self) -> None:
+        arguments.whole(self.steps, "steps", least=1)
+        arguments.whole(self.restarts, "restarts", least=1)
+
+
 _Scores = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
@@ -98,16 +117,12 @@ def under_attack(
     labels: Tensor,
     epsilons: Iterable[float],
     attack: str = "pgd",
+    settings: AttackSettings | None = None,
     *,
-    steps: int = STEPS,
-    step_size: float | None = None,
-    restarts: int = 1,
-    random_start: bool = True,
-    seed: int = 0,
     batch: int | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> dict[float, float]:
-    """Accuracy by ε: the share of images that are right as they are and after every restart of the attack.
+    """Accuracy by ε: the share of images classified correctly as they are and after every restart of the attack.
 
     Random starts depend on the seed and on an image's number: batches, devices and more restarts do not change them.
 
@@ -115,14 +130,13 @@ def under_attack(
         model, normalise, images, labels: as in `pgd`
         epsilons: radii, in units of pixels in [0, 1]; 0 is the clean accuracy
         attack: fgsm or pgd
-        steps, step_size, restarts, random_start: of pgd, as there
-        seed: of the random starts
+        settings: of pgd
         batch: images at once; by default 250 on a GPU and 50 elsewhere
         progress: called after every batch with how many images are done, of how many, and at which ε
     """
-    if arguments.choice(attack, "attack", ATTACKS) == "fgsm":
-        steps, restarts, random_start = 1, 1, False
-    steps, restarts = arguments.whole(steps, "steps", least=1), arguments.whole(restarts, "restarts", least=1)
+    how = settings or AttackSettings()
+    if is_fgsm := arguments.choice(attack, "attack", ATTACKS) == "fgsm":
+        how = AttackSettings(steps=1, random_start=False)
     if not len(images):
         raise InputError("there are no images to attack; give at least one")
     right = dict.fromkeys(map(_radius, epsilons), 0)
@@ -132,17 +146,17 @@ def under_attack(
             part = slice(first, first + at_once)
             with _attacked(model, normalise, images[part], labels[part]) as (scores, pixels, classes):
                 with torch.no_grad():
-                    kept = scores(pixels, classes)[1].nonzero()[:, 0]
-                for restart in range(restarts if radius else 0):  # only images that are right so far are attacked
-                    if not len(kept):
+                    robust = scores(pixels, classes)[1].nonzero()[:, 0]  # images that no restart has fooled yet
+                for restart in range(how.restarts if radius else 0):
+                    if not len(robust):
                         break
-                    draw = CorruptionDraws(f"{seed}/{attack}/{restart}", first, len(pixels), pixels.device)
-                    start = draw.uniform(*pixels.shape[1:])[kept] if random_start else None
-                    step = radius if attack == "fgsm" else step_size
-                    x = _climbed(scores, pixels[kept], classes[kept], start, radius, steps, step)
+                    draw = CorruptionDraws(f"{how.seed}/{attack}/{restart}", first, len(pixels), pixels.device)
+                    start = draw.uniform(*pixels.shape[1:])[robust] if how.random_start else None
+                    step = radius if is_fgsm else how.step_size
+                    x = _climbed(scores, pixels[robust], classes[robust], start, radius, how.steps, step)
                     with torch.no_grad():
-                        kept = kept[scores(x, classes[kept])[1]]
-                right[radius] += len(kept)
+                        robust = robust[scores(x, classes[robust])[1]]
+                right[radius] += len(robust)
             if progress is not None:
                 done = number * len(images) + min(first + at_once, len(images))
                 progress(done, len(right) * len(images), f"ε {shown_radius(radius)}")

@@ -169,11 +169,11 @@ def load(what: str | Path, split: Split = "train", *, cache: bool = True) -> Ima
     if (found := readers.find(home, split)) is None:
         raise InputError(_why_none(home, split))
     files, read = found
-    held = _remembered(files, read) if cache and read is readers.read_parquet else read(files)
+    raw = _remembered(files, read) if cache and read is readers.read_parquet else read(files)
     called = home.resolve().name
-    name = held.name or named or _known(called) or called
-    usual = KNOWN[name].classes if name in KNOWN else map(str, range(int(held.labels.max(initial=0)) + 1))
-    images = Images(torch.from_numpy(held.images), torch.from_numpy(held.labels), held.classes or list(usual), name)
+    name = raw.name or named or _known(called) or called
+    usual = KNOWN[name].classes if name in KNOWN else map(str, range(int(raw.labels.max(initial=0)) + 1))
+    images = Images(torch.from_numpy(raw.images), torch.from_numpy(raw.labels), raw.classes or list(usual), name)
     shape, classes, expected = tuple(images.images.shape[1:]), len(images.classes), KNOWN.get(named or name)
     if expected and (shape, classes) != (expected.shape, len(expected.classes)):
         raise InputError(
@@ -235,8 +235,8 @@ def _remembered(files: list[Path], read: Callable[[list[Path]], Read]) -> Read:
         with held_back(), safe_open(path, "pt") as opened:
             notes, (pixels, labels) = opened.metadata(), (opened.get_tensor(name) for name in ("images", "labels"))
         return Read(pixels.numpy(), labels.numpy(), typed(list[str], json.loads(notes["classes"])), notes["name"])
-    held = read(files)
+    found = read(files)
     with contextlib.suppress(OSError, InputError), whole_file(path) as temporary:
-        tensors = {"images": torch.from_numpy(held.images), "labels": torch.from_numpy(held.labels)}
-        save_file(tensors, temporary, {"name": held.name, "classes": json.dumps(held.classes)})
-    return held
+        tensors = {"images": torch.from_numpy(found.images), "labels": torch.from_numpy(found.labels)}
+        save_file(tensors, temporary, {"name": found.name, "classes": json.dumps(found.classes)})
+    return found

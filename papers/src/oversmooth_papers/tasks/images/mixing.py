@@ -46,7 +46,7 @@ def draw_mix(uniform: Tensor, tables: Tensor, alphas: tuple[float, float], heigh
     which, chance, down, across = uniform
     mixup, cutmix = alphas
     boxed = torch.full_like(which, cutmix > 0, dtype=torch.bool) if not (mixup and cutmix) else which < 0.5
-    share = torch.where(boxed, _beta(chance, tables[1], cutmix), _beta(chance, tables[0], mixup))
+    share = torch.where(boxed, beta_quantile(chance, tables[1], cutmix), beta_quantile(chance, tables[0], mixup))
     side = (1 - share).sqrt()
     rows, taken_down = _span(down, side, height)
     columns, taken_across = _span(across, side, width)
@@ -65,7 +65,7 @@ def _span(middle: Tensor, share: Tensor, size: int) -> tuple[Tensor, Tensor]:
 
 
 def beta_table(alpha: float) -> Tensor:
-    """The lower half of the inverse distribution function of Beta(α, α), for ``_beta``. ``(knots + 1,)`` float32.
+    """The lower half of the quantile function of Beta(α, α), for `beta_quantile`. ``(knots + 1,)`` float32.
 
     Tabulated over ``(2u)^(1/α)``, in which it is smooth down to 0 for every α, so that straight lines between knots
     are good to 1e-6. No sampler of torch's takes a generator for Beta.
@@ -80,7 +80,7 @@ def beta_table(alpha: float) -> Tensor:
     return torch.from_numpy(np.interp(np.linspace(0, 1, _KNOTS + 1), reached ** (1 / alpha), edges)).float()
 
 
-def _beta(u: Tensor, table: Tensor, alpha: float) -> Tensor:
+def beta_quantile(u: Tensor, table: Tensor, alpha: float) -> Tensor:
     """The number below which a share u of Beta(α, α) lies; 1 where α is 0: nothing is mixed."""
     if alpha == 0:
         return torch.ones_like(u)

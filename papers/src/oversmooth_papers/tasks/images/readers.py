@@ -129,9 +129,9 @@ def read_pickles(files: list[Path]) -> Read:
 
 def _batch(file: Path, key: str) -> tuple[NDArray[Any], NDArray[Any]]:
     """``(n, 3072)`` pixels and ``(n,)`` labels."""
-    held = _unpickled(file)
+    found = _unpickled(file)
     with contextlib.suppress(Exception):  # whatever is there instead
-        note, labels = held["data"], held[key]
+        note, labels = found["data"], found[key]
         if type(note).__name__ == "_frombuffer":
             raw, dtype, shape, order = note.arguments
         else:
@@ -149,12 +149,12 @@ def _batch(file: Path, key: str) -> tuple[NDArray[Any], NDArray[Any]]:
 def _unpickled(file: Path) -> dict[str, Any]:
     """The pickled dictionary, with notes in the place of arrays."""
     try:
-        held = dict(_Unpickler(io.BytesIO(file.read_bytes()), encoding="bytes").load())
+        found = dict(_Unpickler(io.BytesIO(file.read_bytes()), encoding="bytes").load())
     except Exception as error:  # a broken pickle makes its reader stumble on anything
         raise InputError(
             f"{file} is no pickled dictionary of numbers, text and arrays alone ({reason(error)}); {_REMEDY}"
         ) from error
-    return {_text(key): value for key, value in held.items()}
+    return {_text(key): value for key, value in found.items()}
 
 
 def _text(value: Any) -> str:
@@ -225,10 +225,10 @@ def read_parquet(files: list[Path]) -> Read:
         names = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"][whole.extra]["names"]
     classes = [str(name) for name in names] if isinstance(names, list) else _listed(folder / f"{whole.extra}s.txt")
     name = "cifar100" if whole.extra == "fine_label" else ""
-    return Read(_decoded(encoded, folder), labels.astype(np.int64), classes, name)
+    return Read(decoded(encoded, folder), labels.astype(np.int64), classes, name)
 
 
-def _decoded(encoded: Sequence[Any], folder: Path) -> NDArray[np.uint8]:
+def decoded(encoded: Sequence[Any], folder: Path) -> NDArray[np.uint8]:
     """``(n, c, h, w)``; the first image decides on the size and on one channel or three."""
 
     def pixels(index: int, mode: str = "") -> NDArray[np.uint8]:

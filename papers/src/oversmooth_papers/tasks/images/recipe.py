@@ -1,4 +1,4 @@
-"""ViT-Ti on CIFAR-100: the recovered recipe of tables 2 and 3 of Dovonon et al., and what it reaches.
+"""ViT-Ti on CIFAR-100: our reconstruction of the recipe behind tables 2 and 3 of Dovonon et al., and its results.
 
     oversmooth train -o run                                          ViT-Ti on all of the data
     oversmooth train -o run --variant sharpen --share 0.1            ViT-Ti⁻ on 10 % of it
@@ -17,11 +17,11 @@ Accuracy in % of the 10,000 test images after the last epoch:
     10 %    ViT-Ti⁺   29.49 ± 0.51   0, 1, 2   2.3 to 6.0   28.67 ± 0.5
     10 %    ViT-Ti⁻   34.61 ± 0.61   0, 1, 2   2.3 to 6.0   33.99 ± 0.4
 
-± is the standard deviation over seeds (n − 1); how many seeds are behind the published ± was not published. Minutes are
-of one run on an NVIDIA H200 in bf16 (torch 2.11.0+cu130): the least alone, the most with other runs beside it, as
-the 25.2 and 26.0 in part. The result files are in results/table2.
+± is the standard deviation over seeds (n − 1); the paper does not say how many seeds are behind its ±. Minutes are of
+one run on an NVIDIA H200 in bf16 (torch 2.11.0+cu130): the lowest alone; the highest, and part of 25.2 and 26.0, while
+other runs shared the GPU. The result files are in results/table2.
 
-Plain data: help texts and files use it without torch.
+This module does not import torch: help texts need it.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 
 CIFAR100_MEAN, CIFAR100_STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
 HIGHEST_MAGNITUDE = 10.0
-"""The magnitude at which each RandAugment operation is strongest, or weakest for some."""
+"""The magnitude at which each RandAugment operation is strongest (for some, weakest)."""
 _BLOCK = 50_000  # bytes of a block's modules, whatever its width
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The defaults are ViT-Ti on 32 px images with patches of 2: 257 tokens."""
+    """A ViT; by default ViT-Ti on 32 px images with patches of 2, which makes 257 tokens."""
 
     image: int = limited(32, least=1)
     patch: int = option(2, "Side of a patch.", least=1)
@@ -74,19 +74,24 @@ class Shape:
 
     @property
     def hidden(self) -> int:
-        """Of the MLP."""
+        """Width of the MLP."""
         return int(self.width * self.mlp_ratio)
 
     @property
     def parameters(self) -> int:
-        """Of the plain model, counted before it is made."""
+        """The number of weights of the unmodified model, counted without building it."""
         width = self.width
         block = 4 * width**2 + width * (1 + 3 * self.qkv_bias) + 2 * width * self.hidden + self.hidden + width
         outside = self.channels * self.patch**2 * width + (3 + self.tokens) * width + (width + 1) * self.classes
         return self.depth * (block + 4 * width) + outside + width
 
     def check_fits(self, copies: int = 1, more: int = 0) -> None:
-        """Raise InputError if memory is short. copies: of weights, gradients and moments too; more: other bytes."""
+        """Raise `InputError` if memory is short.
+
+        Args:
+            copies: how many arrays of this size: weights, gradients, moments
+            more: other bytes
+        """
         check_fits(
             copies * 4 * self.parameters + _BLOCK * self.depth + more,
             f"a ViT of depth {self.depth:,} and width {self.width:,} has {self.parameters:,} weights and",
@@ -96,11 +101,11 @@ class Shape:
 
 @dataclass(frozen=True)
 class RandAugment:
-    """Settings: ``operations`` per image, with replacement, each applied with ``probability``.
+    """``operations`` are drawn per image, with replacement; each is applied with ``probability``.
 
-    The magnitude is normal about ``magnitude`` with spread ``noise``, cut to 0..10. With ``increasing`` (timm's
-    ``inc1``) a larger magnitude always means a stronger change. ``interpolation`` "random" is timm's default: bilinear
-    or bicubic with equal chance.
+    Magnitudes are normal with mean ``magnitude`` and standard deviation ``noise``, clipped to [0, 10]. With
+    ``increasing`` (timm's ``inc1``) a larger magnitude always means a stronger change. ``interpolation`` "random",
+    timm's default, chooses bilinear or bicubic with equal probability.
     """
 
     magnitude: float = limited(9.0, least=0, most=HIGHEST_MAGNITUDE)
@@ -118,9 +123,9 @@ class RandAugment:
 class Recipe(BaseRecipe):
     """The defaults are the published recipe.
 
-    ``epochs`` of cosine follow ``warmup`` epochs, both of ``len(data) // batch`` steps: the last incomplete batch is
-    dropped, as in timm's loader for training. ``variant`` is plain, smooth, sharpen, or steering methods in words, such
-    as ``neutreno:strength=0.6``, several joined by ``" + "``. Each `option` is an option of `oversmooth train`.
+    ``warmup`` epochs come before ``epochs`` epochs of cosine decay. An epoch has ``len(data) // batch`` steps: the last
+    incomplete batch is dropped, as in timm. ``variant`` is plain, smooth, sharpen, or steering methods such as
+    ``neutreno:strength=0.6``, several joined by ``" + "``. Each `option` is an option of `oversmooth train`.
     """
 
     task_name: ClassVar[str] = "images"
@@ -129,32 +134,36 @@ class Recipe(BaseRecipe):
     shape_of_data: ClassVar[tuple[str, ...]] = ("image", "channels", "classes")
 
     data: str = "cifar100"
-    share: float = option(1.0, "Share of the training images, above 0 and up to 1.", above=0, most=1)
-    share_seed: int = option(0, "Which images the share takes.", least=0)
+    share: float = option(1.0, "Share of the training images to use, above 0 and up to 1.", above=0, most=1)
+    share_seed: int = option(0, "Seed that selects the images of the share.", least=0)
     """The same images for every variant and seed."""
     variant: str = option(
         "plain",
-        "plain, smooth (ViT⁺) or sharpen (ViT⁻); or methods as oversmooth steer takes them, joined by ' + '.",
+        "plain, smooth (ViT⁺) or sharpen (ViT⁻); or methods as for oversmooth steer, joined by ' + '.",
     )
     ramp: float = ramp_option()
     wiring: Literal["paper", "code"] = option(
-        "paper", "Of smooth and sharpen: paper, or code (the authors' early code)."
+        "paper", "For smooth and sharpen: paper, or code (the authors' early code)."
     )
     start: Literal["cold", "warm"] = option(
-        "cold", "Of smooth and sharpen: cold as the paper begins, or warm from the plain weights."
+        "cold", "For smooth and sharpen: cold as in the paper, or warm from the plain weights."
     )
-    initialisation: Literal["truncated", "torch"] = option("truncated", "Of other weights: truncated or torch.")
-    """Normal of 0.02, as ViTs usually begin, or torch's own; the paper does not say."""
-    output_bias: bool = option(True, "Of smooth and sharpen: of attention's output; the authors' early code has none.")
-    layers: str = option("all", "Which blocks the variant steers: all, first half, last half, or places such as 0-2.")
-    """The rest are plain: Dovonon et al.'s ViT*."""
-    freed: bool = option(False, "Steer the beginning alone: fold what the variant makes into weights, and train those.")
+    initialisation: Literal["truncated", "torch"] = option(
+        "truncated", "Initialisation of all other weights: truncated or torch."
+    )
+    """Truncated normal with standard deviation 0.02, as usual for ViTs, or torch's default; the paper does not say."""
+    output_bias: bool = option(
+        True, "For smooth and sharpen: a bias in attention's output; the authors' early code has none."
+    )
+    layers: str = option("all", "Blocks that the variant steers: all, first half, last half, or indices such as 0-2.")
+    """The others are not modified: Dovonon et al.'s ViT*."""
+    freed: bool = option(False, "Use the variant for the initial weights only: fold it into them and train without it.")
     """A control: the same initial weights without the constraint."""
     shape: Shape = field(default_factory=Shape)
-    epochs: int = option(300, "Epochs of cosine.", least=1)
+    epochs: int = option(300, "Epochs of cosine decay.", least=1)
     warmup: int = option(5, "Epochs of warm-up before them.", least=0)
-    lr: float = option(1.25e-4, "Highest learning rate.", above=0)
-    weight_decay: float = option(0.05, "On all parameters.", least=0)
+    lr: float = option(1.25e-4, "Peak learning rate.", above=0)
+    weight_decay: float = option(0.05, "Weight decay, on all parameters.", least=0)
     batch: int = option(96, "Images per step.", least=1)
     clip: float | None = limited(5.0, above=0)
     smoothing: float = limited(0.1, least=0, most=1)
@@ -165,9 +174,9 @@ class Recipe(BaseRecipe):
     flip: float = limited(0.5, least=0, most=1)
     mean: tuple[float, ...] = CIFAR100_MEAN
     std: tuple[float, ...] = CIFAR100_STD
-    seed: int = option(0, "Of weights, order and augmentation.", least=0)
-    precision: Literal["bf16", "float32"] = option("bf16", "On a GPU: bf16 or float32.")
-    """Of products on a GPU, under autocast; on a CPU all is float32."""
+    seed: int = option(0, "Seed of weights, order and augmentation.", least=0)
+    precision: Literal["bf16", "float32"] = option("bf16", "Precision on a GPU: bf16 or float32.")
+    """bf16 is by autocast. On a CPU everything is float32."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -194,7 +203,7 @@ class Recipe(BaseRecipe):
 
     @property
     def label(self) -> str:
-        """``ViT-Ti⁻, 10 % of cifar100``, and what sets the model apart from the paper's."""
+        """``ViT-Ti⁻, 10 % of cifar100``, with the settings that differ from the paper's."""
         name = variant_title(self.variant)
         if self.shape.width != Shape.width:
             name = name.replace("ViT-Ti", "ViT")
@@ -217,7 +226,7 @@ class Recipe(BaseRecipe):
         return methods_of(self.variant, wiring=self.wiring, start=self.start, seed=self.seed)
 
     def changed(self, settings: dict[str, Any], augment: bool | None = None) -> Self:
-        """With these settings, its own or the shape's, and all of augmentation or none; None leaves one as it is."""
+        """A copy with these settings, its own or the shape's, but not those that are None. augment: all, or none."""
         changed, usual = super().changed(settings), Recipe()
         if augment is True:
             return dataclasses.replace(changed, mixup=usual.mixup, cutmix=usual.cutmix, rand_augment=usual.rand_augment)
@@ -226,13 +235,13 @@ class Recipe(BaseRecipe):
         return changed
 
     def decided_by(self, data: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """data: images, or those to train on and to test on."""
+        """data: `Images`, or `Splits`."""
         images = getattr(data, "train", data)
         _, channels, side, _ = images.images.shape
         return {"data": images.name}, {"classes": len(images.classes), "channels": channels, "image": side}
 
     def fitted(self, data: Any) -> Self:
-        """The same for these images: name, size, channels, classes and normalisation are theirs."""
+        """A copy with the name, size, channels, classes and normalisation of these images."""
         from oversmooth_papers.tasks.images.data import normalisation
 
         mean, std = normalisation(getattr(data, "train", data))
@@ -246,7 +255,7 @@ VARIANTS = ("plain", "smooth", "sharpen")
 
 
 def variant_title(variant: str) -> str:
-    """As the paper writes it."""
+    """The paper's name for it."""
     return {"plain": "ViT-Ti", "smooth": "ViT-Ti⁺", "sharpen": "ViT-Ti⁻"}.get(variant, f"ViT-Ti with {variant}")
 
 
@@ -270,7 +279,7 @@ QUICK = Recipe(
 )
 """A small version for a CPU: minutes, 2,500 images, 5 epochs, 0.2 million weights.
 
-Its figures compare with each other, not with published ones. Without RandAugment, Mixup and CutMix, which help only in
-runs long enough to overfit. It reached 4.98 % of the 10,000 test images (plain, seed 0; chance is 1 %), in 20 minutes
-on one thread of a busy two-core CPU (aarch64, torch 2.13.0+cpu).
+Compare its results with each other, not with published ones. It has no RandAugment, Mixup or CutMix, which help only in
+runs long enough to overfit. Accuracy is 4.98 % (plain, seed 0, 10,000 test images; chance is 1 %), after 20 minutes on
+one thread of a busy two-core CPU (aarch64, torch 2.13.0+cpu).
 """

@@ -88,20 +88,20 @@ class ImagesFeed(ShuffledFeed):
         self.draws = self.augment.draw(recipe.batch, torch.Generator(device).manual_seed(0))
         self.remark: str | None = None
         """What a user should know of it."""
-        self._transform = self._transformed
+        self.transform = self.transformed
         if compiled:
             self.reorder(torch.Generator(device).manual_seed(0))
-            first = self._given(torch.zeros(1, dtype=torch.int64, device=device))
-            self._transform, self.remark = compiling.checked_augmentation(self._transformed, *first)
+            first = self._transform_inputs(torch.zeros(1, dtype=torch.int64, device=device))
+            self.transform, self.remark = compiling.checked_augmentation(self.transformed, *first)
 
     def draw(self, generator: torch.Generator) -> None:
         self.draws.refill(generator)
 
     def batch(self, step: Tensor) -> Batch:
         """Images ``(b, c, h, w)`` and soft targets ``(b, classes)``."""
-        return self._transform(*self._given(step))
+        return self.transform(*self._transform_inputs(step))
 
-    def _given(self, step: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _transform_inputs(self, step: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         rows = self.rows(step)
         uniform, normal = self.draws.uniform, self.draws.normal
         if self.ranks.world > 1:
@@ -109,5 +109,5 @@ class ImagesFeed(ShuffledFeed):
             uniform, normal = torch.cat([own.flatten(), uniform[-mixing.UNIFORMS :]]), normal[self.places]
         return self.data.images.index_select(0, rows), self.data.labels.index_select(0, rows), uniform, normal
 
-    def _transformed(self, images: Tensor, labels: Tensor, uniform: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
+    def transformed(self, images: Tensor, labels: Tensor, uniform: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
         return self.augment.transform(images, labels, AugmentDraws(uniform, normal))

@@ -109,7 +109,7 @@ def _of_split(home: Path, split: str) -> list[Path]:
 
 
 def _texts(files: dict[str, list[Path]]) -> dict[str, str]:
-    texts = {split: "\n".join(map(_read, own)) for split, own in files.items() if own}
+    texts = {split: "\n".join(map(text_of, own)) for split, own in files.items() if own}
     if "whole" in texts:
         lines = texts.pop("whole").splitlines(keepends=True)
         part = max(1, len(lines) // 20)
@@ -122,7 +122,7 @@ def _texts(files: dict[str, list[Path]]) -> dict[str, str]:
     return texts
 
 
-def _read(file: Path) -> str:
+def text_of(file: Path) -> str:
     try:
         return (bz2.decompress(file.read_bytes()) if file.suffix == ".bz2" else file.read_bytes()).decode()
     except (OSError, ValueError, EOFError) as error:

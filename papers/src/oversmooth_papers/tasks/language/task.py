@@ -46,7 +46,7 @@ class LanguageTask(DataTask[Recipe, Text]):
     @property
     def examples(self) -> int:
         """Windows of an epoch: one less than there are, so that any offset below a window leaves as many."""
-        return max(0, (len(self.given.train) - 1) // self.recipe.shape.length - 1)
+        return max(0, (len(self.dataset.train) - 1) // self.recipe.shape.length - 1)
 
     def activations(self) -> int:
         shape = self.recipe.shape
@@ -65,16 +65,16 @@ class LanguageTask(DataTask[Recipe, Text]):
         return ids, ids
 
     def evaluation(self, model: nn.Module, device: torch.device) -> Perplexity:
-        return Perplexity(self.recipe, model, device, self.given)
+        return Perplexity(self.recipe, model, device, self.dataset)
 
     def probe(self, model: nn.Module, device: torch.device) -> Probe:
-        length = min(self.recipe.shape.length, len(self.given.valid))
-        count = min(WATCHED, len(self.given.valid) // length)
-        ids = self.given.valid[: count * length].view(count, length)
+        length = min(self.recipe.shape.length, len(self.dataset.valid))
+        count = min(WATCHED, len(self.dataset.valid) // length)
+        ids = self.dataset.valid[: count * length].view(count, length)
         return Probe((ids.to(device, torch.int64),), list(model.blocks))  # type: ignore[arg-type]
 
     @torch.no_grad()
-    def look_at_weights(self, model: nn.Module) -> dict[str, list[float]]:
+    def weight_metrics(self, model: nn.Module) -> dict[str, list[float]]:
         """How far H is from symmetric, the mean over heads, block by block."""
         shape, steering = self.recipe.shape, steering_of(model)
         constrained = steering.reparametrized if steering is not None else []
@@ -91,15 +91,15 @@ class LanguageTask(DataTask[Recipe, Text]):
         return {"asymmetry": [float(f"{value:.5g}") for value in torch.stack(means).nan_to_num().tolist()]}
 
     def metadata(self) -> dict[str, str]:
-        return {"tokenizer": self.given.tokenizer.to_text()}
+        return {"tokenizer": self.dataset.tokenizer.to_text()}
 
     def data(self) -> Iterable[Tensor | str]:
-        text = self.given
+        text = self.dataset
         # Where there is none to test with, validation counts twice: cells were recorded so.
         return text.train, text.valid, text.valid if text.test is None else text.test, text.tokenizer.to_text()
 
     def facts(self) -> dict[str, Any]:
-        text = self.given
+        text = self.dataset
         facts = {"train_tokens": len(text.train), "valid_tokens": len(text.valid)}
         return facts if text.test is None else {**facts, "test_tokens": len(text.test)}
 
@@ -110,8 +110,8 @@ class LanguageFeed(ShuffledFeed):
     def __init__(self, task: LanguageTask, device: torch.device, ranks: Ranks) -> None:
         super().__init__(task.recipe, task.examples, device, ranks)
         shape = task.recipe.shape
-        self.mask = 0 if shape.causal else task.given.tokenizer.mask
-        self.tokens = task.given.train.to(device, torch.int64)
+        self.mask = 0 if shape.causal else task.dataset.tokenizer.mask
+        self.tokens = task.dataset.train.to(device, torch.int64)
         self.units_per_step = task.recipe.batch * shape.length
         self.offset = torch.zeros(1, dtype=torch.int64, device=device)
         self.within = torch.arange(shape.length, device=device)

@@ -38,7 +38,7 @@ class SegmentationTask(DataTask[Recipe, Splits]):
 
     @property
     def examples(self) -> int:
-        return len(self.given.train)
+        return len(self.dataset.train)
 
     def activations(self) -> int:
         shape, layers = self.recipe.shape, self.recipe.shape.depth + self.recipe.decoder_layers
@@ -46,7 +46,7 @@ class SegmentationTask(DataTask[Recipe, Splits]):
         return min(self.recipe.batch, self.examples) * (tokens + 3 * shape.classes * shape.image**2)
 
     def feed(self, device: torch.device, ranks: Ranks, *, compiled: bool) -> SegmentationFeed:  # noqa: ARG002
-        return SegmentationFeed(self.recipe, self.given.train, device, ranks)
+        return SegmentationFeed(self.recipe, self.dataset.train, device, ranks)
 
     def loss(self, forward: Forward, batch: Batch) -> Tensor:
         """The sum over this process's pixels, over the number that the whole batch has for each process.
@@ -67,20 +67,20 @@ class SegmentationTask(DataTask[Recipe, Splits]):
         return torch.zeros(batch, 3, side, side, device=device), labels, pixels
 
     def evaluation(self, model: nn.Module, device: torch.device) -> Evaluator:
-        return Evaluator(self.recipe, model, device, self.given)
+        return Evaluator(self.recipe, model, device, self.dataset)
 
     def probe(self, model: nn.Module, device: torch.device) -> Probe:
         """The middles of the first images to watch training by."""
         assert isinstance(model, Segmenter)
-        side, middles, evaluator = self.recipe.crop, [], Evaluator(self.recipe, model, device, self.given)
-        for image in self.given.val.images[:WATCHED]:
+        side, middles, evaluator = self.recipe.crop, [], Evaluator(self.recipe, model, device, self.dataset)
+        for image in self.dataset.val.images[:WATCHED]:
             whole = evaluator.ready(image[None])
             top, left = ((length - side) // 2 for length in whole.shape[2:])
             middles.append(whole[:, :, top : top + side, left : left + side])
         return Probe((torch.cat(middles),), list(model.encoder.blocks), model.encoder)
 
     def facts(self) -> dict[str, Any]:
-        splits = self.given
+        splits = self.dataset
         counts = {"test_images": len(splits.test), "val_images": len(splits.val), "train_images": len(splits.train)}
         return {**counts, "train_size": list(splits.train.images[0].shape[1:])}
 

@@ -21,7 +21,7 @@ class CorruptionDraws:
 
     def __init__(self, label: str, start: int, count: int, device: torch.device) -> None:
         origin = int.from_bytes(hashlib.blake2b(label.encode(), digest_size=8).digest(), "little", signed=True)
-        self._keys = _mix(torch.arange(start, start + count, device=device) * _STEP + origin)
+        self._keys = mixed_bits(torch.arange(start, start + count, device=device) * _STEP + origin)
         self._used = 0
 
     def uniform(self, *shape: int) -> Tensor:
@@ -49,12 +49,12 @@ class CorruptionDraws:
         """The upper and the lower 32 bits of ``count`` words per image, as numbers between 0 and 1."""
         places = torch.arange(self._used + 1, self._used + count + 1, device=self._keys.device)
         self._used += count
-        words = _mix(self._keys[:, None] + places * _STEP)
+        words = mixed_bits(self._keys[:, None] + places * _STEP)
         high, low = _shifted(words, 32).double(), (words & 0xFFFFFFFF).double()
         return high.add_(0.5).mul_(2.0**-32), low.add_(0.5).mul_(2.0**-32)
 
 
-def _mix(words: Tensor) -> Tensor:
+def mixed_bits(words: Tensor) -> Tensor:
     """SplitMix64's finisher on int64, which wraps as unsigned 64-bit numbers do."""
     words = (words ^ _shifted(words, 30)).mul_(_FIRST)
     words = (words ^ _shifted(words, 27)).mul_(_SECOND)

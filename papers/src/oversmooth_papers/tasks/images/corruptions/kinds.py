@@ -174,7 +174,7 @@ def snow(images: Tensor, draw: CorruptionDraws, *settings: float) -> Tensor:
 
     settings: mean, deviation, zoom and threshold of the flakes, radius and sigma of their streak, share of the picture.
     """
-    mean, sigma, zoom, threshold, radius, streak, kept = settings
+    mean, sigma, zoom, threshold, radius, streak, share = settings
     height, width = images.shape[-2:]
     flakes = draw.normal(height, width).mul_(sigma).add_(mean)
     flakes = separable(flakes, *(zoom_map(side, *magnified(side, zoom)) for side in (height, width)))
@@ -183,13 +183,13 @@ def snow(images: Tensor, draw: CorruptionDraws, *settings: float) -> Tensor:
     x = images.double()
     luminance = 0.299 * x[:, :1] + 0.587 * x[:, 1:2] + 0.114 * x[:, 2:]
     white = torch.maximum(x, luminance * 1.5 + 127.5)
-    return truncated(kept * x + (1 - kept) * white + flakes + flakes.flip(-2, -1))
+    return truncated(share * x + (1 - share) * white + flakes + flakes.flip(-2, -1))
 
 
 def frost(
-    images: Tensor, draw: CorruptionDraws, kept: float, strength: float, pictures: FrostPictures | None = None
+    images: Tensor, draw: CorruptionDraws, share: float, strength: float, pictures: FrostPictures | None = None
 ) -> Tensor:
-    """``kept`` of the image and ``strength`` of a random window of one of five pictures: photographs, or textures.
+    """``share`` of the image and ``strength`` of a random window of one of five pictures: photographs, or textures.
 
     As published, the last place at each end of a photograph is left out.
     """
@@ -211,7 +211,7 @@ def frost(
     rows = (down * below).long()[:, None, None] + rows
     columns = (right * beside).long()[:, None, None] + columns
     window = pictures.pictures.to(images.device)[which[:, None, None], :, rows, columns].movedim(-1, 1)
-    return truncated(kept * images.double() + strength * window.to(precision))
+    return truncated(share * images.double() + strength * window.to(precision))
 
 
 @lru_cache(maxsize=1)
@@ -309,11 +309,11 @@ def brightness(images: Tensor, _draw: CorruptionDraws, added: float) -> Tensor:
     return truncated(torch.where(value > 0, x * (raised / value.clamp(min=1)), raised))
 
 
-def contrast(images: Tensor, _draw: CorruptionDraws, kept: float) -> Tensor:
+def contrast(images: Tensor, _draw: CorruptionDraws, share: float) -> Tensor:
     """kept: of the distance from each channel's mean."""
     x = images.double()
     mean = x.mean(dim=(2, 3), keepdim=True)
-    return truncated((x - mean) * kept + mean)
+    return truncated((x - mean) * share + mean)
 
 
 def saturate(images: Tensor, _draw: CorruptionDraws, factor: float, added: float) -> Tensor:
