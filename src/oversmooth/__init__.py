@@ -36,7 +36,7 @@ __all__ = [
     "theory",
     "unsteer",
 ]
-_PARTS = ("anatomy", "integrations", "metrics", "monitor", "steering", "theory")
+_PARTS = ("anatomy", "integrations", "metrics", "monitor", "steering", "testing", "theory", "trace")
 _HOMES = {
     "Diagnosis": "oversmooth.diagnosis.result",
     "InputError": "oversmooth.safety.errors",

@@ -135,6 +135,14 @@ def test_it_is_located(model):
 
 
 @pytest.mark.usefixtures("registered")
+def test_tokens_alone_are_the_same_numbers(model, images):
+    whole, tokens = (oversmooth.diagnose(model, images, depth=0, spectra=spectra) for spectra in (True, False))
+    for one, other in zip(whole.layers, tokens.layers, strict=True):
+        assert one.tokens == other.tokens
+        assert one.attention_out == other.attention_out
+
+
+@pytest.mark.usefixtures("registered")
 def test_it_is_diagnosed(model, images):
     before = model(images)
     diagnosis = oversmooth.diagnose(model, images, depth=2)

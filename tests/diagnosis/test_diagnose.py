@@ -245,6 +245,18 @@ def test_tokens_that_cannot_be_left_out(special, match):
         diagnose(VIT.make(), VIT.inputs(), special=special, **QUICK)
 
 
+def test_an_input_whose_valid_tokens_are_all_left_out_is_skipped():
+    """Not measured on the very tokens that the caller left out."""
+    model, whole = BERT.make(), text()
+    short = {name: x.clone() for name, x in whole.items()}
+    short["attention_mask"][1] = torch.tensor([1, 1, 0, 0, 0, 0, 0, 0])
+    found = diagnose(model, short, special=[0, 1], **QUICK)
+    alone = diagnose(model, {name: x[:1] for name, x in whole.items()}, special=[0, 1], **QUICK)
+    for layer, other in zip(found.layers, alone.layers, strict=True):
+        checks.near(layer.tokens["cos"], other.tokens["cos"], "the mean cosine")
+    assert [note.count for note in found.notes if note.kind == "short_inputs"] == [1]
+
+
 def test_inputs_of_special_tokens_alone_are_counted_whole():
     special = torch.ones(2, 8, dtype=torch.bool)
     found = diagnose(BERT.make(), Batch(text(), special), **QUICK)

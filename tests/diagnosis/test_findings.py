@@ -9,7 +9,6 @@ from support.verdict_cases import ENTRY, block, diagnosis, dominance
 from oversmooth.results.findings import agreement, compared, ends, sublayers
 from oversmooth.results.parts import Course
 from oversmooth.results.references import kind_of, references_for
-from oversmooth.results.verdict import disagreement
 
 
 @pytest.mark.parametrize(
@@ -48,14 +47,6 @@ def test_ends_without_massive_tokens():
     last = block({"hfc_lfc": 4.0}, massive={"largest_ratio": 9.0, "positions": {}}, without_massive={"hfc_lfc": 1.0})
     found = diagnosis(last, first={"hfc_lfc": 2.0})
     assert (ends(found)["hfc_lfc"].side, ends(found, without_massive=True)["hfc_lfc"].side) == (-1, 1)
-
-
-def test_whether_definitions_disagree():
-    first = {"hfc_lfc": 0.5, "cos": 0.25}
-    assert disagreement(diagnosis(block({"hfc_lfc": 0.25, "cos": 0.5}), first=first)) == ""
-    assert disagreement(diagnosis(block({"hfc_lfc": 0.25, "cos": 0.25}), first=first)) == ""
-    words = disagreement(diagnosis(block({"hfc_lfc": 0.25, "cos": 0.1}), first=first))
-    assert words == "more similar by HFC/LFC, less similar by the mean cosine"
 
 
 @pytest.mark.parametrize(

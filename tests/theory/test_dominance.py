@@ -89,6 +89,15 @@ def test_causal_blocks_by_arnoldi(layer):
         check(dominance(A, W_V, W_O), smooth, rough)
 
 
+@given(st.integers(0, 1000), st.integers(20, 96))
+def test_arnoldi_is_not_used_where_causal_attention_is_far_from_normal(seed, n):
+    """Its Ritz values settle on pseudo-eigenvalues there; the diagonal has the eigenvalues."""
+    A, W_V, W_O = draw(3, n, 3, 1, True, seed)
+    blocks = torch.eye(3) + torch.einsum("hi,hjk->ijk", A.diagonal(dim1=-2, dim2=-1).double(), (W_V @ W_O).double())
+    rough = torch.linalg.eigvals(blocks[1:]).abs().max()
+    torch.testing.assert_close(dominance(A, W_V, W_O, method="arnoldi").rho_rough.double(), rough, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_medium_sizes_by_arnoldi_with_restarts(causal, monkeypatch):
     monkeypatch.setattr(shared_weights, "_STEPS", 24)

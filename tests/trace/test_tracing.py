@@ -68,6 +68,19 @@ def test_sites_are_what_hooks_see():
         torch.testing.assert_close(arrays[name], torch.cat(parts), rtol=1e-5, atol=1e-6, msg=name)
 
 
+def test_the_two_norms_of_post_ln_have_names_of_their_own():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=False)
+    model, x = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval(), torch.randn(2, 5, 16)
+    plan = trace.plan(model, x)
+    names = [str(site) for site in plan.sites]
+    assert names == [f"{call}.{part}" for call in range(2) for part in ("enter", "attention", "norm", "mlp", "norm2")]
+    trace.run(model, x, plan, [kept := Kept()])
+    arrays, _ = kept.result
+    with torch.no_grad():
+        torch.testing.assert_close(arrays["1.norm2"], model(x))
+
+
 def test_blocks_by_name_are_read_at_their_ends():
     model, x = encoder(), torch.randn(2, 5, 4)
     plan = trace.plan(model, x, blocks="1.layers.*")

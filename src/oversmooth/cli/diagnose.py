@@ -192,7 +192,8 @@ def diagnose(
         refuse_without_effect(context, {"variant", "joined", "depth"}, "--no-spectra measures tokens only")
     wanted = len(models) + sum(not is_saved(name) for name in models if random_init)
     if json is not None and wanted > 1:
-        raise InputError(f"--json {json} holds one diagnosis, not {wanted}; diagnose the models one by one")
+        remedy = "leave --random-init out" if len(models) == 1 else "diagnose the models one by one"
+        raise InputError(f"--json {json} holds one diagnosis, not {wanted}; {remedy}")
     if html is not None and wanted > page.MOST_MODELS:
         raise InputError(f"--html shows at most {page.MOST_MODELS} models, not {wanted}; make several pages")
     settings: dict[str, object] = dict(

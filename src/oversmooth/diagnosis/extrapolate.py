@@ -93,7 +93,7 @@ def whole_stack(sample: Sample, modules: dict[str, nn.Module], passes: int, seed
     if not all(block.plan.layer.keep for block in blocks):
         raise InputError("attention replaces the stream in some of its layers")
     if not all(isinstance(block.A, SoftmaxAttention) and block.A.bias is None for block in blocks):
-        raise InputError("attention has a bias, or is no fused call, and its n × n matrices are kept of one layer only")
+        raise InputError("it needs scaled_dot_product_attention without a bias in every layer")
     if any(_change(modules, block, run) is not None for run, block in enumerate(blocks)):
         raise InputError("its layers' attention is steered; the last block alone is predicted")
     operators = [_first(block) for block in blocks]

@@ -91,8 +91,7 @@ _WORDS: dict[str, Callable[[Note], str]] = {
     "mask_unread": lambda _: "the padding mask does not fit the tokens and was ignored: all tokens are valid",
     "special_unread": lambda _: "special tokens are not left out: the residual stream has other tokens than the text",
     "left_out": lambda n: (
-        f"token metrics leave out {'token' if n.count == 1 else 'tokens'} {', '.join(n.names)}; "
-        "spectra and extrapolation include all valid tokens"
+        f"{'token' if n.count == 1 else 'tokens'} {', '.join(n.names)} left out of token metrics, and of them only"
     ),
     "skipped_input": lambda n: n.text,
     "more_skipped_inputs": lambda n: f"{n.count} more inputs were skipped",

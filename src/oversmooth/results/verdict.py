@@ -51,8 +51,7 @@ def headline(diagnosis: DiagnosisData) -> str:
     end, course = found.get("hfc_lfc"), sublayers(diagnosis)
     if end is not None and end.before:
         ratio = end.after / end.before
-        course_of_it = {1: f"falls to {_times(ratio)} its start", -1: f"rises to {_times(ratio)} its start"}
-        answer += f": HFC/LFC {course_of_it.get(end.side, 'stays at its start')}"
+        answer += f": HFC/LFC {_course(ratio, end.side)}"
         if course is not None and end.side * course.total < 0:
             depth = f"depth {course.depth} of {len(diagnosis.layers) - 1}"
             answer += f", mostly through {_SUBLAYERS.get(course.strongest, course.strongest)}, above all at {depth}"
@@ -73,6 +72,18 @@ def _answer(sides: Mapping[str, int]) -> str:
     if not by[-1] and not by[0]:
         return "smooths"
     return f"smooths by {' and '.join(by[1])} but not by {' and '.join(by[-1] + by[0])}"
+
+
+def _course(ratio: float, side: int) -> str:
+    """How HFC/LFC ends, against its start.
+
+    >>> _course(0.3, 1), _course(1.02, -1)
+    ('falls to 0.3 of its start', 'rises by 2%')
+    """
+    if not side:
+        return "stays at its start"
+    verb = "falls" if side > 0 else "rises"
+    return f"{verb} by {100 * abs(ratio - 1):.1g}%" if 0.905 < ratio < 1.095 else f"{verb} to {_times(ratio)} its start"
 
 
 def _times(ratio: float) -> str:
@@ -96,13 +107,8 @@ def _references(diagnosis: DiagnosisData, ratio: float) -> str:
         return abs(math.log(reference.hfc_lfc_ratio) - math.log(max(ratio, 1e-9)))
 
     nearest = sorted(known, key=apart)[:_MOST_REFERENCES]
-    return f"Reference {kind}s: {', '.join(f'{one.name} {one.hfc_lfc_ratio:.2g}' for one in nearest)}."
-
-
-def disagreement(diagnosis: DiagnosisData) -> str:
-    """By which definitions tokens end more similar and by which less; empty where none contradicts another."""
-    sides = {metric: end.side for metric, end in ends(diagnosis).items()}
-    return _by_side(sides) if {1, -1} <= set(sides.values()) else ""
+    listed = ", ".join(f"{one.hfc_lfc_ratio:.2g} in {one.name}" for one in nearest)
+    return f"Reference {kind}s, relative to their start: {listed}."
 
 
 def _by_side(sides: Mapping[str, int]) -> str:
@@ -180,7 +186,8 @@ def constraint(diagnosis: DiagnosisData) -> str:
     said = [f"Constraint satisfied: all eigenvalues of H lie in [{low:.3g}, {high:.3g}] ({_count(len(layers))})."]
     margins = [c["room"] for c in layers if c["room"] is not None]
     if low < 0 and high <= 0 and margins:
-        said.append(f"Margin before sharpening could become smoothing: {min(margins):.2g}.")
+        side = "above" if min(margins) >= 0 else "below"
+        said.append(f"The least is {abs(min(margins)):.2g} {side} where sharpening could become smoothing.")
     elif low >= 0:
         said.append("No eigenvalue is negative, so none sharpens.")
     return " ".join([*said, *_warnings(verified)])
@@ -193,7 +200,10 @@ def _warnings(verified: Mapping[str, Any]) -> list[str]:
         return [f"{warning[0].upper()}{warning[1:]}." for warning in verified["doubts"]]
     warnings = []
     if outside := sum(layer["outside_when_folded"] for layer in layers):
-        warnings.append(f"With the norm and layer scale folded in, H leaves this range in {_count(outside)}.")
+        warnings.append(
+            f"The range is that of H alone. With its norm and layer scale, H leaves it in {_count(outside)}, where the "
+            "constraint guarantees nothing."
+        )
     if zero := sum(layer["zero_eigenvalues"] > 0 for layer in layers):
         warnings.append(f"Eigenvalues of 0, which neither smooth nor sharpen, occur in {_count(zero)}.")
     return warnings
@@ -223,7 +233,7 @@ def _predicted(diagnosis: DiagnosisData) -> str:
 def _others(judged: list[str]) -> str:
     ties, undecided = judged.count("tie"), judged.count("undecided")
     others = [f"{ties} tie{'s' if ties > 1 else ''}"] if ties else []
-    others += [f"{undecided} undecided: radii closer than their numerical error"] if undecided else []
+    others += [f"{undecided} undecided: the two radii differ by less than their numerical error"] if undecided else []
     return f" ({', '.join(others)})" if others else ""
 
 
@@ -300,7 +310,7 @@ def _judgement(comparison: Comparison) -> str:
         "right": ": prediction right" if comparison.factor is None else ": prediction right in sign and rate",
         "too fast": f": prediction right in sign, {factor} times too fast",
         "too slow": f": prediction right in sign, {factor} times too slow",
-        "no decay": ": prediction wrong, nothing decays",
+        "no decay": ", which is about no change: prediction wrong",
         "wrong sign": ": prediction wrong in sign",
         "still falling": ": prediction wrong so far, it still falls",
         "unknown": "",

@@ -173,6 +173,7 @@ def dominance(
         limit: whether to build the array that X tends to when the rough part wins; by default where that is cheap, and
             not per head.
         method: "dense" computes all eigenvalues, "arnoldi" never forms the n·d by n·d matrix, "auto" chooses.
+            Causal attention always takes its diagonal.
         tolerance: relative residual at which an eigenvalue has converged.
         steps: the number of products with the update, or per head with attention, after which to stop, converged or
             not: what is then too uncertain for a verdict is "undecided". With several heads and causal attention all
@@ -202,7 +203,9 @@ def dominance(
         raise InputError("the mask differs between heads; all heads jointly see the same tokens: give (..., n)")
     change = _checked_change(change, neutreno, W_V)
     W_V, W_O, update, size = _scaled_update(W_V, W_O, residual, change, biased)
-    if not (A.causal and how.method == "auto"):  # there the diagonal says it all
+    if A.causal:  # its diagonal says it all, where Arnoldi converges to pseudo-eigenvalues of a matrix far from normal
+        how = replace(how, method="auto")
+    else:
         A = materialise_if_small(A)
     if per_head or W_V.shape[-3] == 1:
         zeros = not per_head if zeros is None else zeros

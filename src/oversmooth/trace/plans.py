@@ -102,9 +102,11 @@ class Site:
     """Whether it is what enters, what attention leaves, or the block's end."""
     depth: int | None = None
     """0 for what enters the first block, n for the end of the n-th; None elsewhere."""
+    repeat: int = 1
+    """2 where the block has the part for the second time, such as the second norm of Post-LN."""
 
     def __str__(self) -> str:
-        return f"{self.call}.{self.part}"
+        return f"{self.call}.{self.part}{self.repeat if self.repeat > 1 else ''}"
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ class BlockPlan:
 
     def sites(self, call: int) -> list[Site]:
         """What enters, then one site per stage."""
-        last = len(self.stages) - 1
+        last, parts = len(self.stages) - 1, [stage.part for stage in self.stages]
         enters = Site(call, -1, "enter", self.block, True, None if call else 0)
         return [enters] + [
             Site(
@@ -142,6 +144,7 @@ class BlockPlan:
                 self.block,
                 index in (self.attention_stage, last),
                 call + 1 if index == last else None,
+                parts[: index + 1].count(stage.part),
             )
             for index, stage in enumerate(self.stages)
         ]

@@ -166,8 +166,9 @@ class _Study:
             self._record_values(y)  # the norm stands inside attention, whose value weight is a bare parameter
         if name == _output(layer):
             record.mixed = x
-        own = isinstance(self.modules[name], nn.MultiheadAttention) and name == layer.name
-        if name == _output(layer) or (own and record.few_attention_out is None):
+        # Where no module projects, what attention returns is the output.
+        whole = isinstance(self.modules[name], nn.MultiheadAttention) or not layer.output_runs
+        if name == _output(layer) or (whole and name == layer.name and record.few_attention_out is None):
             self._record_attention(y)
         shape, acts = record.x.shape, _acts_on_features(self.modules[name], layer.width)
         later = record.few_attention_out is not None

@@ -353,11 +353,9 @@ class Trace:
         if special is not None and special.shape != shape[:2]:
             self.facts.unread.add("special_unread")
             special = None
-        if self.left_out is not None:
-            left_out = self.left_out.mask(self._here.x)
-            special = left_out if special is None else special.to(left_out.device) | left_out
+        left_out = None if self.left_out is None else self.left_out.mask(self._here.x)
         pairs = None if captured is None else captured.pairs
-        return ValidTokens.of(pairs, named, special, packed=not (plan.windows or plan.named))
+        return ValidTokens.of(pairs, named, special, left_out, packed=not (plan.windows or plan.named))
 
     def _added(self, stage: Stage, branch: Tensor) -> Tensor:
         x = self._here.x

@@ -226,7 +226,13 @@ class ValidTokens:
 
     @classmethod
     def of(
-        cls, pairs: Pairs | None, named: Tensor | None = None, special: Tensor | None = None, *, packed: bool = True
+        cls,
+        pairs: Pairs | None,
+        named: Tensor | None = None,
+        special: Tensor | None = None,
+        left_out: Tensor | None = None,
+        *,
+        packed: bool = True,
     ) -> ValidTokens:
         """Those that attention's mask shows, without special ones.
 
@@ -234,6 +240,7 @@ class ValidTokens:
             pairs: what the mask does; None: attention showed none.
             named: ``(b, n)``: the mask that is used then; None: all tokens are valid.
             special: ``(b, n)``: tokens that are left out unless an input has no others.
+            left_out: ``(b, n)``: tokens that are left out in any case.
             packed: whether an input may hold several texts.
         """
         mask = named if pairs is None else pairs.valid
@@ -243,7 +250,9 @@ class ValidTokens:
             mask = every & ~special.to(every.device)
             # An input of special tokens alone is measured with them, rather than not at all.
             mask = mask | (~mask.any(-1, keepdim=True) & every)
-        hides = special is None and pairs is not None  # as was seen when it was read
+        if left_out is not None:
+            mask = ~left_out if mask is None else mask & ~left_out.to(mask.device)
+        hides = special is None and left_out is None and pairs is not None  # as was seen when it was read
         return cls(mask if mask is None or hides or not bool(mask.all()) else None, segments)
 
     @cached_property
@@ -315,6 +324,7 @@ class LeftOut:
         """Of positions, or of booleans ``(n,)`` that are True for what is left out; None or no tokens: None."""
         if special is None:
             return None
+        special = list(special) if isinstance(special, range) else special
         given = arguments.tensor(special, "special", "token positions, or a boolean mask (n,)", least=1, floating=False)
         if not given.numel():
             return None

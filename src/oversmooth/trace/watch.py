@@ -224,9 +224,9 @@ class Watch:
             capture.captured = capture.captured[:1]
         if len(capture.captured) != 1:
             raise InputError(
-                f"{layer.name} computed attention over its own tokens {len(capture.captured)} times where one call of "
-                "scaled_dot_product_attention or softmax was looked for; load the model with "
-                "attn_implementation='sdpa' or 'eager', or leave spectra out (spectra=False)"
+                f"{layer.name} computed attention with {layer.heads} heads over its own tokens {len(capture.captured)} "
+                "times, not once by scaled_dot_product_attention or softmax; give its number of heads (heads=), load "
+                "the model with attn_implementation='sdpa' or 'eager', or leave spectra out (spectra=False)"
             )
         y = first_tensor((out,), {})
         with _apart(y):

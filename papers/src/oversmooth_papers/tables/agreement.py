@@ -57,6 +57,7 @@ def agrees_in_sign(differences: Sequence[float], claimed: float) -> str:
     if not differences:
         return MISSING
     if (ends := interval(differences)) is None:
-        return "in sign" if differences[0] * claimed > 0 else "opposite sign"
+        sign = differences[0] * claimed
+        return "in sign" if sign > 0 else "opposite sign" if sign < 0 else INCONCLUSIVE
     low, high = sorted(end if claimed > 0 else -end for end in ends)
     return "yes" if low > 0 else "no" if high < 0 else INCONCLUSIVE
