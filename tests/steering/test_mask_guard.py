@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from support.blocks import Block, SelfAttention
 from torch import nn
 
 from oversmooth import InputError
@@ -54,33 +55,16 @@ class Own(nn.Module):
         return x
 
 
-class OwnBlock(nn.Module):
+class OwnBlock(Block):
     def __init__(self, torchs):
-        super().__init__()
-        self.torchs, self.norm = torchs, nn.LayerNorm(16)
-        if torchs:
-            self.attn = nn.MultiheadAttention(16, 2, batch_first=True)
-        else:
-            self.attn = OwnAttention()
+        attn = nn.MultiheadAttention(16, 2, batch_first=True) if torchs else SelfAttention(16, together=False)
+        super().__init__(16, attn)
+        self.torchs = torchs
 
-    def forward(self, x, keep):
-        y = self.norm(x)
-        if not self.torchs:
-            return x + self.attn(y, keep)
-        return x + self.attn(y, y, y, key_padding_mask=None if keep is None else ~keep, need_weights=False)[0]
-
-
-class OwnAttention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.num_heads = 2
-        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(16, 16) for _ in range(4))
-
-    def forward(self, y, keep):
-        q, k, v = (part(y).unflatten(-1, (2, 8)).transpose(1, 2) for part in (self.q_proj, self.k_proj, self.v_proj))
-        mask = None if keep is None else keep[:, None, None]
-        mixed = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        return self.out_proj(mixed.transpose(1, 2).flatten(2))
+    def forward(self, x, keep=None):
+        if self.torchs:
+            return super().forward(x, key_padding_mask=None if keep is None else ~keep)
+        return super().forward(x, None if keep is None else keep[:, None, None])
 
 
 class Told(nn.Module):

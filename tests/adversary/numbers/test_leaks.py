@@ -11,6 +11,7 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
+from support.blocks import Block, Stack
 from support.conformance_methods import make
 from support.families import FAMILIES, text
 from support.nightly import nightly, some
@@ -193,31 +194,13 @@ class Attention(nn.Module):
         return self.to_out(self.look(self, q, k, v, *given, **named).transpose(1, 2).flatten(2))
 
 
-class Block(nn.Module):
-    def __init__(self, attn):
-        super().__init__()
-        self.norm1, self.attn = nn.LayerNorm(D), attn
-        self.norm2, self.mlp = nn.LayerNorm(D), nn.Sequential(nn.Linear(D, 48), nn.GELU(), nn.Linear(48, D))
-
-    def forward(self, x, *given, **named):
-        x = x + self.attn(self.norm1(x), *given, **named)
-        return x + self.mlp(self.norm2(x))
-
-
-class Model(nn.Module):
-    def __init__(self, *blocks):
-        super().__init__()
-        self.blocks = nn.ModuleList(blocks)
-
-    def forward(self, x, *given, **named):
-        for block in self.blocks:
-            x = block(x, *given, **named)
-        return x
+class Model(Stack):
+    """With any blocks, handed whatever comes."""
 
 
 def model_of(*looks, together=True, dtype=torch.float32):
     torch.manual_seed(1)
-    return Model(*[Block(Attention(look, together)) for look in looks]).to(dtype).eval()
+    return Model(*[Block(D, Attention(look, together), 48) for look in looks]).to(dtype).eval()
 
 
 def tokens(n=N, dtype=torch.float32, batch=2):
