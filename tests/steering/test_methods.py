@@ -203,31 +203,6 @@ def test_no_token_sees_a_later_one(method, name):
     assert not torch.equal(a[:, -1], b[:, -1])
 
 
-@pytest.mark.parametrize("method", [AttnScale(0.3), Centred(0.5), FeatScale(0.2, 0.3), ContraNorm(0.3)], ids=str)
-def test_a_causal_pass_is_refused_where_it_is_said(method):
-    name = "torch encoder (Pre-LN, batch first)"
-    model = make(name)
-    steer(model, method)
-    x = FAMILIES[name].inputs()["src"]
-    mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
-    with pytest.raises(InputError, match="averages over all tokens"):
-        model(x, mask=mask, is_causal=True)
-    model(x)
-
-
-@pytest.mark.parametrize("method", [AttnScale(0.3), Centred(0.5), FeatScale(0.2, 0.3), ContraNorm(0.3)], ids=str)
-def test_a_causal_mask_is_seen(method):
-    name = "torch encoder (Pre-LN, batch first)"
-    model = make(name)
-    steer(model, method)
-    x = FAMILIES[name].inputs()["src"]
-    mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
-    for one in (mask, mask == -torch.inf):
-        with pytest.raises(InputError, match="averages over all tokens"):
-            model(x, mask=one)
-    model(x, mask=torch.zeros_like(mask))
-
-
 @pytest.mark.parametrize("method", ["AttnScale", "FeatScale", "ContraNorm", "Centred"])
 def test_padding_does_not_matter(method):
     """A padded text gives its own tokens what it gives alone, whatever form the mask has."""

@@ -1,7 +1,6 @@
 """Files of steered models: what is in them, and what is refused with the model left as it was."""
 
 import json
-import os
 
 import pytest
 import torch
@@ -65,37 +64,10 @@ def test_files_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("how", ["cut off", "empty", "not safetensors", "a directory"])
-def test_files_that_cannot_be_read(untouched, file, how):
-    whole = file.read_bytes()
-    if how == "a directory":
-        file.unlink()
-        file.mkdir()
-    else:
-        file.write_bytes({"cut off": whole[:-100], "empty": b"", "not safetensors": b"x" * 1000}[how])
-    with pytest.raises(InputError, match=r"cannot be read|does not exist"):
-        load_steered(file, untouched)
-
-
-def test_a_file_that_is_not_there(untouched, tmp_path):
-    with pytest.raises(InputError, match="does not exist; give a file that save_steered wrote"):
-        load_steered(tmp_path / "none.safetensors", untouched)
-
-
 def test_a_stock_file(untouched, tmp_path):
     path = tmp_path / "stock.safetensors"
     save_file({name: value.clone() for name, value in untouched.state_dict().items()}, path)
     with pytest.raises(InputError, match="has no settings of a steered model"):
-        load_steered(path, untouched)
-
-
-@pytest.mark.parametrize(
-    "settings", ["{", "[]", "{}", '{"methods": [{"method": "Magic"}], "layers": [0], "stack": ""}']
-)
-def test_damaged_settings(untouched, tmp_path, settings):
-    path = tmp_path / "damaged.safetensors"
-    save_file({"x": torch.zeros(1)}, path, {"format": "pt", "oversmooth": settings})
-    with pytest.raises(InputError):
         load_steered(path, untouched)
 
 
@@ -112,14 +84,6 @@ DAMAGES = (None, 5, -1, 2**70, 1e300, "text", [], [None], ["text"], [10**9], [[0
 def with_metadata(path, **metadata):
     save_file({"x": torch.zeros(1)}, path, {"format": "pt", **metadata})
     return path
-
-
-@pytest.mark.parametrize("text", ["[" * 100_000, "1" * 5000, "null", "5", '"text"', "\ud800", "[[" * 40 + "]]" * 40])
-@pytest.mark.parametrize("key", ["oversmooth", "aliases"])
-def test_metadata_that_breaks_readers(untouched, tmp_path, key, text):
-    settings = {"oversmooth": json.dumps(WHOLE), key: text.encode("utf-8", "replace").decode()}
-    with pytest.raises(InputError, match=r"the settings in its metadata (cannot be read|are)"):
-        load_steered(with_metadata(tmp_path / "a.safetensors", **settings), untouched)
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -160,12 +124,6 @@ def test_damaged_settings_in_a_configuration(tmp_path, settings):
         load_steered(tmp_path / "model")
 
 
-def test_a_pipe_is_not_waited_for(untouched, tmp_path):
-    os.mkfifo(tmp_path / "a.safetensors")
-    with pytest.raises(InputError, match="it is a pipe; give a file that save_steered wrote"):
-        load_steered(tmp_path / "a.safetensors", untouched)
-
-
 @pytest.mark.parametrize("name", ["ViT", "Llama", "torch encoder (Pre-LN)"])
 def test_a_file_of_another_family(untouched, tmp_path, name):
     path = tmp_path / "other.safetensors"
@@ -199,19 +157,6 @@ def test_a_file_of_a_wider_model(untouched, tmp_path):
         unsteer(wide)
 
 
-def test_a_model_that_is_steered_already(file):
-    model = steer(make("BERT"), NeuTRENO(0.5))
-    before = conformance.snapshot(model)
-    with pytest.raises(InputError, match="is already steered; give a stock one"):
-        load_steered(file, model)
-    conformance.same_snapshot(conformance.snapshot(model), before)
-
-
-def test_weights_alone_want_a_model(file):
-    with pytest.raises(InputError, match="pass their stock model"):
-        load_steered(file)
-
-
 def test_names_that_will_not_do(tmp_path):
     model = steered("torch encoder (Pre-LN)", "NeuTRENO")
     with pytest.raises(InputError, match=r"give NAME\.safetensors"):
@@ -227,12 +172,6 @@ def test_names_that_will_not_do(tmp_path):
     with pytest.raises(InputError, match="is not empty"):
         save_steered(bert, tmp_path / "full")
     assert [p.name for p in (tmp_path / "full").iterdir()] == ["notes.txt"]
-
-
-def test_a_directory_that_is_not_steered(tmp_path):
-    make("BERT").save_pretrained(tmp_path / "stock")
-    with pytest.raises(InputError, match="is not a steered model"):
-        load_steered(tmp_path / "stock")
 
 
 def test_a_directory_that_lacks_what_was_learned(tmp_path):
