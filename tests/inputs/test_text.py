@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from oversmooth.inputs.arrays import token_ids
 from oversmooth.inputs.text import PROSE, text_inputs
 from oversmooth.safety.errors import InputError
 
@@ -173,14 +172,6 @@ def refused(tokenizer, source, words, **settings):
     return message
 
 
-def test_paths_that_will_not_do_are_named(tokenizer, folder):
-    gone = folder / "gone.txt"
-    assert "give a .txt file, a folder of them" in refused(tokenizer, gone, f"there is no data at {gone}")
-    refused(tokenizer, folder / "a.png", "a.png contains images, which a language model does not take")
-    refused(tokenizer, folder / "notes.md", "notes.md ends in '.md'")
-    refused(tokenizer, folder, f"the folder {folder} contains nothing for a language model, only images; add")
-
-
 @pytest.mark.parametrize("lines", [False, True])
 @pytest.mark.parametrize(
     ("content", "words"),
@@ -195,34 +186,6 @@ def test_paths_that_will_not_do_are_named(tokenizer, folder):
 def test_text_that_will_not_do_is_named(tokenizer, content, words, lines, tmp_path):
     (tmp_path / "some.txt").write_bytes(content)
     assert str(tmp_path) in refused(tokenizer, tmp_path / "some.txt", words, lines=lines)
-
-
-def test_parquet_without_text_is_named(tokenizer, table):
-    refused(tokenizer, table("a.parquet", words=["a"]), "a.parquet has the columns words; name one of them text")
-    refused(tokenizer, table("b.parquet", text=["", " "]), "b.parquet contains no text")
-
-
-@pytest.mark.parametrize(
-    ("arrays", "words"),
-    [
-        (dict(images=np.zeros(3)), "has no array `input_ids`; it has images"),
-        (dict(input_ids=np.zeros(3, int)), "input_ids has shape (3,) and type int64; give whole numbers (n, length)"),
-        (dict(input_ids=np.zeros((2, 3))), "type float64"),
-        (dict(input_ids=np.zeros((2, 3), int), attention_mask=np.zeros((2, 2))), "attention_mask has shape (2, 2)"),
-        (
-            dict(input_ids=np.zeros((2, 3), int), attention_mask=np.zeros((2, 3))),
-            "attention_mask is zero for all tokens",
-        ),
-        (
-            dict(input_ids=np.full((2, 3), 10**6)),
-            "input_ids ranges from 1000000 to 1000000, but the tokenizer has 30,522",
-        ),
-        (dict(input_ids=np.full((2, 3), -1)), "input_ids ranges from -1 to -1"),
-    ],
-)
-def test_npz_that_will_not_do_is_named(tokenizer, arrays, words, tmp_path):
-    np.savez(tmp_path / "bad.npz", **arrays)
-    assert str(tmp_path / "bad.npz") in refused(tokenizer, tmp_path / "bad.npz", words)
 
 
 def test_numbers_that_leave_no_text_are_refused(tokenizer):
@@ -243,9 +206,3 @@ def test_a_decoder_without_padding_reads_wikitext(shared):
     batches = list(text_inputs(tokenizer, source, count=8, length=256, batch=3))
     assert [batch.inputs["input_ids"].shape for batch in batches] == [(3, 256), (3, 256), (2, 256)]
     assert all(batch.inputs["attention_mask"].all() for batch in batches)
-
-
-def test_a_mask_of_text_is_refused(tmp_path):
-    np.savez(tmp_path / "ids.npz", input_ids=np.ones((2, 3), int), attention_mask=np.full((2, 3), "0"))
-    with pytest.raises(InputError, match="attention_mask has type <U1; give 1 for each token and 0 for padding"):
-        token_ids(tmp_path / "ids.npz", 2)

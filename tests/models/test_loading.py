@@ -13,7 +13,6 @@ import torch
 from support import timm_models
 
 from oversmooth import InputError, cli, models
-from oversmooth.anatomy import locate
 from oversmooth.models import building, hub, remote_code
 from oversmooth.steering import NeuTRENO, steer
 
@@ -192,33 +191,12 @@ def test_what_is_large_is_not_copied_along(vit, tmp_path):
     assert not (tmp_path / "out" / "train.log").exists()
 
 
-@pytest.mark.parametrize("linked", [False, True])
-def test_a_pipe_among_the_files_is_not_waited_for(vit, linked):
-    (vit / "model.safetensors").unlink()
-    os.mkfifo(vit / ("pipe" if linked else "model.safetensors"))
-    if linked:
-        (vit / "model.safetensors").symlink_to("pipe")
-    assert "model.safetensors cannot be read: it is a pipe" in refused(vit)
-    with pytest.raises(InputError, match="it is a pipe"):
-        locate(vit)
-
-
 def test_labels_without_end(vit, monkeypatch):
     change(vit, num_labels=10**9)
     assert "num_labels in its configuration is 1,000,000,000, over the limit of 1,000,000" in refused(vit)
     monkeypatch.setattr(building, "_LONGEST", 40)
     change(vit, num_labels="gone", id2label={str(i): "a" for i in range(50)})
     assert "id2label in its configuration has 50 entries, over the limit of 40" in refused(vit)
-
-
-def test_pipes_and_devices_are_no_models(vit, tmp_path):
-    for name in ("pipe.safetensors", "pipe", "pipe.json"):
-        os.mkfifo(tmp_path / name)
-        assert "pipe" in refused(tmp_path / name)
-    assert "/dev/zero" in refused("/dev/zero")
-    (vit / "config.json").unlink()
-    os.mkfifo(vit / "config.json")
-    assert "no config.json" in refused(vit)
 
 
 def test_links_out_of_a_checkpoint_are_not_copied(vit, tmp_path):
