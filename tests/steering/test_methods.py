@@ -219,19 +219,6 @@ def test_padding_does_not_matter(method):
             all_close([out[1, :short]], [alone], 1e-9)
 
 
-def test_additive_padding_masks_of_torch():
-    """torch's encoders take a mask that is added to the scores as well."""
-    name = "torch encoder (Post-LN, batch first)"
-    model, family = conformance.steered(name, "Centred"), FAMILIES[name]
-    given = family.inputs()
-    hidden = given["src_key_padding_mask"]
-    added = torch.zeros(hidden.shape).masked_fill(hidden, -torch.inf)
-    with torch.no_grad():
-        a = model(**given)[~hidden]
-        b = model(src=given["src"], src_key_padding_mask=added)[~hidden]
-    torch.testing.assert_close(a, b)
-
-
 # Settings
 
 

@@ -17,11 +17,8 @@ from torch.optim.swa_utils import AveragedModel
 import oversmooth
 from oversmooth import InputError, load_steered
 from oversmooth.steering import (
-    AttnScale,
-    Centred,
     ContraNorm,
     FeatScale,
-    Laplacian,
     NeuTRENO,
     Spectral,
     ValueResidual,
@@ -36,14 +33,8 @@ from oversmooth.steering.methods.base import METHODS, MethodWithStrength, Part
 
 NAME = "ViT"
 COMPILED = "torch encoder (Pre-LN, batch first)"
-RAMPED = [
-    NeuTRENO(0.1),
-    AttnScale(0.1, learned=False),
-    Centred(0.1),
-    ContraNorm(0.1),
-    Laplacian(0.1),
-    ValueResidual(0.1),
-]
+RAMPED = [METHODS[name](0.1) for name in ("NeuTRENO", "Centred", "ContraNorm", "Laplacian", "ValueResidual")]
+RAMPED += [METHODS["AttnScale"](0.1, learned=False)]
 
 
 def given(dtype=torch.float32):

@@ -13,18 +13,9 @@ from torch import nn
 
 from oversmooth import InputError, fold, load_steered, unsteer
 from oversmooth.steering import NeuTRENO, Spectral, save_steered, steer, steering_of
-from oversmooth.steering.methods.registry import method_from
 
 pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul")  # processors without bfloat16
 FAMILY = FAMILIES["BERT"]
-
-
-@pytest.fixture
-def untouched():
-    model = make("BERT")
-    before = conformance.snapshot(model)
-    yield model
-    conformance.same_snapshot(conformance.snapshot(model), before)
 
 
 @pytest.fixture
@@ -78,34 +69,11 @@ WHOLE = {
     "stack": "",
     "heads": None,
 }
-DAMAGES = (None, 5, -1, 2**70, 1e300, "text", [], [None], ["text"], [10**9], [[0]], {}, {"a": 1})
 
 
 def with_metadata(path, **metadata):
     save_file({"x": torch.zeros(1)}, path, {"format": "pt", **metadata})
     return path
-
-
-@pytest.mark.parametrize("name", WHOLE)
-def test_one_setting_changed(untouched, tmp_path, name):
-    for damage in DAMAGES:
-        path = with_metadata(tmp_path / "a.safetensors", oversmooth=json.dumps(WHOLE | {name: damage}))
-        with pytest.raises(InputError):  # those that may be are of another model
-            load_steered(path, untouched)
-
-
-@pytest.mark.parametrize("method", [NeuTRENO(0.5), Spectral(form="general", interval=(-1, 0)), Spectral()], ids=str)
-def test_one_setting_of_a_method_changed(method):
-    settings = method.settings()
-    for name in settings:
-        for damage in DAMAGES:
-            try:
-                found = method_from(settings | {name: damage})
-            except InputError as error:
-                said = str(error)
-            else:
-                said, _ = "", found.settings()
-            assert len(said) < 300
 
 
 @pytest.mark.parametrize("aliases", [{"y": "nothing"}, {"y": 5}, {"y": None}, {"y": ["x"]}])
