@@ -300,14 +300,6 @@ FILES = {
         r"has no weights; it needs one of model\.safetensors",
     ),
     "notes.txt": (lambda folder: (folder / "notes.txt").write_text("hello"), r"ends in '\.txt'"),
-    **{
-        name: (lambda folder, name=name: (folder / name).write_bytes(b"\xff" * 1000), name)
-        for name in ("noise.safetensors", "noise.pt")
-    },
-    **{
-        name: (lambda folder, name=name: os.mkfifo(folder / name), f"{name} cannot be read: it is a pipe")
-        for name in ("pipe.safetensors", "pipe.pt", "pipe.safetensors.index.json")
-    },
     "bomb.pt": (_packed, r"bomb.pt has [\d,]+ bytes and unpacks to 4,[\d,]+; fetch it again"),
 }
 CONTENTS = {

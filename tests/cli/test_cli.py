@@ -13,15 +13,12 @@ import time
 
 import pytest
 from support.commands import refusal, run
-from support.report_example import example
 
-from oversmooth import cli
 from oversmooth.cli.streams import Terminal, standard_streams
 from oversmooth.report import simulation
-from oversmooth.safety import files, foreign
+from oversmooth.safety import foreign
 from oversmooth.theory import toy as cases
 
-OF_PAPERS = pytest.mark.skipif(importlib.util.find_spec("oversmooth_papers") is None, reason="needs the papers")
 app_module = importlib.import_module("oversmooth.cli.app")  # the package has the application under that name
 
 SMALL = ["simulate", "--layers", "8", "--tokens", "6", "--width", "4"]
@@ -96,26 +93,6 @@ def test_no_permission(monkeypatch, capsys, tmp_path):
     assert "no permission" in refusal(monkeypatch, capsys, *SMALL, "-o", tmp_path / "x.png")
 
 
-def test_an_existing_file_is_replaced_whole(tmp_path):
-    path = tmp_path / "x.txt"
-    path.write_text("old")
-
-    def fail_half_way():
-        with files.whole_file(path) as temporary:
-            temporary.write_text("half")
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail_half_way()
-    assert path.read_text() == "old"
-    path.with_name("usual").touch()
-    with files.whole_file(path) as temporary:
-        temporary.write_text("new")
-    assert path.read_text() == "new"
-    assert path.stat().st_mode & 0o777 == path.with_name("usual").stat().st_mode & 0o777
-    assert sorted(os.listdir(tmp_path)) == ["usual", "x.txt"]
-
-
 def test_version_and_help(monkeypatch, capsys):
     assert run(monkeypatch, "--version") == 0
     assert capsys.readouterr().out.startswith("oversmooth 0.")
@@ -164,41 +141,6 @@ def test_on_a_terminal_there_is_a_bar_and_no_line(monkeypatch):
 
 
 NASTY = "\x1b]0;owned\x07[/b][red]\x9b2J\u202egpj.\x7f"
-
-
-def hostile(folder):
-    """A saved diagnosis whose every text was written by someone who means no good."""
-    found = example(NASTY, layers=3, heads=2, head_dim=4)
-    for layer in found.layers:
-        layer.name = NASTY
-        for change in layer.changes:
-            change.part = NASTY
-    found.remarks = [NASTY]
-    found.provenance |= {"data": NASTY, "counting_rule": NASTY}
-    found.save(folder / "hostile.json")
-    return folder / "hostile.json"
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["diagnose"],
-        ["spectrum"],
-        pytest.param(["reproduce", "fig5"], marks=OF_PAPERS),
-        pytest.param(["reproduce", "table1"], marks=OF_PAPERS),
-    ],
-)
-def test_text_of_others_is_shown_and_never_obeyed(monkeypatch, capsys, tmp_path, command):
-    path = hostile(tmp_path)
-    assert path.read_text().isprintable()  # cat shows it as well
-    made = ["-o", tmp_path / "t.md"] if command[-1] == "table1" else []
-    assert run(monkeypatch, *command, path, *made) == 0
-    shown = capsys.readouterr().out
-    assert shown.replace("\n", "").isprintable()
-    assert "\\x1b]0;owned" in shown
-    assert "[/b][red]" in shown.replace("\n", "") or "fig5" in command
-    if made:
-        assert (tmp_path / "t.md").read_text().replace("\n", "").isprintable()
 
 
 def test_a_terminal_gets_our_colours_and_not_theirs(monkeypatch):
@@ -291,25 +233,3 @@ def test_a_signal_in_the_work_is_a_sentence_and_its_exit_code(monkeypatch, capsy
             signal.signal(one, handler)
     assert "stopped by" in capsys.readouterr().err
     assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "library"),
-    [
-        (["diagnose", "folder.parquet", "--data", "data.parquet"], "transformers"),
-        (["diagnose", "VIT", "--data", "data.parquet"], "pyarrow.parquet"),
-        (["diagnose", "VIT", "--data", "data.png"], "PIL.Image"),
-    ],
-)
-def test_a_missing_library_is_noticed_before_the_work(monkeypatch, capsys, tmp_path, arguments, library):
-    from oversmooth.demo import vits
-
-    monkeypatch.chdir(tmp_path)
-    for name in ("data.parquet", "data.png"):
-        (tmp_path / name).write_bytes(b"")
-    monkeypatch.setattr(cli.diagnose, "show", lambda _: pytest.fail("the work was begun"))
-    monkeypatch.setitem(sys.modules, library, None)
-    before = sorted(os.listdir(tmp_path))
-    assert run(monkeypatch, *(str(vits.file_of("plain")) if a == "VIT" else a for a in arguments)) == 2
-    assert "which is not installed; install oversmooth[models]" in capsys.readouterr().err
-    assert sorted(os.listdir(tmp_path)) == before

@@ -175,29 +175,6 @@ def test_bad_input_gets_one_sentence(monkeypatch, capsys, tmp_path, vit, gpt, ar
     assert sorted(os.listdir(tmp_path)) == before
 
 
-def test_a_name_that_cannot_be_fetched_says_what_to_do(monkeypatch, capsys):
-    import socket
-
-    def no_network(*_):
-        raise socket.gaierror("no network")
-
-    monkeypatch.setattr(socket, "getaddrinfo", no_network)
-    said = refusal(monkeypatch, capsys, "diagnose", "someone/some-model-that-is-not-there")
-    assert "'someone/some-model-that-is-not-there'" in said
-    assert "without a network, give the directory" in said
-
-
-def test_ctrl_c_leaves_nothing_half_written(monkeypatch, tmp_path, gpt):
-    from oversmooth.diagnosis import diagnose as diagnosing
-
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(diagnosing, "_observe", stop)
-    assert run(monkeypatch, "diagnose", gpt, "--json", tmp_path / "d.json", "--html", tmp_path / "d.html") == 130
-    assert os.listdir(tmp_path) == []
-
-
 def test_another_weights_file_than_the_one_that_would_run_is_refused(monkeypatch, capsys, tmp_path, gpt):
     folder = tmp_path / "two"
     shutil.copytree(gpt, folder)
@@ -241,11 +218,6 @@ def test_short_texts_are_left_out_of_means_and_said_to_be(monkeypatch, tmp_path,
     assert all(change.log_hfc_lfc is not None for layer in found.layers[1:] for change in layer.changes)
 
 
-def test_markup_in_names_is_text(monkeypatch, capsys, tmp_path, vit):
-    assert run(monkeypatch, "diagnose", vit, "--inputs", 1, "--no-spectra", "--json", tmp_path / "a[bold]b.json") == 0
-    assert "a[bold]b.json" in capsys.readouterr().out.replace("\n", "")
-
-
 def test_spectrum_of_a_hub_id_streams_the_files_it_fetched(monkeypatch, capsys, tmp_path, gpt):
     import huggingface_hub
 
@@ -269,14 +241,6 @@ def test_long_work_is_announced_with_its_time_and_memory(monkeypatch, capsys, gp
     assert re.match(r"tiny-gpt: 8 inputs of 32 tokens: about \d+ s, \d+ MB;.* --no-spectra takes \d+ s$", line)
     assert run(monkeypatch, "diagnose", gpt, "--inputs", 1, "--no-spectra") == 0
     assert "1 input of 64 tokens" in capsys.readouterr().err
-
-
-def test_a_short_diagnosis_is_not_announced(monkeypatch, capsys, gpt):
-    from oversmooth.cli import estimate
-
-    monkeypatch.setattr(estimate, "_WORTH_SAYING", 1e9)  # whatever else this machine computes
-    assert run(monkeypatch, "diagnose", gpt, "--inputs", 2, "--length", 20, "--no-spectra") == 0
-    assert "about" not in capsys.readouterr().err
 
 
 def test_large_models_get_fewer_inputs_and_long_texts_smaller_batches(monkeypatch, gpt):

@@ -145,21 +145,6 @@ def test_libraries_load_arrays_only(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "architectures", ["gone", None, [], 5, "ViTModel", {"a": 1}, [5], [["ViTModel"]], ["pipeline"], ["__name__"]]
-)
-@pytest.mark.parametrize("random", [False, True])
-def test_architectures_of_every_kind(vit, architectures, random):
-    """What is no model of the library is not called: the class is that of the configuration."""
-    change(vit, architectures=architectures)
-    said = ""
-    try:
-        assert type(models.load(str(vit), random=random).model).__name__ == "ViTModel"
-    except InputError as error:
-        said = str(error)
-    assert len(said) < 300 + len(str(vit))
-
-
-@pytest.mark.parametrize(
     ("settings", "words"),
     [
         (dict(num_hidden_layers=10**9), "num_hidden_layers in its configuration is 1,000,000,000, over"),

@@ -290,12 +290,7 @@ def test_a_sink_that_cannot_close_or_says_something_else_each_time_is_named_once
 
 
 def test_what_is_due_follows_from_the_step_alone():
-    """As it did when looks were counted, and the same in a process that knows nothing of those before a restart."""
-    for every in (1, 2, 5):
-        monitor = Monitor(watched.Own(), probe=watched.probe(), every=every, blocks="layers.*")
-        due = [step for step in range(1, 40) if monitor._is_due(step)]
-        assert [monitor._snapshots_until(step) for step in due] == list(range(1, len(due) + 1))
-        assert monitor._snapshots_until(0) == 0
+    """The same in a process that knows nothing of those before a restart."""
     known = watched.Known()
     monitor = Monitor(known, watched.probe(), spectra=5)
     assert [step for step in range(1, 13) if "asymmetry" in monitor.look(step)] == [1, 6, 11]  # by hand

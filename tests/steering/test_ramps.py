@@ -135,11 +135,11 @@ def test_other_precision_does_not_round_the_strength():
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_code_follows_without_compiling_again():
     model = steer(make(COMPILED), NeuTRENO(0.1))
-    rising = ramp(model, to=0.9, steps=6)
+    rising = ramp(model, to=0.9, steps=3)
     torch._dynamo.utils.counters.clear()
-    compiled = torch.compile(model, backend="aot_eager")
+    compiled = torch.compile(model, backend="eager")
     seen, graphs = [], []
-    for _ in range(7):
+    for _ in range(4):
         with torch.no_grad():
             got, expected = called(compiled), called(model)
         torch.testing.assert_close(got, expected)
@@ -147,7 +147,7 @@ def test_compiled_code_follows_without_compiling_again():
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
         rising.step()
     assert graphs[0] >= 1
-    assert graphs == [graphs[0]] * 7
+    assert graphs == [graphs[0]] * 4
     assert all((a - b).abs().max() > 1e-4 for a, b in itertools.pairwise(seen))
     torch._dynamo.reset()
 

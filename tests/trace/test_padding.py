@@ -197,19 +197,6 @@ def test_a_decoders_tokens_are_not_its_sources(padded, how):
     assert found.curve("cos") == pytest.approx(expected, abs=1e-4)
 
 
-def test_named_blocks_read_masks_of_pairs():
-    from transformers import BertConfig, BertModel
-
-    torch.manual_seed(0)
-    sizes = dict(vocab_size=11, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
-    model = BertModel(BertConfig(**sizes)).eval()
-    found = [
-        oversmooth.diagnose(model, {**GIVEN, "attention_mask": mask}, blocks="encoder.layer.*", spectra=False)
-        for mask in (MASK.long(), MASK[:, None, None].expand(3, 1, 6, 6))
-    ]
-    assert found[1].curve("cos") == pytest.approx(found[0].curve("cos"), abs=1e-5)
-
-
 def test_a_mask_that_does_not_fit():
     x, mask = torch.zeros(3, 7, 4), MASK
     assert mask_of(x, torch.ones(3, 6)) is None

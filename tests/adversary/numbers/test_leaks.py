@@ -680,24 +680,6 @@ def test_looking_leaves_no_trace(method):
     assert not model.training
 
 
-@by_method
-def test_masks_are_read_no_more_than_needed(method, monkeypatch):
-    """Scores of softmax by hand once for each length, a mask that all layers have once in every pass."""
-    x, reads, real = tokens(), [], mask_guard.MaskGuard._check_pairs
-    monkeypatch.setattr(mask_guard.MaskGuard, "_check_pairs", lambda *a: reads.append(a[0].index) or real(*a))
-    model = steer(model_of(hand_open, hand_open, fused_open), method)
-    for _ in range(3):
-        model(x)
-    model(tokens(4))
-    assert reads == [0, 1]
-    model.train()(tokens(N + 1))
-    assert reads == [0, 1] * 2
-    model, mask = steer(model_of(by_mask, by_mask), method), torch.ones(N, N, dtype=torch.bool)
-    for _ in range(2):
-        model(x, mask=mask)
-    assert reads == [0, 1] * 2 + [0, 0]
-
-
 def test_weights_under_autocast_keep_their_gradients():
     model = steer(model_of(fused_open, fused_open), Centred(0.5))
     with torch.autocast("cpu", torch.bfloat16):
