@@ -99,6 +99,18 @@ def test_bit_for_bit_and_the_reported_loss_is_the_same(setting, passing, tmp_pat
     assert hooks[0] == hooks[1]  # Trainer's own may be there
 
 
+def test_the_console_has_one_line_a_snapshot(tmp_path, capsys):
+    seen = trained(tmp_path, SmoothingCallback(every=4, alarms=[oversmooth.Alarm("cos", above=-1.0)]))
+    printed = capsys.readouterr().out
+    lines = [line for line in printed.splitlines() if "oversmooth" in line]
+    assert len(lines) == 3
+    for line, step in zip(lines, (1, 4, 8), strict=True):
+        assert line.startswith(f"oversmooth, step {step}: HFC/LFC ")
+        assert len(line) < 80
+    assert "'loss'" in printed  # the trainer's own lines stay
+    assert {type(c).__name__ for c in seen.callback_handler.callbacks} >= {"PrinterCallback", "SmoothingCallback"}
+
+
 def test_keys_reach_tensorboard_and_weights_and_biases(tmp_path, monkeypatch):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     pytest.importorskip("wandb")

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from oversmooth.anatomy.live import unwrapped
 from oversmooth.integrations.callback import Monitoring
+from oversmooth.monitor.names import in_one_line
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.libraries import import_library
 
@@ -19,8 +20,8 @@ _callbacks: Any = import_library("transformers.trainer_callback", "a callback fo
 class SmoothingCallback(Monitoring, _callbacks.TrainerCallback):  # type: ignore[misc]
     """A callback that records smoothing every so many steps and logs it with the trainer's own logging.
 
-    Snapshots reach ``log_history`` and every reporter, under ``train/oversmooth/…`` as Trainer names it; the history is
-    ``smoothing.jsonl`` in the output directory, and goes on where a training is resumed.
+    Snapshots reach ``log_history`` and every reporter, under ``train/oversmooth/…`` as Trainer names it; the console
+    shows one line of each. The history is ``smoothing.jsonl`` in the output directory; a resumed training continues it.
 
     Args:
         every: steps between snapshots.
@@ -83,11 +84,26 @@ class SmoothingCallback(Monitoring, _callbacks.TrainerCallback):  # type: ignore
         if values and self.trainer is not None:
             # Logging says that what was to be logged is logged; the loss of this step is not.
             before = control.should_log
-            self.trainer.log(values)
+            self._log(values)
             control.should_log = self.trainer.control.should_log = before
         if self.monitor.should_stop:
             control.should_training_stop = True
         return control
+
+    def _log(self, values: dict[str, float]) -> None:
+        """To ``log_history`` and every reporter; the console has one line in place of every number."""
+        handler = self.trainer.callback_handler
+        every, consoles = handler.callbacks, (_callbacks.PrinterCallback, _callbacks.ProgressCallback)
+        printing = [callback for callback in every if type(callback) in consoles]
+        handler.callbacks = [callback for callback in every if callback not in printing]
+        try:
+            self.trainer.log(values)
+        finally:
+            handler.callbacks = every
+        if printing and self.trainer.state.is_world_process_zero:
+            line = f"oversmooth, {in_one_line(self.history.rows[-1])}"
+            bar = getattr(printing[0], "training_bar", None)
+            print(line) if bar is None else bar.write(line)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Training ends: hooks come off."""

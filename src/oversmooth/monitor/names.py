@@ -41,6 +41,17 @@ def depth_of(name: str, index: int) -> int:
     return index if name in TOKENS else index + 1
 
 
+def in_one_line(row: Row) -> str:
+    """A snapshot as a console shows it: the main metrics before the first block and after the last.
+
+    >>> in_one_line({"step": 3, "hfc_lfc": [2.4, 1.8, 1.1], "cos": [0.12, 0.2, 0.31]})
+    'step 3: HFC/LFC 2.4 → 1.1, mean cos 0.12 → 0.31'
+    """
+    shown = [(name, [value for value in row.get(name) or () if value is not None]) for name in ("hfc_lfc", "cos")]
+    ends = [f"{LABELS[name]} {values[0]:.3g} → {values[-1]:.3g}" for name, values in shown if values]
+    return f"step {row['step']}: {', '.join(ends) or 'recorded'}"
+
+
 def keys(row: Row) -> dict[str, float]:
     """A snapshot as loggers take it: few plain floats under names that they group by what stands before the last slash.
 

@@ -14,7 +14,8 @@ class MonitorWarning(UserWarning):
 def warn(text: str) -> None:
     """Warn; without raising, whatever warnings have become: a training does not end because of a snapshot."""
     try:
-        warnings.warn(text, MonitorWarning, stacklevel=5)
+        # No line of source belongs to what a model does: the sentence stands by itself.
+        warnings.warn_explicit(text, MonitorWarning, "oversmooth", 1, module="oversmooth.monitor", registry={})
     except Exception:
         with suppress(OSError, ValueError):  # where the terminal is gone
             print(f"oversmooth: {text}", file=sys.stderr)

@@ -37,7 +37,7 @@ from oversmooth.theory.spectrum import check_tolerance
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads
 from oversmooth.theory.weights import check_weights, on_constant_arrays
 
-# Arnoldi: basis vectors before the first check, which beats most tokens, and before a restart; and restarts at most.
+# Arnoldi: basis vectors before the first check, which beats most causal tokens, and before a restart; restarts at most.
 _FIRST, _STEPS, _RESTARTS = 12, 48, 12
 # Up to this many entries attention of all layers is kept as matrices (half a GiB): products are then several times
 # faster than from queries and keys.
@@ -266,7 +266,8 @@ def _rough(systems: Sequence[_Layer], log_smooth: float, tolerance: float, seed:
     layers = len(systems)
     # Causal: the tokens compete; otherwise there is only one item.
     one_group = torch.zeros(systems[0].items, dtype=torch.long, device=systems[0].device)
-    how = dict(first=_FIRST, most=_STEPS, restarts=_RESTARTS, vectors=True, seed=seed)
+    first = _FIRST if systems[0].items > 1 else _STEPS  # a single item has no others to be beaten by
+    how = dict(first=first, most=_STEPS, restarts=_RESTARTS, vectors=True, seed=seed)
     # Residuals are relative to 1 or more, so the product is brought to about that size first.
     log_scale = max(log_smooth, 0.0) / layers
     product = _Product(systems, math.exp(log_scale))

@@ -50,7 +50,8 @@ def kernel(
     """Measure how symmetric and how positive attention kernels are, as the paper's derivation assumes them."""
     from oversmooth_papers.tables.neutreno import kernel as recipe
 
-    _by_layer(recipe, recipe.kernels, _which(models, data, inputs, quick), length, output, device)
+    measured = _by_layer(recipe, recipe.kernels, _which(models, data, inputs, quick), length, output, device)
+    print_line(recipe.conclusion(measured))
 
 
 @neutreno.command()
@@ -98,8 +99,8 @@ def _by_layer(
     length: int | None,
     output: Path | None,
     device: str | None,
-) -> None:
-    """Every model's table, one below the other."""
+) -> dict[str, list[Any]]:
+    """Every model's table, one below the other; their layers, by the model's name."""
     from oversmooth.models import load
     from oversmooth.models.loaded import DEFAULT_COUNT
     from oversmooth_papers.tables import table_text
@@ -109,16 +110,18 @@ def _by_layer(
     # What can be refused is, of all of them, before the first takes its time.
     models = [load(name, device=device) for name in names]
     prepared = [(one, one.inputs(data, count=inputs or DEFAULT_COUNT, length=length, batch=1)) for one in models]
-    tables = []
+    tables, by_model = [], {}
     with progress_bar("inputs") as bars:
         for loaded, given in prepared:
             task = bars.add_task(loaded.name, total=given.count)
             layers = measure(loaded, given, progress=lambda done, task=task: bars.update(task, completed=done))
+            by_model[loaded.name] = layers
             tables.append(rows(loaded.name, layers, len(recipe.HEAD), recipe.shown))
     for loaded, shown in zip(models, tables, strict=True):
         print_line(f"\n{loaded.name}")
         out.print(table_text.terminal(recipe.HEAD[1:], [row[1:] for row in shown]))
     write_page(output, table_text.markdown(recipe.HEAD, [row for shown in tables for row in shown]))
+    return by_model
 
 
 @neutreno.command()

@@ -101,6 +101,8 @@ def _reproduce(
             print_line(f"wrote {path}")
     if note := wanted_table.terminal_note():
         print_line(note, style="yellow" if quick else "dim")
+    if quick and (conclusion := wanted_table.conclusion(available)):
+        print_line(conclusion)
     if why != "finished":
         from oversmooth_papers.tables.filling import NO_MODELS
 

@@ -58,6 +58,9 @@ class Table(ABC):
     progress_unit: ClassVar[str] = ""
     """The unit of progress, if nothing is trained."""
 
+    label: ClassVar[str] = "test accuracy, %"
+    """Of the score that charts show."""
+
     seeds: int = 3
     quick: bool = False
     """A small version for a CPU; do not compare it with published results."""
@@ -85,6 +88,23 @@ class Table(ABC):
     def terminal_note(self) -> str:
         """The paragraph under the table in a terminal: the first of the notes."""
         return next(iter(self.notes()), "")
+
+    def standings(self, available: Available) -> dict[str, float]:  # noqa: ARG002 (a table may have no one score)
+        """What each model reached, the unmodified one first; for the sentence under the quick version."""
+        return {}
+
+    def conclusion(self, available: Available) -> str:
+        """One sentence on what a quick run shows; empty where there is no one score."""
+        reached = self.standings(available)
+        if len(reached) < 2:
+            return ""
+        choose, first = min if "perplexity" in self.label else max, next(iter(reached))
+        best = choose(reached, key=reached.__getitem__)
+        against = "ahead of all others" if best == first else f"against {reached[first]:.4g} of {first}"
+        return (
+            f"Best {self.label} in this run: {reached[best]:.4g} of {best}, {against}. Single small runs show that "
+            "everything works, not which model is better."
+        )
 
     def whose(self) -> str:
         """The last column of our results."""

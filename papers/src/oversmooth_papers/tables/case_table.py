@@ -5,6 +5,7 @@ A case is what it changes of the table's recipe. Cells that are another table's 
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -94,7 +95,6 @@ class CaseTable(Table):
     """The column of the published figures, and the data that they are of."""
     score: ClassVar[tuple[str, float]] = ("accuracy", 100)
     """What the chart shows of a cell, and what it is multiplied by."""
-    label: ClassVar[str] = "test accuracy, %"
     title: ClassVar[str] = "10 % of CIFAR-100"
     """Of the chart."""
     quick_title: ClassVar[str] = "quick"
@@ -148,6 +148,11 @@ class CaseTable(Table):
         """What the chart shows of a case."""
         key, factor = self.score
         return [factor * value for value in scores(self.cells(available, name), key)]
+
+    def standings(self, available: Available) -> dict[str, float]:
+        names = sorted(self.cases(), key=lambda name: not name.startswith("plain"))
+        values = {self.cases()[name].title: self.charted(available, name) for name in names}
+        return {title: statistics.fmean(over_seeds) for title, over_seeds in values.items() if over_seeds}
 
     def chart(self, available: Available) -> Any:
         points = []

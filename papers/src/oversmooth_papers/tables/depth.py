@@ -18,6 +18,7 @@ With 24 blocks, seed 0 alone: 33.85, 28.68 and 33.69 %, and 1.83, 0.126 and 6.55
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -90,6 +91,10 @@ class Depth(Table):
             smoothness = [table_text.over_seeds([s[place] for s in last_snapshots(cells)], ".3g") for place in range(3)]
             rows.append([self.model_name(variant), str(depth), str(len(cells)), accuracy, *smoothness, self.whose()])
         return _HEAD, rows
+
+    def standings(self, available: Available) -> dict[str, float]:
+        deepest = [(v, cells) for v, depth, cells in self.by_case(available) if depth == self._depths()[-1] and cells]
+        return {self.model_name(v): 100 * statistics.fmean(cell["accuracy"] for cell in cells) for v, cells in deepest}
 
     def chart(self, available: Available) -> Any:
         """Accuracy, and HFC/LFC after the last block, against the number of blocks."""

@@ -11,6 +11,7 @@ behind the published ± was not published.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -90,6 +91,11 @@ class Table2(Table):
                 published = self.published[variant][column]
                 points.append(table_charts.point(name, self.published_by, *published, x=column))
         return points if found else []
+
+    def standings(self, available: Available) -> dict[str, float]:
+        last = self.columns()[-1]
+        values = {self.model_name(variant): self.accuracies(available, variant, last) for variant in VARIANTS}
+        return {name: 100 * statistics.fmean(over_seeds) for name, over_seeds in values.items() if over_seeds}
 
     def chart(self, available: Available) -> Any:
         """A panel a share."""

@@ -33,6 +33,8 @@ from oversmooth.trace.plans import SampleBlock
 
 HEAD = ("model", "block", "asymmetry", "least eigenvalue", "eigenvalues below 0", "step off by", "cases")
 CAUSAL = "causal: never symmetric"
+_NEARLY = 0.01
+"""Asymmetry up to which a kernel counts as symmetric."""
 Progress = Callable[[int], None]
 """Told how many inputs are done."""
 
@@ -95,6 +97,19 @@ def rows(
         [model, str(depth), *(shown(layer.figures) if layer.figures else causal), str(layer.cases)]
         for depth, layer in enumerate(layers, 1)
     ]
+
+
+def conclusion(by_model: Mapping[str, Sequence[Layer]]) -> str:
+    """One sentence: whether these models meet the paper's assumption of a symmetric kernel."""
+    found = [layer.figures["asymmetry"] for layers in by_model.values() for layer in layers if layer.figures]
+    if not found:
+        return "All of these models are causal, and a causal kernel is never symmetric: the assumption does not hold."
+    least, greatest = min(found), max(found)
+    verdict = "nearly holds" if greatest < _NEARLY else "does not hold"
+    return (
+        f"The paper derives attention for a symmetric kernel (asymmetry 0). Here the asymmetry is {fixed(least, 3)} to "
+        f"{fixed(greatest, 3)} in {len(found)} blocks: the assumption {verdict}."
+    )
 
 
 def scores_of(block: SampleBlock) -> tuple[Tensor, Tensor | slice] | None:
