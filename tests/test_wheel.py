@@ -62,4 +62,6 @@ def test_models_of_other_tasks_name_the_package_that_loads_them(tmp_path):
     save_file({"x": torch.zeros(1)}, path, {"recipe": json.dumps({"task": "language"})})
     done = alone(COMMANDS, "diagnose", path)
     assert done.returncode == 2
-    assert "was trained for language, which needs oversmooth-papers; pip install oversmooth-papers" in " ".join(done.stderr.split())
+    assert "was trained for language, which needs oversmooth-papers; pip install oversmooth-papers" in " ".join(
+        done.stderr.split()
+    )

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from support import conformance
+from support.blocks import Stack
 from support.conformance_methods import free_parameters, make, outputs
 from support.families import FAMILIES
 from torch import nn
@@ -222,18 +223,8 @@ def test_layers_of_different_shape():
             mixed = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
             return x + self.to_out(mixed)
 
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.blocks = nn.ModuleList([Block(2, 8), Block(2, 4), Block(4, 2)])
-
-        def forward(self, x):
-            for block in self.blocks:
-                x = block(x)
-            return x
-
     torch.manual_seed(0)
-    model, x = Model(), torch.randn(2, 5, 16)
+    model, x = Stack(Block(2, 8), Block(2, 4), Block(4, 2)), torch.randn(2, 5, 16)
     with pytest.raises(InputError, match="so the first layer's values do not fit"):
         steer(model, steering.NeuTRENO(0.5))
     steer(model, [steering.Spectral("smooth"), steering.Centred(0.5)])

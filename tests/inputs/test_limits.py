@@ -1,7 +1,4 @@
-"""Data that was made to do harm, or broke on its way: refused in a sentence, without waiting, and within memory."""
-
-import io
-import zipfile
+"""Data are read within memory, whatever lies beside them; the corpus of bad input has what is damaged."""
 
 import numpy as np
 import pyarrow
@@ -37,27 +34,10 @@ def refused(call, *arguments, words="", **settings):
     return sentence
 
 
-# What is no file
-
-
-# npz
-
-
-def packed(path, name="images.npy", how=zipfile.ZIP_DEFLATED, content=None, **arrays):
-    with zipfile.ZipFile(path, "w", how) as file:
-        for key, array in arrays.items():
-            data = io.BytesIO()
-            np.save(data, array)
-            file.writestr(f"{key}.npy", data.getvalue())
-        if content is not None:
-            file.writestr(name, content)
-    return path
-
-
 def test_only_what_was_chosen_is_kept(tmp_path):
     numbers = np.arange(50 * 8 * 8 * 3, dtype=np.uint32).reshape(50, 8, 8, 3) % 251
     for stored in (numbers, np.asfortranarray(numbers), numbers.astype(">f8"), numbers.astype(np.int16)):
-        packed(tmp_path / "a.npz", images=stored, labels=np.arange(50))
+        np.savez_compressed(tmp_path / "a.npz", images=stored, labels=np.arange(50))
         found = arrays.pictures(tmp_path / "a.npz", 3)
         assert (found.total, found.indices, found.labels) == (50, [8, 25, 41], [8, 25, 41])
         assert np.array_equal(found.pixels, numbers[[8, 25, 41]])
@@ -65,7 +45,7 @@ def test_only_what_was_chosen_is_kept(tmp_path):
 
 def test_more_than_memory_holds_is_refused_with_the_number(tmp_path, monkeypatch):
     monkeypatch.setattr("oversmooth.safety.machine.free_memory", lambda: 10**6)
-    packed(tmp_path / "a.npz", images=np.zeros((10, 256, 256, 3), np.uint8))
+    np.savez_compressed(tmp_path / "a.npz", images=np.zeros((10, 256, 256, 3), np.uint8))
     refused(images, tmp_path / "a.npz", words=r"images\.npy in .* needs .* of memory, but 1 MB are free; give fewer")
 
 
@@ -74,32 +54,12 @@ def test_what_lies_beside_the_pictures_may_be_anything(tmp_path):
     assert len(images(tmp_path / "a.npz")) == 1
 
 
-# parquet
-
-
-def table(path, *columns):
-    schema = pyarrow.schema([(name, value.type) for name, value in columns])
-    pyarrow.parquet.write_table(pyarrow.Table.from_arrays([value for _, value in columns], schema=schema), path)
-    return path
-
-
-@pytest.fixture
-def png():
-    data = io.BytesIO()
-    Image.new("RGB", (8, 8)).save(data, "png")
-    return data.getvalue()
-
-
 def test_row_groups_beyond_memory(tmp_path, monkeypatch):
     monkeypatch.setattr("oversmooth.safety.machine.free_memory", lambda: 1000)
-    large = table(tmp_path / "a.parquet", ("text", pyarrow.array([str(i) * 100 for i in range(100)])))
-    refused(
-        texts, large, words=r"a row group of .* needs .* of memory, but 1 kB are free; write it in smaller row groups"
-    )
+    large = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": [str(i) * 100 for i in range(100)]}), large)
+    refused(texts, large, words=r"a row group of .* needs .* of memory, but 1 kB are free; write it in smaller")
     assert parquet.ROWS_AT_ONCE < 100
-
-
-# pictures
 
 
 @pytest.mark.parametrize("kind", [SyntaxError, ValueError, MemoryError])
@@ -121,9 +81,6 @@ def test_every_format_that_is_listed_is_read(tmp_path):
         if Image.EXTENSION.get(ending) in Image.SAVE:
             Image.new("L" if ending == ".pgm" else "RGB", (8, 8)).save(tmp_path / f"a{ending}")
             assert len(images(tmp_path / f"a{ending}")) == 1
-
-
-# text
 
 
 LONG = "Some words follow each other here. " * 2000
