@@ -119,7 +119,7 @@ def test_timm_settings_may_lie_open(tmp_path):
     steps = dict(resize="shortest", resize_size=(248, 248), interpolation="bicubic", centring="torchvision")
     assert found == Preprocessing((224, 224), **steps, mean=(0.5, 0.4, 0.3), std=(0.1, 0.2, 0.3))
     wide = Preprocessing.from_timm(TIMM | dict(input_size=[3, 90, 180]), "vit")
-    assert (wide.resize, wide.resize_size) == ('shortest', (100, 200))
+    assert (wide.resize, wide.resize_size) == ("shortest", (100, 200))
     squashed = Preprocessing.from_timm(TIMM | dict(crop_mode="squash", crop_pct=1.0), "vit")
     assert (squashed.resize, squashed.resize_size, squashed.note) == ("exact", (224, 224), "")
 
