@@ -77,7 +77,7 @@ def test_folders_that_will_not_do_are_refused(tmp_path, spoil, words):
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({"label": [0, 1]}, "it needs one named image or img"),
+        ({"label": [0, 1]}, "name one of them image or img"),
         ({"image": [b"x", b"y"]}, "is not a readable parquet file"),
         ({"image": [b"x", b"y"], "label": ["../a", "b"]}, "has the label '../a'; give whole numbers"),
         ({"image": [b"x", b"y"], "label": [0, -1]}, "has the label -1; give whole numbers"),

@@ -145,7 +145,7 @@ def test_a_saved_model_comes_back_with_both_stacks_steered(tmp_path, variant):
     with torch.no_grad():
         torch.testing.assert_close(again(x), model(x), rtol=1e-5, atol=1e-5)
     if variant != "plain":
-        with pytest.raises(InputError, match="'encoder' was steered, and its model has no such part"):
+        with pytest.raises(InputError, match="'encoder' was steered, but the model has no such module"):
             load_model(tmp_path / "model.safetensors", lambda _recipe: torch.nn.Linear(2, 2))
 
 
