@@ -14,26 +14,18 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated"),  # DeBERTa
     pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask"),  # WavLM
 ]
-EVERY = pytest.mark.parametrize("name", usable())
 MORE = [name for name in family_columns.usable() if CASES[name].on_disk and name not in FAMILIES]
-ALL = pytest.mark.parametrize("name", [*usable(), *some(MORE, 2)])
 # How weights are stored does not depend on the family: a few of them show it, and all of them at night.
 SAVED = pytest.mark.parametrize("name", some([name for name in usable() if checks.has_config(name)], 5))
 
 
-@EVERY
-def test_layers_heads_and_norms_are_found(name):
-    checks.must(checks.check_located, name)
+CELLS = [(checks.check_located, name) for name in usable()]
+CELLS += [(check, name) for check in (checks.check_weights, checks.check_disk) for name in [*usable(), *some(MORE, 2)]]
 
 
-@ALL
-def test_weights_give_what_attention_returns(name):
-    checks.must(checks.check_weights, name)
-
-
-@ALL
-def test_a_checkpoint_has_the_same_anatomy(name):
-    checks.must(checks.check_disk, name)
+@pytest.mark.parametrize(("check", "name"), CELLS, ids=[f"{name}-{check.__name__}" for check, name in CELLS])
+def test_what_is_found_is_what_the_model_and_its_checkpoint_hold(check, name):
+    check(name)
 
 
 @SAVED

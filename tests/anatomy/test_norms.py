@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from adversary.numbers.family_cases import BART_SIZES, GPT_SIZES, STABLE, WAV, waves
 from support.families import FAMILIES, GQA, HEADS, SIZES, WIDTH, WORDS, pixels, randomise, text
 from torch import Tensor, nn
 from typer.testing import CliRunner
@@ -20,20 +21,9 @@ from oversmooth.diagnosis.weights import diagnose_weights, layer_spectrum
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 
-GPT = dict(n_embd=WIDTH, n_layer=2, n_head=HEADS, n_positions=32, n_inner=48, **WORDS)
-SEQ2SEQ = {f"{part}_ffn_dim": 48 for part in ("encoder", "decoder")} | dict(
-    d_model=WIDTH, encoder_layers=2, decoder_layers=1, encoder_attention_heads=HEADS, decoder_attention_heads=2,
-    max_position_embeddings=32, decoder_start_token_id=1, **WORDS,
-)  # fmt: skip
-SOUND = dict(
-    **SIZES, conv_dim=(8, 8), conv_kernel=(4, 2), conv_stride=(4, 2), num_feat_extract_layers=2,
-    num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, layerdrop=0.0,
-)  # fmt: skip
-_STABLE = dict(**SOUND, do_stable_layer_norm=True, feat_extract_norm="layer")
-
 
 def sound() -> dict[str, Tensor]:
-    return {"input_values": torch.randn(2, 64, generator=torch.Generator().manual_seed(7))}
+    return waves("plain")
 
 
 def words() -> dict[str, Tensor]:
@@ -56,17 +46,17 @@ VIEWS = ("vit", "deit", "siglip_vision_model", "clip_vision_model")
 CASES: dict[str, tuple[str, dict[str, Any], Any]] = {
     **{name: (name, GQA, words) for name in LLAMAS},
     **{name: (name, dict(**SIZES, **WORDS), words) for name in BERTS},
-    **{name: (name, SEQ2SEQ, words) for name in BARTS},
+    **{name: (name, BART_SIZES, words) for name in BARTS},
     "xmod (Pre-LN)": ("xmod", dict(**SIZES, **WORDS, pre_norm=True), words),
-    **{name: (name, GPT, words) for name in ("gpt2", "gpt_bigcode", "openai-gpt")},
-    "codegen": ("codegen", dict(**GPT, n_ctx=32, rotary_dim=4), words),
-    "gptj": ("gptj", dict(**GPT, rotary_dim=4), words),
+    **{name: (name, GPT_SIZES, words) for name in ("gpt2", "gpt_bigcode", "openai-gpt")},
+    "codegen": ("codegen", dict(**GPT_SIZES, n_ctx=32, rotary_dim=4), words),
+    "gptj": ("gptj", dict(**GPT_SIZES, rotary_dim=4), words),
     **{name: (name, dict(**SIZES, image_size=12, patch_size=4), pixels) for name in VIEWS},
-    **{name: (name, SOUND, sound) for name in ("wav2vec2", "hubert", "unispeech")},
-    **{f"{name} (stable)": (name, _STABLE, sound) for name in ("wav2vec2", "hubert", "unispeech")},
-    "wavlm": ("wavlm", dict(**SOUND, num_buckets=8, max_bucket_distance=16), sound),
-    "wavlm (stable)": ("wavlm", dict(**_STABLE, num_buckets=8, max_bucket_distance=16), sound),
-    "data2vec-audio": ("data2vec-audio", dict(**SOUND, conv_pos_kernel_size=3), sound),
+    **{name: (name, WAV, sound) for name in ("wav2vec2", "hubert", "unispeech")},
+    **{f"{name} (stable)": (name, STABLE, sound) for name in ("wav2vec2", "hubert", "unispeech")},
+    "wavlm": ("wavlm", dict(**WAV, num_buckets=8, max_bucket_distance=16), sound),
+    "wavlm (stable)": ("wavlm", dict(**STABLE, num_buckets=8, max_bucket_distance=16), sound),
+    "data2vec-audio": ("data2vec-audio", dict(**WAV, conv_pos_kernel_size=3), sound),
     "modernbert-decoder": (
         "modernbert-decoder",
         dict(**SIZES, **WORDS, cls_token_id=1, sep_token_id=2, local_attention=4),

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from support import blocks
 from support.nightly import some
 from torch import nn
 
@@ -171,24 +172,13 @@ class Silent(nn.Module):
         return self.out_proj(nn.functional.scaled_dot_product_attention(q, k, v).permute(2, 0, 1, 3).flatten(2))
 
 
-class SilentBlock(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm1, self.attn = nn.LayerNorm(D), Silent()
-        self.norm2, self.mlp = nn.LayerNorm(D), nn.Linear(D, D)
-
-    def forward(self, x):
-        x = x + self.attn(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
-
-
 class SilentModel(nn.Module):
     block_first = False
 
     def __init__(self, begin):
         super().__init__()
         torch.manual_seed(0)
-        self.begin, self.layers = begin, nn.ModuleList(SilentBlock() for _ in range(DEPTH))
+        self.begin, self.layers = begin, nn.ModuleList(blocks.Block(D, Silent()) for _ in range(DEPTH))
 
     def forward(self, x):
         x = self.begin(x)

@@ -5,7 +5,6 @@ import importlib
 import io
 
 import numpy as np
-import pyarrow
 import pytest
 import torch
 from PIL import Image
@@ -118,60 +117,6 @@ def refused(source, words, **settings):
     assert words in message
     assert "\n" not in message
     return message
-
-
-def test_paths_that_will_not_do_are_named(tmp_path):
-    for name in ("count", "batch"):
-        refused(None, f"{name} is 0; give a whole number, 1 or more", **{name: 0})
-    gone, text, other = tmp_path / "gone", tmp_path / "a.txt", tmp_path / "a.xyz"
-    text.write_text("words")
-    other.write_text("words")
-    assert "give an image, a folder of images" in refused(gone, f"there is no data at {gone}")
-    refused(text, f"{text} contains text, which a vision model does not take; give an image")
-    refused(other, f"{other} ends in '.xyz', an unknown format")
-    message = refused(tmp_path, f"the folder {tmp_path} contains nothing for a vision model, only text; add .parquet, ")
-    assert ".webp" in message
-
-
-def test_parquet_that_will_not_do_is_named(encoded, tmp_path, table):
-    broken = tmp_path / "broken.parquet"
-    broken.write_text("not parquet")
-    refused(broken, f"{broken} is not a readable parquet file")
-    refused(table("t.parquet", text=["a"]), "t.parquet has the columns text; name one of them image or img")
-    empty = table("e.parquet", image=pyarrow.array([], "binary"))
-    refused(empty, "e.parquet has no rows")
-    mixed = tmp_path / "mixed"
-    table("mixed/a.parquet", image=encoded)
-    table("mixed/b.parquet", img=encoded)
-    refused(mixed, "a.parquet have different columns")
-
-
-@pytest.mark.parametrize(
-    ("arrays", "words"),
-    [
-        (
-            dict(input_ids=np.zeros((2, 3), int)),
-            "has no array `images` and no other with four dimensions; it has input_ids",
-        ),
-        (dict(images=np.zeros((2, 3, 4), np.uint8)), "images has shape (2, 3, 4); give (n, h, w, 3)"),
-        (dict(images=np.zeros((2, 5, 6, 7), np.uint8)), "without 1, 3 or 4 channels"),
-        (dict(images=np.full((1, 4, 4, 3), -2.0)), "images ranges from -2 to -2; give pixels"),
-        (dict(images=np.full((1, 4, 4, 3), np.nan)), "images ranges from nan to nan"),
-        (dict(images=np.zeros((1, 4, 4, 3), bool)), "images has type bool"),
-        (dict(images=np.zeros((2, 4, 4, 3), np.uint8), labels=np.zeros(3, int)), "labels has shape (3,)"),
-        (dict(images=np.array([{}], object)), "is not a readable .npz file"),
-    ],
-)
-def test_npz_that_will_not_do_is_named(arrays, words, tmp_path):
-    np.savez(tmp_path / "bad.npz", **arrays)
-    assert str(tmp_path / "bad.npz") in refused(tmp_path / "bad.npz", words)
-
-
-def test_a_file_that_is_no_npz_is_named(tmp_path):
-    np.save(tmp_path / "plain.npy", np.zeros(3))
-    for content in (b"", b"nothing", b"PK\x03\x04 cut short", (tmp_path / "plain.npy").read_bytes()):
-        (tmp_path / "bad.npz").write_bytes(content)
-        refused(tmp_path / "bad.npz", "is not a readable .npz file")
 
 
 @pytest.mark.parametrize(

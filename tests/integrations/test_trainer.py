@@ -1,6 +1,8 @@
 """The real transformers.Trainer: keys reach TensorBoard, W&B and log_history, and the training is as without."""
 
+import functools
 import glob
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -79,13 +81,19 @@ SETTINGS = {
 }
 
 
+@functools.cache
+def without(setting):
+    """The training that nobody watches, once for both ways of watching."""
+    with tempfile.TemporaryDirectory() as folder:
+        return trained(folder, **SETTINGS[setting])
+
+
 @pytest.mark.parametrize(
     "setting", [pytest.param(name, marks=nightly) if name == "compiled" else name for name in SETTINGS]
 )
 @pytest.mark.parametrize("passing", [False, True])
 def test_bit_for_bit_and_the_reported_loss_is_the_same(setting, passing, tmp_path):
-    settings = SETTINGS[setting]
-    plain = trained(tmp_path / "a", **settings)
+    settings, plain = SETTINGS[setting], without(setting)
     callback = SmoothingCallback(every=2, passing=passing, spectra=2)
     seen = trained(tmp_path / "b", callback, **settings)
     assert losses(seen) == losses(plain)

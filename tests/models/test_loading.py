@@ -13,7 +13,6 @@ import torch
 from support import timm_models
 
 from oversmooth import InputError, cli, models
-from oversmooth.anatomy import locate
 from oversmooth.models import building, hub, remote_code
 from oversmooth.steering import NeuTRENO, steer
 
@@ -128,7 +127,7 @@ def test_a_configuration_does_not_have_code_fetched(vit, settings, monkeypatch):
 
 def test_the_usual_names_of_attention_are_read(vit):
     change(vit, attn_implementation="eager", trust_remote_code=False)
-    models.load(str(vit))
+    assert type(models.load(str(vit)).model).__name__ == "ViTModel"
 
 
 def test_libraries_load_arrays_only(tmp_path, monkeypatch):
@@ -145,38 +144,6 @@ def test_libraries_load_arrays_only(tmp_path, monkeypatch):
     assert "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
 
 
-@pytest.mark.parametrize(
-    "architectures", ["gone", None, [], 5, "ViTModel", {"a": 1}, [5], [["ViTModel"]], ["pipeline"], ["__name__"]]
-)
-@pytest.mark.parametrize("random", [False, True])
-def test_architectures_of_every_kind(vit, architectures, random):
-    """What is no model of the library is not called: the class is that of the configuration."""
-    change(vit, architectures=architectures)
-    said = ""
-    try:
-        assert type(models.load(str(vit), random=random).model).__name__ == "ViTModel"
-    except InputError as error:
-        said = str(error)
-    assert len(said) < 300 + len(str(vit))
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        (dict(num_hidden_layers=10**9), "num_hidden_layers in its configuration is 1,000,000,000, over"),
-        (dict(hidden_size=10**10), "hidden_size in its configuration is 10,000,000,000"),
-        (dict(num_attention_heads=10**10), "num_attention_heads in its configuration is 10,000,000,000"),
-        (dict(image_size=10**10), "image_size in its configuration is 10,000,000,000"),
-        (dict(intermediate_size=10**8, hidden_size=10**5), "needs over .* of memory for its weights, but"),
-    ],
-)
-@pytest.mark.parametrize("random", [False, True])
-def test_models_that_no_memory_holds(vit, settings, words, random):
-    change(vit, **settings)
-    with pytest.raises(InputError, match=words):
-        models.load(str(vit), random=random)
-
-
 def test_files_beside_the_weights_that_no_one_wrote(vit):
     (vit / "tokenizer.json").touch()
     os.truncate(vit / "tokenizer.json", 2**40)
@@ -190,35 +157,6 @@ def test_what_is_large_is_not_copied_along(vit, tmp_path):
     models.save(models.load(str(vit)), tmp_path / "out")
     assert {"README.md", "config.json"} < set(os.listdir(tmp_path / "out"))
     assert not (tmp_path / "out" / "train.log").exists()
-
-
-@pytest.mark.parametrize("linked", [False, True])
-def test_a_pipe_among_the_files_is_not_waited_for(vit, linked):
-    (vit / "model.safetensors").unlink()
-    os.mkfifo(vit / ("pipe" if linked else "model.safetensors"))
-    if linked:
-        (vit / "model.safetensors").symlink_to("pipe")
-    assert "model.safetensors cannot be read: it is a pipe" in refused(vit)
-    with pytest.raises(InputError, match="it is a pipe"):
-        locate(vit)
-
-
-def test_labels_without_end(vit, monkeypatch):
-    change(vit, num_labels=10**9)
-    assert "num_labels in its configuration is 1,000,000,000, over the limit of 1,000,000" in refused(vit)
-    monkeypatch.setattr(building, "_LONGEST", 40)
-    change(vit, num_labels="gone", id2label={str(i): "a" for i in range(50)})
-    assert "id2label in its configuration has 50 entries, over the limit of 40" in refused(vit)
-
-
-def test_pipes_and_devices_are_no_models(vit, tmp_path):
-    for name in ("pipe.safetensors", "pipe", "pipe.json"):
-        os.mkfifo(tmp_path / name)
-        assert "pipe" in refused(tmp_path / name)
-    assert "/dev/zero" in refused("/dev/zero")
-    (vit / "config.json").unlink()
-    os.mkfifo(vit / "config.json")
-    assert "no config.json" in refused(vit)
 
 
 def test_links_out_of_a_checkpoint_are_not_copied(vit, tmp_path):

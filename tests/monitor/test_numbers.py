@@ -66,16 +66,6 @@ def test_the_passing_batch_against_loops(n, batch, seed):
     assert float(cos) == pytest.approx(sum(cosines) / batch, abs=1e-5)
 
 
-def test_padding_does_not_count():
-    x = torch.randn(2, 6, 4)
-    mask = torch.tensor([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]])
-    x[0, 4:] = torch.nan
-    _, cos = token_numbers(x, mask)
-    assert float(cos) == pytest.approx((by_hand(x[0, :4])[1] + by_hand(x[1])[1]) / 2, abs=1e-6)
-    alone = torch.tensor([[1, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1]])  # a single token has no cosine
-    assert float(token_numbers(x, alone)[1]) == pytest.approx(by_hand(x[1])[1], abs=1e-6)
-
-
 @given(st.integers(-43, 37), st.integers(0, 100))
 def test_numbers_do_not_depend_on_the_size_of_tokens_and_gradients(power, seed):
     generator = torch.Generator().manual_seed(seed)
@@ -282,23 +272,6 @@ def test_a_shared_block_is_as_many_depths_as_it_runs(listed, how):
     shared.train()(x)
     monitor.step()
     assert "layers.0 runs several times in a pass" in monitor.failures[0]
-
-
-def test_a_language_models_padding_is_left_out_of_a_probe():
-    import transformers
-
-    config = transformers.BertConfig(
-        vocab_size=20, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
-    )
-    model = transformers.BertModel(config).eval()
-    ids = torch.randint(1, 20, (1, 5), generator=torch.Generator().manual_seed(0))
-    padded = {
-        "input_ids": torch.cat([ids, torch.zeros(1, 3, dtype=torch.long)], 1),
-        "attention_mask": torch.tensor([[1] * 5 + [0] * 3]),
-    }
-    rows = [oversmooth.Monitor(model, probe=probe).look(1) for probe in ({"input_ids": ids}, padded)]
-    for name in ("cos", "hfc_lfc", "effective_rank"):
-        assert rows[1][name] == pytest.approx(rows[0][name], rel=1e-4)
 
 
 @pytest.mark.parametrize("causal", [False, True])

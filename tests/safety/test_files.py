@@ -131,6 +131,13 @@ def test_a_disk_that_fails_at_the_end_of_a_write_is_told(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
+def test_a_file_has_the_rights_that_files_have_here(tmp_path):
+    (tmp_path / "usual").touch()
+    with files.whole_file(tmp_path / "x") as temporary:
+        temporary.write_text("whole")
+    assert (tmp_path / "x").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
 def test_a_mistake_in_the_block_stays_what_it_is(tmp_path):
     def write():
         with files.whole_folder(tmp_path / "x") as temporary:

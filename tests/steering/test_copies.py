@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+from support.blocks import own_block
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
@@ -16,27 +17,11 @@ from oversmooth.steering.forward_state import ForwardStates
 X = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0))
 
 
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(16), nn.LayerNorm(16)
-        self.num_heads = 2
-        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(16, 16) for _ in range(4))
-        self.mlp = nn.Linear(16, 16)
-
-    def forward(self, x):
-        y = self.norm1(x)
-        q, k, v = (part(y).unflatten(-1, (2, 8)).transpose(1, 2) for part in (self.q_proj, self.k_proj, self.v_proj))
-        mixed = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-        x = x + self.out_proj(mixed)
-        return x + self.mlp(self.norm2(x))
-
-
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
-        self.layers = nn.ModuleList(Block() for _ in range(3))
+        self.layers = nn.ModuleList(own_block(16, together=False) for _ in range(3))
         self.reentrant = None
 
     def forward(self, x):

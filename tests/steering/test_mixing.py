@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from support.blocks import Stack
 from torch import nn
 
 from oversmooth import InputError, diagnose, steer, unsteer
@@ -54,16 +55,9 @@ class Block(nn.Module):
         return x + self.attn(self.norm1(x), mask)
 
 
-class Net(nn.Module):
-    def __init__(self, *faults, dropout=0.0):
-        super().__init__()
-        torch.manual_seed(0)
-        self.blocks = nn.ModuleList([Block(fault, dropout) for fault in faults])
-
-    def forward(self, x, mask=None):
-        for block in self.blocks:
-            x = block(x, mask)
-        return x
+def net(*faults, dropout=0.0):
+    torch.manual_seed(0)
+    return Stack(*(Block(fault, dropout) for fault in faults))
 
 
 def tokens(dtype=torch.float32):
@@ -74,7 +68,7 @@ def tokens(dtype=torch.float32):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_does_more_is_refused_in_the_first_pass(fault, dtype, method):
-    model = Net(None, fault).to(dtype).eval()
+    model = net(None, fault).to(dtype).eval()
     plain = model(tokens(dtype))
     steer(model, method)
     for _ in range(2):  # and again
@@ -87,7 +81,7 @@ def test_what_does_more_is_refused_in_the_first_pass(fault, dtype, method):
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "heads mixed"])
 def test_a_diagnosis_refuses_or_leaves_open_the_same(fault):
     try:
-        found = diagnose(Net(fault).eval(), tokens(), depth=0)
+        found = diagnose(net(fault).eval(), tokens(), depth=0)
     except InputError:
         return
     assert found.layers[1].dominance.undecided_share == 1
@@ -97,7 +91,7 @@ def test_a_diagnosis_refuses_or_leaves_open_the_same(fault):
 @pytest.mark.parametrize("training", [False, True])
 def test_what_weighs_values_is_left_alone(method, training):
     """Also with dropout, which takes weights away, and with the same random numbers as without a look."""
-    model = Net(None, None, dropout=0.5).train(training)
+    model = net(None, None, dropout=0.5).train(training)
     steer(model, method)
     runs = []
     for again in (False, True):  # the first pass looks, the second does not
@@ -108,7 +102,7 @@ def test_what_weighs_values_is_left_alone(method, training):
 
 @by_method
 def test_padding_is_no_fault(method):
-    model, mask = Net(None, None).eval(), torch.ones(2, 1, N, N, dtype=torch.bool)
+    model, mask = net(None, None).eval(), torch.ones(2, 1, N, N, dtype=torch.bool)
     mask[0, :, :, 3:], mask[0, :, 3:] = False, False  # half of the first input sees nothing, and gets NaN or zeros
     assert steer(model, method)(tokens(), mask)[1].isfinite().all()
 
@@ -117,7 +111,7 @@ def test_padding_is_no_fault(method):
 @by_method
 def test_batches_of_padding_are_no_fault(rows, method):
     """Fused attention gives zeros to tokens that see nothing."""
-    model, mask = Net(None, None).eval(), torch.zeros(8, 1, N, N, dtype=torch.bool)
+    model, mask = net(None, None).eval(), torch.zeros(8, 1, N, N, dtype=torch.bool)
     mask[0] = True
     if rows == "uniform":
         mask[1:, :, :, :1] = True
@@ -145,7 +139,7 @@ class Remembering(Attention):
 @by_method
 @pytest.mark.parametrize("before", [0, 1])
 def test_what_attention_remembers_is_not_touched(method, before):
-    model = Net(None, None).eval()
+    model = net(None, None).eval()
     for block in model.blocks:
         block.attn = Remembering()
     for _ in range(before):
@@ -168,7 +162,7 @@ def test_half_precision_inside_is_no_fault(method):
             u = F.scaled_dot_product_attention(*(each.bfloat16() for each in (q, k, v)), attn_mask=mask).to(x.dtype)
             return self.proj(u.transpose(1, 2).flatten(2))
 
-    model = Net(None, None).eval()
+    model = net(None, None).eval()
     for block in model.blocks:
         block.attn = Half()
     assert steer(model, method)(tokens()).isfinite().all()
@@ -176,7 +170,7 @@ def test_half_precision_inside_is_no_fault(method):
 
 def test_a_copy_looks_for_itself_and_hooks_are_not_called_twice():
     calls = []
-    model = steer(Net(None).eval(), Laplacian(0.4))
+    model = steer(net(None).eval(), Laplacian(0.4))
     twin = copy.deepcopy(model)
     twin.blocks[0].attn.fault = "half of it"
     model.blocks[0].attn.qkv.register_forward_hook(lambda *_: calls.append(1))
@@ -186,25 +180,10 @@ def test_a_copy_looks_for_itself_and_hooks_are_not_called_twice():
         twin(tokens())
 
 
-def test_generation_with_a_cache():
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    sizes = dict(vocab_size=50, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
-    model = LlamaForCausalLM(LlamaConfig(**sizes, intermediate_size=32)).eval()
-    steer(model, NeuTRENO(0.5))
-    ids = torch.randint(3, 50, (1, 5))
-    with torch.no_grad():
-        whole = model(ids).logits
-        first = model(ids[:, :3], use_cache=True)
-        rest = model(ids[:, 3:], past_key_values=first.past_key_values).logits
-    assert torch.allclose(torch.cat([first.logits, rest], 1), whole, atol=1e-5)
-
-
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @by_method
 def test_compiled_code_has_nothing_of_the_look(method):
-    model = steer(Net(None, None).eval(), method)
+    model = steer(net(None, None).eval(), method)
     expected = copy.deepcopy(model)(tokens())
     torch.compiler.reset()
     with torch.no_grad():
@@ -219,7 +198,7 @@ def test_compiled_code_has_nothing_of_the_look(method):
 def test_a_symbolic_trace_goes_through(method):
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    model = steer(Net(None, None).eval(), method)
+    model = steer(net(None, None).eval(), method)
     expected = copy.deepcopy(model)(tokens())
     assert torch.allclose(make_fx(model)(tokens())(tokens()), expected, atol=1e-6)
     assert torch.allclose(model(tokens()), expected, atol=1e-6)
@@ -240,7 +219,7 @@ class Wrapped(nn.Module):
 @pytest.mark.parametrize("which", ["qkv", "proj"])
 @pytest.mark.parametrize("ran", [False, True])
 def test_a_projection_that_is_replaced_after_steering_is_told_of(method, which, ran):
-    model = Net(None, None).eval()
+    model = net(None, None).eval()
     plain = model(tokens())
     steer(model, method)
     if ran:
@@ -260,7 +239,7 @@ def test_a_projection_that_is_replaced_after_steering_is_told_of(method, which, 
 
 
 def test_an_adapter_that_is_trained_later_ends_the_promise():
-    model = Net(None).eval()
+    model = net(None).eval()
     model.blocks[0].attn.qkv = Adapted(D, 3 * D)
     model.blocks[0].attn.qkv.up.data.zero_()
     assert verify(steer(model, Spectral("sharpen"))).ok
@@ -283,7 +262,7 @@ class Adapted(nn.Linear):
 
 @pytest.mark.parametrize("which", ["qkv", "proj"])
 def test_a_projection_that_is_more_than_its_weight_takes_no_spectrum(which):
-    model = Net(None, None).eval()
+    model = net(None, None).eval()
     for block in model.blocks:
         setattr(block.attn, which, Adapted(D, 3 * D if which == "qkv" else D))
     plain = model(tokens())
@@ -299,7 +278,7 @@ def test_linear_subclasses_that_are_their_weight_are_taken(training):
         def forward(self, x):
             return super().forward(F.dropout(x, 0.5, self.training))
 
-    model = Net(None).train(training)
+    model = net(None).train(training)
     model.blocks[0].attn.qkv = Renamed(D, 3 * D).train(training)
     state = torch.get_rng_state()
     assert verify(steer(model, Spectral("sharpen", start="warm"))).ok

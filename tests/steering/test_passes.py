@@ -3,6 +3,7 @@
 import copy
 import gc
 import threading
+import warnings
 import weakref
 
 import pytest
@@ -10,8 +11,8 @@ import torch
 from support import conformance
 from support.conformance import checkpoint
 from support.conformance_methods import all_close, free_parameters, loss, make, outputs, steered
-from support.families import FAMILIES, Stack
-from support.nightly import some
+from support.families import FAMILIES, Stack, run, tensors
+from support.nightly import nightly, some
 from torch import nn
 from torch.utils.checkpoint import checkpoint as recompute
 
@@ -228,6 +229,32 @@ def test_verbs_on_a_compiled_model():
     assert fold(compiled) is compiled
     torch.testing.assert_close(model(x), expected, rtol=1e-5, atol=1e-5)
     torch._dynamo.reset()
+
+
+@nightly
+@pytest.mark.parametrize("method", some([Spectral("sharpen", start="cold"), NeuTRENO(0.4)], 2), ids=str)
+def test_compiled_and_checkpointed_at_once(method):
+    torch._dynamo.reset()
+    model, given = FAMILIES["ViT"].make(), FAMILIES["ViT"].inputs()
+    steer(model, method)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    model.train()
+
+    def gradients(of):
+        model.zero_grad()
+        tensors(run(of, given))[0].square().sum().backward()
+        return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+    plain = gradients(model)
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # dynamo's own, about what it leaves uncompiled
+        both = gradients(torch.compile(model, backend="aot_eager"))
+    assert plain.keys() <= both.keys()
+    for name, gradient in both.items():  # one graph gives zeros where nothing depends on a parameter
+        torch.testing.assert_close(gradient, plain.get(name, torch.zeros_like(gradient)), msg=name)
 
 
 # What other tools do with models

@@ -17,11 +17,8 @@ from torch.optim.swa_utils import AveragedModel
 import oversmooth
 from oversmooth import InputError, load_steered
 from oversmooth.steering import (
-    AttnScale,
-    Centred,
     ContraNorm,
     FeatScale,
-    Laplacian,
     NeuTRENO,
     Spectral,
     ValueResidual,
@@ -36,14 +33,8 @@ from oversmooth.steering.methods.base import METHODS, MethodWithStrength, Part
 
 NAME = "ViT"
 COMPILED = "torch encoder (Pre-LN, batch first)"
-RAMPED = [
-    NeuTRENO(0.1),
-    AttnScale(0.1, learned=False),
-    Centred(0.1),
-    ContraNorm(0.1),
-    Laplacian(0.1),
-    ValueResidual(0.1),
-]
+RAMPED = [METHODS[name](0.1) for name in ("NeuTRENO", "Centred", "ContraNorm", "Laplacian", "ValueResidual")]
+RAMPED += [METHODS["AttnScale"](0.1, learned=False)]
 
 
 def given(dtype=torch.float32):
@@ -144,11 +135,11 @@ def test_other_precision_does_not_round_the_strength():
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_code_follows_without_compiling_again():
     model = steer(make(COMPILED), NeuTRENO(0.1))
-    rising = ramp(model, to=0.9, steps=6)
+    rising = ramp(model, to=0.9, steps=3)
     torch._dynamo.utils.counters.clear()
-    compiled = torch.compile(model, backend="aot_eager")
+    compiled = torch.compile(model, backend="eager")
     seen, graphs = [], []
-    for _ in range(7):
+    for _ in range(4):
         with torch.no_grad():
             got, expected = called(compiled), called(model)
         torch.testing.assert_close(got, expected)
@@ -156,7 +147,7 @@ def test_compiled_code_follows_without_compiling_again():
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
         rising.step()
     assert graphs[0] >= 1
-    assert graphs == [graphs[0]] * 7
+    assert graphs == [graphs[0]] * 4
     assert all((a - b).abs().max() > 1e-4 for a, b in itertools.pairwise(seen))
     torch._dynamo.reset()
 

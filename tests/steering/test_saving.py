@@ -1,7 +1,6 @@
 """Files of steered models: what is in them, and what is refused with the model left as it was."""
 
 import json
-import os
 
 import pytest
 import torch
@@ -14,18 +13,9 @@ from torch import nn
 
 from oversmooth import InputError, fold, load_steered, unsteer
 from oversmooth.steering import NeuTRENO, Spectral, save_steered, steer, steering_of
-from oversmooth.steering.methods.registry import method_from
 
 pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul")  # processors without bfloat16
 FAMILY = FAMILIES["BERT"]
-
-
-@pytest.fixture
-def untouched():
-    model = make("BERT")
-    before = conformance.snapshot(model)
-    yield model
-    conformance.same_snapshot(conformance.snapshot(model), before)
 
 
 @pytest.fixture
@@ -65,37 +55,10 @@ def test_files_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("how", ["cut off", "empty", "not safetensors", "a directory"])
-def test_files_that_cannot_be_read(untouched, file, how):
-    whole = file.read_bytes()
-    if how == "a directory":
-        file.unlink()
-        file.mkdir()
-    else:
-        file.write_bytes({"cut off": whole[:-100], "empty": b"", "not safetensors": b"x" * 1000}[how])
-    with pytest.raises(InputError, match=r"cannot be read|does not exist"):
-        load_steered(file, untouched)
-
-
-def test_a_file_that_is_not_there(untouched, tmp_path):
-    with pytest.raises(InputError, match="does not exist; give a file that save_steered wrote"):
-        load_steered(tmp_path / "none.safetensors", untouched)
-
-
 def test_a_stock_file(untouched, tmp_path):
     path = tmp_path / "stock.safetensors"
     save_file({name: value.clone() for name, value in untouched.state_dict().items()}, path)
     with pytest.raises(InputError, match="has no settings of a steered model"):
-        load_steered(path, untouched)
-
-
-@pytest.mark.parametrize(
-    "settings", ["{", "[]", "{}", '{"methods": [{"method": "Magic"}], "layers": [0], "stack": ""}']
-)
-def test_damaged_settings(untouched, tmp_path, settings):
-    path = tmp_path / "damaged.safetensors"
-    save_file({"x": torch.zeros(1)}, path, {"format": "pt", "oversmooth": settings})
-    with pytest.raises(InputError):
         load_steered(path, untouched)
 
 
@@ -106,42 +69,11 @@ WHOLE = {
     "stack": "",
     "heads": None,
 }
-DAMAGES = (None, 5, -1, 2**70, 1e300, "text", [], [None], ["text"], [10**9], [[0]], {}, {"a": 1})
 
 
 def with_metadata(path, **metadata):
     save_file({"x": torch.zeros(1)}, path, {"format": "pt", **metadata})
     return path
-
-
-@pytest.mark.parametrize("text", ["[" * 100_000, "1" * 5000, "null", "5", '"text"', "\ud800", "[[" * 40 + "]]" * 40])
-@pytest.mark.parametrize("key", ["oversmooth", "aliases"])
-def test_metadata_that_breaks_readers(untouched, tmp_path, key, text):
-    settings = {"oversmooth": json.dumps(WHOLE), key: text.encode("utf-8", "replace").decode()}
-    with pytest.raises(InputError, match=r"the settings in its metadata (cannot be read|are)"):
-        load_steered(with_metadata(tmp_path / "a.safetensors", **settings), untouched)
-
-
-@pytest.mark.parametrize("name", WHOLE)
-def test_one_setting_changed(untouched, tmp_path, name):
-    for damage in DAMAGES:
-        path = with_metadata(tmp_path / "a.safetensors", oversmooth=json.dumps(WHOLE | {name: damage}))
-        with pytest.raises(InputError):  # those that may be are of another model
-            load_steered(path, untouched)
-
-
-@pytest.mark.parametrize("method", [NeuTRENO(0.5), Spectral(form="general", interval=(-1, 0)), Spectral()], ids=str)
-def test_one_setting_of_a_method_changed(method):
-    settings = method.settings()
-    for name in settings:
-        for damage in DAMAGES:
-            try:
-                found = method_from(settings | {name: damage})
-            except InputError as error:
-                said = str(error)
-            else:
-                said, _ = "", found.settings()
-            assert len(said) < 300
 
 
 @pytest.mark.parametrize("aliases", [{"y": "nothing"}, {"y": 5}, {"y": None}, {"y": ["x"]}])
@@ -158,12 +90,6 @@ def test_damaged_settings_in_a_configuration(tmp_path, settings):
     file.write_text(json.dumps(json.loads(file.read_text()) | {"oversmooth": settings}))
     with pytest.raises(InputError, match="the settings of the steered model cannot be read"):
         load_steered(tmp_path / "model")
-
-
-def test_a_pipe_is_not_waited_for(untouched, tmp_path):
-    os.mkfifo(tmp_path / "a.safetensors")
-    with pytest.raises(InputError, match="it is a pipe; give a file that save_steered wrote"):
-        load_steered(tmp_path / "a.safetensors", untouched)
 
 
 @pytest.mark.parametrize("name", ["ViT", "Llama", "torch encoder (Pre-LN)"])
@@ -199,19 +125,6 @@ def test_a_file_of_a_wider_model(untouched, tmp_path):
         unsteer(wide)
 
 
-def test_a_model_that_is_steered_already(file):
-    model = steer(make("BERT"), NeuTRENO(0.5))
-    before = conformance.snapshot(model)
-    with pytest.raises(InputError, match="is already steered; give a stock one"):
-        load_steered(file, model)
-    conformance.same_snapshot(conformance.snapshot(model), before)
-
-
-def test_weights_alone_want_a_model(file):
-    with pytest.raises(InputError, match="pass their stock model"):
-        load_steered(file)
-
-
 def test_names_that_will_not_do(tmp_path):
     model = steered("torch encoder (Pre-LN)", "NeuTRENO")
     with pytest.raises(InputError, match=r"give NAME\.safetensors"):
@@ -227,12 +140,6 @@ def test_names_that_will_not_do(tmp_path):
     with pytest.raises(InputError, match="is not empty"):
         save_steered(bert, tmp_path / "full")
     assert [p.name for p in (tmp_path / "full").iterdir()] == ["notes.txt"]
-
-
-def test_a_directory_that_is_not_steered(tmp_path):
-    make("BERT").save_pretrained(tmp_path / "stock")
-    with pytest.raises(InputError, match="is not a steered model"):
-        load_steered(tmp_path / "stock")
 
 
 def test_a_directory_that_lacks_what_was_learned(tmp_path):

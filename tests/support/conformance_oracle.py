@@ -28,18 +28,7 @@ from support.conformance_methods import (
 from support.families import HEADS, WIDTH, Family, run, tensors
 from torch import Tensor, nn
 
-from oversmooth.steering import (
-    AttnScale,
-    Centred,
-    ContraNorm,
-    FeatScale,
-    GatedAttention,
-    Inversion,
-    Laplacian,
-    NeuTRENO,
-    OrthogonalUpdate,
-    ValueResidual,
-)
+from oversmooth import steering
 
 # Attention methods
 
@@ -128,19 +117,19 @@ class ByHand:
         for method in self.tested.methods:
             name = type(method).__name__.lower()
             strength = _by_head(at.get(f"{name}.strength", 0.0))
-            if isinstance(method, NeuTRENO) and later:
+            if isinstance(method, steering.NeuTRENO) and later:
                 A, source = A - strength * eye, strength * first
-            elif isinstance(method, AttnScale):
+            elif isinstance(method, steering.AttnScale):
                 A = J + (1 + strength) * (A - J)
-            elif isinstance(method, Centred):
+            elif isinstance(method, steering.Centred):
                 A = A - strength * J
-            elif isinstance(method, Laplacian):
+            elif isinstance(method, steering.Laplacian):
                 A = A - strength * eye
-            elif isinstance(method, ValueResidual) and later:
+            elif isinstance(method, steering.ValueResidual) and later:
                 V = (1 - strength) * V + strength * first
         U = A @ V + source
         for method in self.tested.methods:
-            if isinstance(method, Inversion):
+            if isinstance(method, steering.Inversion):
                 assert self.read is not None
                 low, high = at["inversion.low"], at["inversion.high"]
                 per_head = []
@@ -149,7 +138,7 @@ class ByHand:
                     B = torch.diag_embed(1 + torch.tanh(b)) @ A[:, h] + torch.diag_embed(g) @ (eye - A[:, h])
                     per_head.append(B @ V[:, h])
                 U = torch.stack(per_head, 1)
-            elif isinstance(method, GatedAttention):
+            elif isinstance(method, steering.GatedAttention):
                 assert self.read is not None
                 k = V.shape[-1]
                 gates = [self.read @ at["gatedattention.gate"][h * k : (h + 1) * k].T for h in range(HEADS)]
@@ -157,16 +146,16 @@ class ByHand:
         Y = (U @ W_O).sum(1) + b_O
         J = J[:, 0]
         for method in self.tested.methods:
-            if isinstance(method, FeatScale):
+            if isinstance(method, steering.FeatScale):
                 s, t = torch.as_tensor(at["featscale.s"]), torch.as_tensor(at["featscale.t"])
                 term = s * (J @ Y) + t * ((eye - J) @ Y)
                 Y = Y + (term + term if method.as_published else term)
-            elif isinstance(method, OrthogonalUpdate):
+            elif isinstance(method, steering.OrthogonalUpdate):
                 assert self.stream is not None
                 unit = self.stream / self.stream.norm(dim=-1, keepdim=True)
                 along = (unit[..., :, None] * unit[..., None, :]) @ Y[..., None]  # P = x xᵀ/⟨x, x⟩, token by token
                 Y = Y - at["orthogonalupdate.strength"] * along[..., 0]
-            elif isinstance(method, ContraNorm):
+            elif isinstance(method, steering.ContraNorm):
                 unit = Y / Y.square().sum(-1, keepdim=True).sqrt()
                 close_by = (unit @ unit.mT / method.temperature).exp() * counts[:, None, :]
                 Y = Y - at["contranorm.strength"] * ((close_by / close_by.sum(-1, keepdim=True)) @ Y)

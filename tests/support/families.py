@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from support import timm_models
+from support.blocks import Block, Stack
 from torch import Tensor, nn
 
 WIDTH, LAYERS, HEADS, TOKENS = 32, 2, 4, 8
@@ -288,19 +289,11 @@ def padded_sequence_first(how: str = "padded") -> dict[str, Tensor]:
 # Models written by hand
 
 
-class HandBlock(nn.Module):
+class HandBlock(Block):
     """A block as people write it around torch's attention."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.attn = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, dropout=0.1)
-        self.mlp = nn.Sequential(nn.Linear(WIDTH, 48), nn.GELU(), nn.Linear(48, WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.norm1(x)
-        x = x + self.attn(h, h, h, need_weights=False)[0]
-        return x + self.mlp(self.norm2(x))
+        super().__init__(WIDTH, nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, dropout=0.1), 48)
 
 
 class ToyAttention(nn.Module):
@@ -326,17 +319,6 @@ class ToyBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.attn(self.norm1(x))
-
-
-class Stack(nn.Module):
-    def __init__(self, *blocks: nn.Module) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(blocks)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for block in self.blocks:
-            x = block(x)
-        return x
 
 
 def _encoder(**settings: Any) -> nn.Module:

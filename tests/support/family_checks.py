@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -378,7 +377,3 @@ def real_course(name: str, places: tuple[int, ...]) -> list[float]:
         x = stream(blocks[place](*args, **kwargs))
         out.append(slow_metrics(x.reshape(-1, WIDTH))["log_hfc_lfc"])
     return out
-
-
-def must(check: Callable[[str], None], name: str) -> None:
-    check(name)

@@ -63,13 +63,6 @@ def with_spectrum(values: Tensor, seed: int = 0) -> Tensor:
     return V @ torch.diag(values.double()) @ V.T
 
 
-def sorted_spectrum(values: Tensor) -> Tensor:
-    """Eigenvalues in an order that does not depend on who computed them."""
-    values = values.to(torch.complex128)
-    key = values.real * 1e6 + values.imag
-    return values[key.argsort()]
-
-
 def same_spectrum(a: Tensor, b: Tensor, tolerance: float = 1e-8) -> bool:
     """Whether two sets of eigenvalues match one to one."""
     a, b = a.to(torch.complex128), b.to(torch.complex128)

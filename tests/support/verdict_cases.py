@@ -3,17 +3,8 @@
 from dataclasses import replace
 
 from oversmooth.diagnosis.result import Diagnosis
+from oversmooth.results import parts
 from oversmooth.results.notes import Note
-from oversmooth.results.parts import (
-    Accuracy,
-    Change,
-    Course,
-    Eigenvalues,
-    Extrapolation,
-    Layer,
-    LayerDominance,
-    Spectrum,
-)
 from oversmooth.theory.reasons import Reason
 
 
@@ -21,16 +12,16 @@ def diagnosis(*blocks, first=None, model=None, **found):
     """One that knows nothing but this, so that nothing else is said."""
     provenance = {"data": "none", "inputs": 1, "seconds": 0.0, "massive_rule": "norm over 10 times the median"}
     facts = {"name": "m", "layers": len(blocks), "heads": 2, "width": 4, **(model or {})}
-    return Diagnosis(facts, provenance, [Layer("embedding", first or {}), *blocks], **found)
+    return Diagnosis(facts, provenance, [parts.Layer("embedding", first or {}), *blocks], **found)
 
 
 def block(tokens=None, *, spectrum=None, dominance=None, massive=None, without_massive=None, **changes):
     """changes: of log HFC/LFC, by part."""
-    parts = [Change(part, value, None, None, None) for part, value in changes.items()]
-    return Layer(
+    changed = [parts.Change(part, value, None, None, None) for part, value in changes.items()]
+    return parts.Layer(
         "block",
         tokens or {},
-        changes=parts,
+        changes=changed,
         spectrum=spectrum,
         dominance=dominance,
         massive=massive,
@@ -39,13 +30,13 @@ def block(tokens=None, *, spectrum=None, dominance=None, massive=None, without_m
 
 
 def spectrum(negative, count):
-    joined = Eigenvalues(negative, None, None, [0.0] * count, [0.0] * count)
-    return Spectrum(negative, None, None, {"raw": joined}, {"raw": []})
+    joined = parts.Eigenvalues(negative, None, None, [0.0] * count, [0.0] * count)
+    return parts.Spectrum(negative, None, None, {"raw": joined}, {"raw": []})
 
 
 def dominance(heads=(), joined=(), undecided=None, reasons=()):
     """heads: the verdicts of one input; joined: those of all heads jointly, of as many inputs."""
-    return LayerDominance(
+    return parts.LayerDominance(
         None,
         None,
         [None] * len(heads),
@@ -77,10 +68,10 @@ def steered(*ends, margins=(None,), ok=True, problems=(), doubts=(), **more):
     return diagnosis(block(), steering={"verified": verified})
 
 
-FALLING = Course([0.0, 24.0], [0.5, 0.5 - 24 * 0.03])
-LEVEL = Course([0.0, 24.0], [0.5, 0.52])
-ENTRY = Extrapolation(
-    "last block", 0, 1.1, 1.0, "smooth", 0.83, 1e-6, "observed", Course([0.0, 96.0], [0.5, -9.0]), "smooth", None
+FALLING = parts.Course([0.0, 24.0], [0.5, 0.5 - 24 * 0.03])
+LEVEL = parts.Course([0.0, 24.0], [0.5, 0.52])
+ENTRY = parts.Extrapolation(
+    "last block", 0, 1.1, 1.0, "smooth", 0.83, 1e-6, "observed", parts.Course([0.0, 96.0], [0.5, -9.0]), "smooth", None
 )
 CLOSE = Reason("radii_too_close", 1e-6, 2e-5)
 
@@ -139,18 +130,21 @@ CASES = {
     "directions differ": diagnosis(
         *(block(attention=0.1 if i in (1, 2, 5) else -0.1, dominance=dominance(joined=["smooth"])) for i in range(7))
     ),
-    "accuracy": diagnosis(block(), accuracy=Accuracy(80, 0.625, [], 20, "")),
-    "accuracy under corruption": diagnosis(block(), accuracy=Accuracy(80, 0.625, [0.6, 0.5, 0.25], 20, "", 0.5)),
+    "accuracy": diagnosis(block(), accuracy=parts.Accuracy(80, 0.625, [], 20, "")),
+    "accuracy under corruption": diagnosis(block(), accuracy=parts.Accuracy(80, 0.625, [0.6, 0.5, 0.25], 20, "", 0.5)),
     "prediction too fast": further(real=FALLING),
     "prediction too slow": further(predicted_rate=0.995, real=FALLING),
     "prediction right": further(predicted_rate=0.968, real=FALLING),
     "prediction without rate": further(predicted_rate=None, real=FALLING),
     "prediction of almost everything": further(predicted_rate=1e-5),
     "nothing decays": further(real=LEVEL),
-    "prediction wrong in sign": further(real=Course([0.0, 24.0], [0.5, 1.5])),
+    "prediction wrong in sign": further(real=parts.Course([0.0, 24.0], [0.5, 1.5])),
     "no smoothing predicted": further(verdict="rough", predicted_rate=None, simulated_verdict="open", real=LEVEL),
     "no smoothing predicted, and it falls": further(
-        verdict="rough", predicted_rate=None, simulated_verdict="smooth", real=Course([0.0, 8.0, 16.0], [0.0, -1, -2])
+        verdict="rough",
+        predicted_rate=None,
+        simulated_verdict="smooth",
+        real=parts.Course([0.0, 8.0, 16.0], [0.0, -1, -2]),
     ),
     "a tie": further(verdict="tie", predicted_rate=None, reason=Reason("equal_radii"), simulated_verdict="rough"),
     "undecided": further(verdict="undecided", predicted_rate=None, reason=CLOSE, real=FALLING),

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from support.blocks import Stack
 from support.oracles import apply_layer, dense_radii
 from torch import nn
 
@@ -35,21 +36,13 @@ class _Block(nn.Module):
         return self.keep * x + self.factor * self.attn(x)
 
 
-class _Net(nn.Module):
-    def __init__(self, keep, factor):
-        super().__init__()
-        self.blocks = nn.ModuleList([_Block(keep, factor) for _ in range(2)])
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-        return x
-
-
 @pytest.mark.parametrize(("keep", "factor"), [(1.0, 1.0), (1.0, 0.5), (1.7, 1.0), (0.0, 1.0), (1.0, -0.4)])
 def test_radii_and_simulation_of_the_last_block(keep, factor):
     torch.manual_seed(3)
-    model, x = _Net(keep, factor).double().eval(), torch.randn(1, N, D, dtype=torch.float64)
+    model, x = (
+        Stack(_Block(keep, factor), _Block(keep, factor)).double().eval(),
+        torch.randn(1, N, D, dtype=torch.float64),
+    )
     with torch.no_grad():
         y = model(x)
     found = diagnose(model, x, depth=2)
@@ -99,8 +92,7 @@ class _Gated(nn.Module):
 
 def test_a_gate_that_depends_on_the_input_is_no_factor():
     torch.manual_seed(0)
-    net = _Net(1.0, 1.0)
-    net.blocks = nn.ModuleList([_Gated(), _Gated()])
+    net = Stack(_Gated(), _Gated())
     x = torch.randn(3, N, D) * torch.tensor([1.0, 1.0, 3.0])[:, None, None]
     x[1] = x[0]
     one = diagnose(net.eval(), x[:2], depth=0)
@@ -138,8 +130,7 @@ class _Scale(nn.Module):
 def test_a_norm_on_the_branch_is_no_scale_even_where_all_tokens_have_one_size(dtype, normed):
     """Each token attends to itself, and what is mixed is rotated: the first input's tokens are all divided by one σ."""
     torch.manual_seed(0)
-    model = _Net(1.0, 1.0)
-    model.blocks = nn.ModuleList([_NormedBlock(nn.RMSNorm(D) if normed else _Scale())])
+    model = Stack(_NormedBlock(nn.RMSNorm(D) if normed else _Scale()))
     attention = model.blocks[0].attn
     with torch.no_grad():
         rotation = torch.linalg.qr(torch.randn(D, D)).Q
@@ -158,8 +149,7 @@ def test_a_norm_on_the_branch_is_no_scale_even_where_all_tokens_have_one_size(dt
 @pytest.mark.parametrize("size", [0.0, 1e-3, -1.0])
 def test_a_scale_of_any_size_is_no_norm(dtype, size):
     torch.manual_seed(0)
-    model = _Net(1.0, 1.0)
-    model.blocks = nn.ModuleList([_NormedBlock(_Scale())])
+    model = Stack(_NormedBlock(_Scale()))
     model.blocks[0].after.gamma.data *= size
     found = diagnose(model.to(dtype).eval(), torch.randn(2, N, D).to(dtype), depth=0)
     assert Reason("norm_after_attention") not in [note.reason for note in found.notes]

@@ -1,5 +1,7 @@
 """Observation of every family: it changes nothing, and its numbers are those of slow routes of their own."""
 
+import functools
+
 import pytest
 import torch
 from support import family_checks as checks
@@ -25,39 +27,25 @@ EVERY = pytest.mark.parametrize("name", sampled(usable(), 9))
 SOME = pytest.mark.parametrize("name", sampled(usable(), 12))
 
 
+CHECKS = [
+    checks.check_identical,
+    checks.check_attention,
+    checks.check_negative_share,
+    functools.partial(checks.check_negative_share, variant="folded"),
+    checks.check_extrapolation,
+    checks.check_stack,
+]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=["bits", "attention", "negative", "folded", "last block", "stack"])
 @EVERY
-def test_outputs_stay_as_they_are(name):
-    checks.must(checks.check_identical, name)
+def test_every_number_is_that_of_a_slow_route(name, check):
+    check(name)
 
 
 @SOME
 def test_outputs_stay_as_they_are_in_half_precision(name):
     checks.check_identical(name, torch.bfloat16)
-
-
-@EVERY
-def test_attention_that_is_caught(name):
-    checks.must(checks.check_attention, name)
-
-
-@EVERY
-def test_share_of_negative_eigenvalues(name):
-    checks.must(checks.check_negative_share, name)
-
-
-@EVERY
-def test_share_of_negative_eigenvalues_with_the_norm_folded_in(name):
-    checks.check_negative_share(name, "folded")
-
-
-@EVERY
-def test_the_last_block_repeated(name):
-    checks.must(checks.check_extrapolation, name)
-
-
-@EVERY
-def test_the_stack_repeated(name):
-    checks.must(checks.check_stack, name)
 
 
 @SOME

@@ -4,8 +4,9 @@ import itertools
 
 import pytest
 import torch
+from support.blocks import own_block
 from torch import nn
-from torch.nn.functional import cosine_similarity, scaled_dot_product_attention
+from torch.nn.functional import cosine_similarity
 
 import oversmooth
 from oversmooth.steering import AttnScale, Centred, ContraNorm, FeatScale
@@ -15,23 +16,14 @@ WIDTH, LENGTHS = 16, (6, 3, 4)
 MASK = torch.arange(6) < torch.tensor(LENGTHS)[:, None]
 
 
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.num_heads, self.norm1, self.norm2 = 2, nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.q_proj, self.k_proj, self.v_proj, self.out_proj, self.mlp = (nn.Linear(WIDTH, WIDTH) for _ in range(5))
-
-    def forward(self, x, mask):
-        y = self.norm1(x)
-        q, k, v = (part(y).unflatten(-1, (2, -1)).transpose(1, 2) for part in (self.q_proj, self.k_proj, self.v_proj))
-        x = x + self.out_proj(scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2))
-        return x + self.mlp(self.norm2(x))
+def block():
+    return own_block(WIDTH, together=False)
 
 
 class Stack(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = nn.ModuleList(Block() for _ in range(2))
+        self.layers = nn.ModuleList(block() for _ in range(2))
 
     def forward(self, x, attention_mask=None):
         for layer in self.layers:
@@ -49,7 +41,7 @@ class WithToken(nn.Module):
         if inside:
             self.stack = Stack()
         else:
-            self.layers = nn.ModuleList(Block() for _ in range(2))
+            self.layers = nn.ModuleList(block() for _ in range(2))
 
     @property
     def blocks(self):
@@ -203,19 +195,6 @@ def test_a_decoders_tokens_are_not_its_sources(padded, how):
     expected = cosines(model, list(model.decoder.layers), given, LENGTHS if padded else (6, 6, 6))
     found = oversmooth.diagnose(model.eval(), given, **({"stack": "decoder"} if "blocks" not in how else {}), **how)
     assert found.curve("cos") == pytest.approx(expected, abs=1e-4)
-
-
-def test_named_blocks_read_masks_of_pairs():
-    from transformers import BertConfig, BertModel
-
-    torch.manual_seed(0)
-    sizes = dict(vocab_size=11, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
-    model = BertModel(BertConfig(**sizes)).eval()
-    found = [
-        oversmooth.diagnose(model, {**GIVEN, "attention_mask": mask}, blocks="encoder.layer.*", spectra=False)
-        for mask in (MASK.long(), MASK[:, None, None].expand(3, 1, 6, 6))
-    ]
-    assert found[1].curve("cos") == pytest.approx(found[0].curve("cos"), abs=1e-5)
 
 
 def test_a_mask_that_does_not_fit():

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from support.blocks import own_block
 from torch import nn
-from torch.nn.functional import scaled_dot_product_attention
 
 from oversmooth import diagnose
 from oversmooth.results.notes import Note
@@ -80,35 +80,12 @@ def test_texts_that_are_packed():
     assert segments(lambda i, j: abs(i - j) < 2) is None  # neighbours of neighbours
 
 
-class _Attention(nn.Module):
-    num_heads = 4
-
-    def __init__(self):
-        super().__init__()
-        self.qkv, self.proj = nn.Linear(32, 96), nn.Linear(32, 32)
-
-    def forward(self, x, visible):
-        q, k, v = self.qkv(x).unflatten(-1, (3, 4, 8)).permute(2, 0, 3, 1, 4)
-        return self.proj(scaled_dot_product_attention(q, k, v, attn_mask=visible).transpose(1, 2).flatten(2))
-
-
-class _Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm1, self.attn, self.norm2 = nn.LayerNorm(32), _Attention(), nn.LayerNorm(32)
-        self.mlp = nn.Sequential(nn.Linear(32, 48), nn.GELU(), nn.Linear(48, 32))
-
-    def forward(self, x, visible):
-        x = x + self.attn(self.norm1(x), visible)
-        return x + self.mlp(self.norm2(x))
-
-
 class _Net(nn.Module):
     """Takes a mask under a name of its own, and may put tokens of its own in front."""
 
     def __init__(self, prefix=0):
         super().__init__()
-        self.blocks = nn.ModuleList([_Block(), _Block()])
+        self.blocks = nn.ModuleList(own_block(32, 4, 48) for _ in range(2))
         self.prefix = nn.Parameter(torch.randn(prefix, 32))
 
     def forward(self, x, shown=None, visible=None):

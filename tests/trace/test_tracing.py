@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 from support import family_checks as checks
+from support.blocks import SelfAttention
 from support.families import FAMILIES, run, usable
 from support.nightly import some
 from torch import nn
@@ -165,24 +166,12 @@ def _whole(model, given):
         return trace.study(model, found, lambda: model(**given), attention=False).plan
 
 
-class Attention(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.num_heads, self.qkv, self.proj = 4, nn.Linear(width, 3 * width), nn.Linear(width, width)
-
-    def forward(self, x):
-        b, n, d = x.shape
-        q, k, v = self.qkv(x).reshape(b, n, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
-        mixed = nn.functional.scaled_dot_product_attention(q, k, v)
-        return self.proj(mixed.transpose(1, 2).reshape(b, n, d))
-
-
 class Unlike(nn.Module):
     """A block of one of several kinds, which keeps what it leaves after attention and at its end."""
 
     def __init__(self, kind):
         super().__init__()
-        self.kind, self.attn = kind, Attention(32)
+        self.kind, self.attn = kind, SelfAttention(32, 4)
         self.norm1, self.norm2 = nn.LayerNorm(32), nn.LayerNorm(32)
         self.mlp = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32))
         if kind == "idle":

@@ -81,11 +81,11 @@ _IN_MINIMAX = LLAMA | dict(
     # The model returns linear layers' states too, and in transformers 5.10 every other layer as cross-attention.
     weights_of="self_attn",
 )
-_WAV = dict(
+WAV = dict(
     **SIZES, vocab_size=32, conv_dim=(8, 8), conv_kernel=(10, 3), conv_stride=(5, 2), num_feat_extract_layers=2,
     num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, layerdrop=0.0,
 )  # fmt: skip
-_STABLE = _WAV | dict(do_stable_layer_norm=True, feat_extract_norm="layer")
+STABLE = WAV | dict(do_stable_layer_norm=True, feat_extract_norm="layer")
 _IN_WAV = dict(
     given=waves, tokens_of=frames, block="encoder.layers.{}", value="attention.v_proj", output="attention.out_proj"
 )
@@ -109,7 +109,7 @@ _BESIDE = dict(beside=(("mlp", 1.0),))
 _BIGCODE = dict(
     given=text, block="h.{}", value="attn.c_attn", output="attn.c_proj", reader="ln_2", massive="wte.weight"
 )
-_BIGCODE_SIZES = dict(n_embd=WIDTH, n_layer=2, n_head=HEADS, n_positions=32, n_inner=48, **WORDS)
+GPT_SIZES = dict(n_embd=WIDTH, n_layer=2, n_head=HEADS, n_positions=32, n_inner=48, **WORDS)
 _DEBERTA = dict(
     given=text, block="encoder.layer.{}", output="attention.output.dense", after="attention.output.LayerNorm",
     last="output.LayerNorm", norm="post",
@@ -121,7 +121,7 @@ _BART = dict(
     given=text, block="encoder.layers.{}", value="self_attn.v_proj", output="self_attn.out_proj",
     after="self_attn_layer_norm", last="final_layer_norm", norm="post",
 )  # fmt: skip
-_BART_SIZES = dict(
+BART_SIZES = dict(
     d_model=WIDTH, encoder_layers=2, decoder_layers=1, encoder_attention_heads=HEADS, decoder_attention_heads=2,
     encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=32, decoder_start_token_id=1, **WORDS,
 )  # fmt: skip
@@ -224,14 +224,14 @@ _DESCRIBED = [
         factor=_tanh_gate,
         settings={"stack": "global"},  # the other one is deeper
     ),
-    described("Wav2Vec2", hf("Wav2Vec2", **_WAV), **_WAV_POST),
-    described("Wav2Vec2 (stable layer norm)", hf("Wav2Vec2", **_STABLE), **_WAV_PRE),
-    described("HuBERT", hf("Hubert", **_WAV), **_WAV_POST),
-    described("HuBERT (stable layer norm)", hf("Hubert", **_STABLE), **_WAV_PRE),
+    described("Wav2Vec2", hf("Wav2Vec2", **WAV), **_WAV_POST),
+    described("Wav2Vec2 (stable layer norm)", hf("Wav2Vec2", **STABLE), **_WAV_PRE),
+    described("HuBERT", hf("Hubert", **WAV), **_WAV_POST),
+    described("HuBERT (stable layer norm)", hf("Hubert", **STABLE), **_WAV_PRE),
     replace(
         described(
             "WavLM",
-            hf("WavLM", **_WAV, num_buckets=8, max_bucket_distance=16),
+            hf("WavLM", **WAV, num_buckets=8, max_bucket_distance=16),
             **_WAV_POST | dict(value="attention", output="attention"),
         ),
         weights_of="multi_head_attention_forward",
@@ -295,14 +295,14 @@ _DESCRIBED = [
     ),
     described(
         "GPTBigCode (multi-query)",
-        hf("GPTBigCode", **_BIGCODE_SIZES, multi_query=True),
+        hf("GPTBigCode", **GPT_SIZES, multi_query=True),
         **_BIGCODE,
         packing="stacked",
         kv_heads=1,
     ),
     described(
         "GPTBigCode (all heads)",
-        hf("GPTBigCode", **_BIGCODE_SIZES, multi_query=False),
+        hf("GPTBigCode", **GPT_SIZES, multi_query=False),
         **_BIGCODE,
         packing="per head",
     ),
@@ -345,12 +345,12 @@ _DESCRIBED = [
         reader="mlp_norm",
         may_decline=True,
     ),
-    described("BART (encoder)", hf("Bart", **_BART_SIZES), **_BART),
-    described("PLBart (encoder)", hf("PLBart", **_BART_SIZES), **_BART),
-    described("MVP (encoder)", hf("Mvp", **_BART_SIZES), **_BART),
+    described("BART (encoder)", hf("Bart", **BART_SIZES), **_BART),
+    described("PLBart (encoder)", hf("PLBart", **BART_SIZES), **_BART),
+    described("MVP (encoder)", hf("Mvp", **BART_SIZES), **_BART),
     described(
         "Data2VecAudio",
-        hf("Data2VecAudio", **_WAV | dict(num_conv_pos_embeddings=2), conv_pos_kernel_size=3),
+        hf("Data2VecAudio", **WAV | dict(num_conv_pos_embeddings=2), conv_pos_kernel_size=3),
         **_WAV_POST,
     ),
     described("Nemotron", hf("Nemotron", **GQA, head_dim=8), **LLAMA),

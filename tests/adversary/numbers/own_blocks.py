@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from support.blocks import Block
 from support.families import WIDTH, HandBlock, ToyAttention
 from torch import Tensor, nn
 
@@ -110,21 +111,10 @@ class HalvedHand(HandBlock):
         return x + self.mlp(self.norm2(x))
 
 
-class SeeingBlock(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm1, self.norm2, self.attn = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH), ToyAttention()
-        self.mlp = nn.Sequential(nn.Linear(WIDTH, 48), nn.GELU(), nn.Linear(48, WIDTH))
-
-    def forward(self, x: Tensor, seen: Tensor | None) -> Tensor:
-        x = x + self.attn(self.norm1(x), seen)
-        return x + self.mlp(self.norm2(x))
-
-
 class SeeingStack(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList([SeeingBlock(), SeeingBlock()])
+        self.blocks = nn.ModuleList(Block(WIDTH, ToyAttention(), 48) for _ in range(2))
 
     def forward(self, tokens: Tensor, lit: Tensor | None = None) -> Tensor:
         for block in self.blocks:

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from support.blocks import Stack
 from support.families import HEADS, ToyAttention
 from support.families import WIDTH as D
 from torch import nn
@@ -31,20 +32,13 @@ class Block(nn.Module):
         return self.rule(self, x)
 
 
-class Net(nn.Module):
-    def __init__(self, rule, depth=2):
-        super().__init__()
-        self.blocks = nn.ModuleList([Block(rule) for _ in range(depth)])
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-        return x
+def net(rule):
+    return Stack(Block(rule), Block(rule)).eval()
 
 
 def made(rule):
     torch.manual_seed(0)
-    return Net(rule).eval()
+    return net(rule)
 
 
 def log_ratio(x):
@@ -215,18 +209,18 @@ def test_two_streams_are_refused():
 
 def test_a_second_attention_is_named():
     torch.manual_seed(0)
-    net = Net(lambda b, x: b.mlp(b.norm2(y := x + b.attn(b.norm1(x)))) + y + b.temporal_attn(y))
-    for block in net.blocks:
+    model = net(lambda b, x: b.mlp(b.norm2(y := x + b.attn(b.norm1(x)))) + y + b.temporal_attn(y))
+    for block in model.blocks:
         block.temporal_attn = ToyAttention()
-    found = diagnose(net.eval(), torch.randn(1, 6, D), stack="blocks.*.attn", **QUICK)
+    found = diagnose(model, torch.randn(1, 6, D), stack="blocks.*.attn", **QUICK)
     assert [change.part for change in found.layers[1].changes] == ["attention", "temporal_attn and mlp"]
 
 
 def test_a_projection_after_the_output_projection_is_no_gate():
     torch.manual_seed(0)
-    net = Net(lambda b, x: x + b.more(b.attn(b.norm1(x))))
-    for block in net.blocks:
+    model = net(lambda b, x: x + b.more(b.attn(b.norm1(x))))
+    for block in model.blocks:
         block.more = nn.Linear(D, D)
-    found = diagnose(net.eval(), torch.randn(1, 6, D), **QUICK)
+    found = diagnose(model, torch.randn(1, 6, D), **QUICK)
     assert Reason("changed_after_attention") in [note.reason for note in found.notes]
     assert set(found.layers[1].dominance.verdict_heads[0]) == {"undecided"}
