@@ -528,10 +528,12 @@ def test_what_is_said_of_the_model():
     assert math.isclose(found.smoothing_share, sum(layer.dominance.smoothing_share for layer in found.layers[1:]) / 2)
 
 
-def test_progress_counts_inputs():
-    heard = []
-    diagnose(LLAMA.make(), [text(), text()], progress=lambda *said: heard.append(said), **QUICK)
-    assert [done for done, _, _ in heard] == [2, 4]
+def test_progress_counts_inputs_and_blocks():
+    calls = []
+    diagnose(LLAMA.make(), [text(), text()], progress=lambda done, _, step: calls.append((done, step)), **QUICK)
+    blocks = [f"block {call + 1} of {len(LLAMA.runs)}" for call in range(len(LLAMA.runs))]
+    observing = [(2, "observing"), (4, "observing")]
+    assert calls == [*((0, step) for step in blocks), observing[0], *((2, step) for step in blocks), observing[1]]
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])

@@ -122,10 +122,9 @@ class MonitorConfig:
         recorded = {*self.tokens, *(name for what, names in _NAMES.items() if getattr(self, what) for name in names)}
         for alarm in self.alarms:
             if alarm.metric not in recorded:
-                raise InputError(
-                    f"an alarm is for {alarm.metric}, which is not recorded; choose one of "
-                    f"{', '.join(sorted(recorded))}, or have it recorded"
-                )
+                off = next((what for what, names in _NAMES.items() if alarm.metric in names), None)
+                remedy = f"pass {off}=10" if off else f"choose one of {', '.join(sorted(recorded))}"
+                raise InputError(f"an alarm is for {alarm.metric}, which is not recorded; {remedy}")
 
     @property
     def ranked(self) -> int:

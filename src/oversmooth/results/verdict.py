@@ -336,7 +336,7 @@ def _count(layers: int) -> str:
 
 
 def _signed(value: Number) -> str:
-    return f"{round(value or 0.0, 2) + 0.0:+.2f}"
+    return f"{round(value or 0.0, 2) + 0.0:+.2f}".replace("-", "−")
 
 
 def _runs(numbers: list[int]) -> str:

@@ -6,6 +6,7 @@ here waits for it until the pass has ended, except for masks, which are read onc
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -128,6 +129,7 @@ class Trace:
         self.checks_factors = not model.training
         """Whether factors are compared between inputs; not where dropout scales at random what is added."""
         self.facts = PassFacts()
+        self._announce: Callable[[str], object] | None = None
         self._sites = {(site.call, site.stage): site for site in plan.sites}
         self._lengths: list[Tensor] = []
         self._explained: dict[int, list[Tensor]] = {}
@@ -181,10 +183,12 @@ class Trace:
             call: calls the model.
             batches: what it is called with.
             inputs: what they come from, which may know how many there are.
-            progress: called after each batch.
+            progress: called after each batch, and as each block begins.
         """
         total = inputs.count if isinstance(inputs, Inputs) else None
         for batch in batches:
+            if progress is not None:
+                self._announce = functools.partial(progress, self.facts.inputs, total)
             self.begin(special=batch.special if isinstance(batch, Batch) else None)
             yield batch, call(batch)
             if progress is not None:
@@ -244,6 +248,8 @@ class Trace:
         plan = self.plan.blocks[call]
         if plan.block != block:
             raise InputError(f"{block} ran where {plan.block} did for the first input; give inputs that take one way")
+        if self._announce is not None:
+            self._announce(f"block {call + 1}" if self._learns else f"block {call + 1} of {len(self.plan.blocks)}")
         if call and not plan.continues:  # another stream may have other tokens
             self._batch.tokens, self._batch.earlier = None, self._batch.tokens
         elif not call:
