@@ -32,7 +32,7 @@ def lfc(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
         mask: ``(..., n)``, true for the valid tokens; None: all of them.
 
     Returns:
-        ``(..., n, d)``, zero at hidden tokens; all zero where every token is hidden.
+        ``(..., n, d)``, zero at masked tokens; all zero where every token is hidden.
 
     >>> lfc(torch.tensor([[1.0, 0.0], [3.0, 2.0]]))
     tensor([[2., 1.],
@@ -50,7 +50,7 @@ def hfc(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
         mask: ``(..., n)``, true for the valid tokens; None: all of them.
 
     Returns:
-        ``(..., n, d)``, zero at hidden tokens.
+        ``(..., n, d)``, zero at masked tokens.
 
     >>> hfc(torch.tensor([[1.0, 0.0], [3.0, 2.0]]))
     tensor([[-1., -1.],

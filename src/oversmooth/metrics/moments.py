@@ -55,7 +55,7 @@ class Scaled:
     """Tokens, each divided by a power of two near its largest entry: no square overflows, underflows or is rounded."""
 
     x: Tensor
-    """``(..., n, d)`` in float32 or better, entries below 2 (8 at the end of the range); zero at hidden tokens."""
+    """``(..., n, d)`` in float32 or better, entries below 2 (8 at the end of the range); zero at masked tokens."""
     unit: Tensor
     """``(..., n)``: what each was divided by."""
     valid: Tensor

@@ -31,7 +31,7 @@ class Crossing:
 
 
 class Alarm:
-    """Goes off where a metric crosses a bound, once, and again only after it has come back.
+    """Goes off when a metric crosses a bound; again only after the metric has come back.
 
     Args:
         metric: its name, such as "cos", "effective_rank" or "hfc_lfc".

@@ -32,7 +32,7 @@ from oversmooth.safety.untouched import Rewritten, caches_of_their_own
 
 
 class Monitor:
-    """Records smoothing every so many steps of a training, which is bit for bit what it would be without.
+    """Records how tokens smooth while a model trains. The trained weights are bit for bit the same as without it.
 
     ::
 
@@ -48,15 +48,15 @@ class Monitor:
     first alone; with ``together=True``, and where weights are sharded, each must have one.
 
     Args:
-        model: what is trained; wrapped or compiled as it may be, before or after.
+        model: the model that is trained; it may be wrapped or compiled, before or after.
         probe: a fixed batch that the model takes: a tensor, a dict of its arguments, or a tuple of them. A snapshot is
             then a forward pass of its own, in eval mode and without gradients. None with ``use_training_batch=True``.
         every: steps between snapshots, 100 by default; there is also one after the first step.
         config: what to record: an `oversmooth.monitor.MonitorConfig`.
         history: a file of JSON lines, or the directory for one; None: memory alone.
-        resume: go on with what that file holds.
-        start: the number of steps done already, where a training is resumed; later snapshots are dropped. None: all
-            that the file holds stays, and counting goes on after its last snapshot.
+        resume: continue the history in that file.
+        start: steps done before the training was resumed; later snapshots are dropped. None: all snapshots in the
+            file stay, and counting continues after the last one.
         **settings: fields of `oversmooth.monitor.MonitorConfig`, which are set in the config.
     """
 

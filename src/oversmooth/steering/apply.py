@@ -189,7 +189,7 @@ def take_off(model: nn.Module) -> None:
 
 
 def fold(model: nn.Module) -> nn.Module:
-    """Turn a steered model into a stock model that computes the same, in place, where weights alone can.
+    """Turn a steered model into a stock model with the same outputs, in place, if weights can express its methods.
 
     Args:
         model: steered.
@@ -198,7 +198,7 @@ def fold(model: nn.Module) -> nn.Module:
         The model.
 
     Raises:
-        InputError: it is not steered, or a method does what weights cannot.
+        InputError: it is not steered, or weights cannot express a method.
     """
     inside, steering = _steered(model)
     for method in steering.methods:

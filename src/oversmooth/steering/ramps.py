@@ -128,7 +128,7 @@ class Ramp:
 
 
 def ramp(model: nn.Module, to: float = 0.6, steps: int = 1000, *, method: str | None = None) -> Ramp:
-    """Let the strength of a steered model change evenly from what it is now to another, over steps of an optimiser.
+    """Change the strength of a steered model linearly, from its present value to another, over optimiser steps.
 
     A trained model loses most of its accuracy when a full strength is applied at once. Along a ramp, fine-tuning adapts
     it step by step. A model that is steered with strength 0 starts as it was::
@@ -153,7 +153,7 @@ def ramp(model: nn.Module, to: float = 0.6, steps: int = 1000, *, method: str | 
         The ramp; call its `step` once per optimiser step.
 
     Raises:
-        InputError: the model is not steered, or by nothing whose strength can be set.
+        InputError: the model is not steered, or its method has no strength that can be set.
     """
     inside = steered_module(check_is_module(model))
     steering = None if inside is None else steering_of(inside)
