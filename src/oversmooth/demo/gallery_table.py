@@ -25,17 +25,18 @@ HEAD = (
     "MLPs",
     "norms",
     "Re λ < 0",
-    "smoothing cases",
+    "smoothing share",
     "undecided",
     "last block 24 times",
 )
 NOTES = (
-    "HFC/LFC: how much tokens differ, relative to what they share. Attention, MLPs, norms: what each adds to log "
-    "HFC/LFC over all blocks; below 0 it smooths, and norms count only where they stand on the stream (Post-LN).",
-    "Smoothing cases: of all inputs, layers and heads, where the smoothing eigenvalue dominates, the norm left out. "
-    "Undecided: rounding could turn the verdict, or no theorem covers the layer.",
-    "Last block 24 times: HFC/LFC of the first input before and after its last block, MLP and norms included, was run "
-    "24 times more.",
+    "HFC/LFC: how much tokens differ, relative to their common mean. Attention, MLPs, norms: what each adds to log "
+    "HFC/LFC over all blocks; a negative sum smooths. Norms are listed where they act on the residual stream "
+    "(Post-LN).",
+    "Smoothing share: the fraction of (input, layer, head) triples in which the smoothing eigenvalue dominates, "
+    "without the norm. Undecided: the numerical error exceeds the margin, or no theorem covers the layer.",
+    "Last block 24 times: HFC/LFC of the first input before and after its last block, MLP and norms included, ran 24 "
+    "more times.",
 )
 
 

@@ -98,8 +98,14 @@ def _times(ratio: float) -> str:
 def _references(diagnosis: DiagnosisData, ratio: float) -> str:
     """The models of the same kind that end nearest."""
     kind = kind_of(diagnosis)
-    others = [one for one in references_for(diagnosis) if one.name.casefold() != diagnosis.name.casefold()]
-    known = [reference for reference in others if not reference.constrained]
+    known = [
+        one
+        for one in references_for(diagnosis)
+        # Without the model itself, which may have another name and then has the same three digits.
+        if not one.constrained
+        and not one.name.casefold().startswith(diagnosis.name.casefold())
+        and abs(ratio / one.hfc_lfc_ratio - 1) > 2e-3
+    ]
     if kind is None or not known:
         return "No reference for this kind of model." if kind is None else f"No other {kind} to compare with."
 
