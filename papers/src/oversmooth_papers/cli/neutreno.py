@@ -71,7 +71,8 @@ def energy(
 
     arguments.number(strength, "--strength", "give a number, 0 or more", least=0.0)
     measure = partial(recipe.energies, strength=strength)
-    _by_layer(recipe, measure, _which(models, data, inputs, quick), length, output, device)
+    measured = _by_layer(recipe, measure, _which(models, data, inputs, quick), length, output, device)
+    print_line(recipe.conclusion(measured))
 
 
 def _which(
@@ -165,6 +166,7 @@ def cosine(
     curves, common = recipe.shortened(curves)
     tables = [path for path in outputs if path.suffix.lower() == ".md"]
     show(*recipe.rows(curves), recipe.notes(curves, common), *tables, style="dim")
+    print_line(recipe.conclusion(curves))
     drawn = [replace(d, model={**d.model, "name": curve.name}) for d, curve in zip(diagnoses, curves, strict=False)]
     for path in outputs:
         if path not in tables:

@@ -92,3 +92,11 @@ def notes(curves: Sequence[Curve], common: str = "") -> list[str]:
     models = f" All models: {common}." if common else ""
     data = "; ".join(dict.fromkeys(curve.data for curve in curves))
     return [f"Mean cosine of pairs of different tokens, over inputs; 0 is what enters the first block.{models} {data}."]
+
+
+def conclusion(curves: Sequence[Curve]) -> str:
+    """One sentence: how similar tokens end in each model."""
+    ends = [
+        f"{fixed(known[-1], 2)} in {one.name}" for one in curves if (known := [c for c in one.cosines if c is not None])
+    ]
+    return f"The mean cosine ends at {', '.join(ends)}." if ends else "No model has two valid tokens."

@@ -52,6 +52,7 @@ class Glue(Table):
 
     name = "glue"
     group = "text"
+    label = "mean score, %"
     asks_unknowns = False
     loads_data = False
     keeps_models = False
@@ -139,6 +140,11 @@ class Glue(Table):
         for name, title in [*WARM.items()][1:]:
             rows.append([f"{title}, told apart from plain", "–", *map(separation, found[name], found["plain"])])
         return ["", "pretraining", *tasks, "whose"], [[*row, self.whose()] for row in rows]
+
+    def standings(self, available: Available) -> dict[str, float]:
+        found = {title: [scores(available, name, task) for task in self.tasks()] for name, title in WARM.items()}
+        known = {title: by_task for title, by_task in found.items() if all(by_task)}
+        return {title: statistics.fmean(map(statistics.fmean, by_task)) for title, by_task in known.items()}
 
     def chart(self, available: Available) -> Any:
         """A panel for each task: median and range over seeds, and the most frequent answer."""
