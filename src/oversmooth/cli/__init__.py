@@ -82,6 +82,6 @@ def _refusal(error: BaseException) -> InputError:
         return InputError("out of memory; reduce --inputs, --batch or --length, or use a smaller model")
     # Errors of the option parser: click, or the copy of click in typer.
     if hasattr(error, "format_message"):
-        refused = str(error.format_message()).rstrip(".")
+        refused = str(error.format_message()).replace("Value error, ", "").rstrip(".")
         return InputError(f"{refused}, in {shlex.join(sys.argv[1:])!r}; --help lists the options")
     raise error

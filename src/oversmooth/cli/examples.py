@@ -5,7 +5,7 @@ from __future__ import annotations
 EXAMPLES = {
     "diagnose": "oversmooth diagnose bert-base-uncased --html report.html",
     "spectrum": "oversmooth spectrum bert-base-uncased -o eigenvalues.pdf",
-    "steer": "oversmooth steer facebook/deit-tiny-patch16-224 -m spectral:mode=sharpen,bounded -o steered/",
+    "steer": "oversmooth steer bert-base-uncased -m spectral:mode=sharpen,bounded -o steered/",
     "fold": "oversmooth fold steered/ -o folded/",
     "demo": "oversmooth demo -o demo.html",
     "gallery": "oversmooth gallery minilm vit-plain -o gallery/",
