@@ -117,3 +117,8 @@ def test_bad_options_are_one_sentence(vit, tmp_path, monkeypatch, capsys, option
     given = [vit if word == "VIT" else word for word in options]
     assert run(monkeypatch, "reproduce", "neutreno", "cosine", *given) == 2
     assert sentence in re.sub(r"\s+", " ", capsys.readouterr().err)
+
+
+def test_the_conclusion_is_the_last_known_cosine():
+    curves = [cosine.Curve("a", [0.1, 0.25], ""), cosine.Curve("b", [0.1, 0.5, None], "")]
+    assert cosine.conclusion(curves) == "The mean cosine ends at 0.25 in a, 0.50 in b."

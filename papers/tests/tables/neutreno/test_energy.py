@@ -14,7 +14,9 @@ from oversmooth import InputError
 from oversmooth.models import load
 from oversmooth.theory import gradient_step
 from oversmooth.theory.kernels import gradient_flow
+from oversmooth_papers.tables.neutreno import energy
 from oversmooth_papers.tables.neutreno.energy import case_energies, energies
+from oversmooth_papers.tables.neutreno.kernel import Layer
 
 N, K = 6, 3
 
@@ -172,3 +174,10 @@ def test_scores_beyond_any_number_are_refused():
     scores[0] = scores[:, 0] = -3000
     with pytest.raises(InputError, match="scale them down"):
         gradient_flow(scores, torch.ones(3, 2), torch.ones(3, 2), 0.6, [1.0])
+
+
+def test_the_conclusion_is_the_mean_over_blocks():
+    falls = [dict(attention_falls=1.0, flow_falls=1.0), dict(attention_falls=0.5, flow_falls=1.0)]
+    said = energy.conclusion({"a": [Layer(2, figures) for figures in falls]})
+    assert said.startswith("In 2 blocks, attention lowers the paper's energy in 75.0% of (input, head) pairs")
+    assert said.endswith("in 100.0%.")

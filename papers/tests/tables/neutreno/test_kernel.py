@@ -6,6 +6,7 @@ from support.commands import run
 
 from oversmooth.models import load
 from oversmooth.safety.errors import InputError
+from oversmooth_papers.tables.neutreno import kernel
 from oversmooth_papers.tables.neutreno.energy import energies
 from oversmooth_papers.tables.neutreno.kernel import CAUSAL, kernels
 
@@ -76,3 +77,11 @@ def test_inputs_in_batches_of_several_are_refused_not_left_out(vit):
     for measure in (kernels, energies):
         with pytest.raises(InputError, match="3 inputs come in 2 batches; give them one by one, with batch=1"):
             measure(loaded, loaded.inputs(count=3, batch=2))
+
+
+def test_the_conclusion_is_that_of_the_largest_asymmetry():
+    layers = [kernel.Layer(2, {"asymmetry": value}) for value in (0.002, 0.004)]
+    assert kernel.conclusion({"a": layers}).endswith("0.002 to 0.004 in 2 blocks: the assumption nearly holds.")
+    wider = {"a": layers, "b": [kernel.Layer(2, {"asymmetry": 0.5}), kernel.Layer(2, {})]}
+    assert kernel.conclusion(wider).endswith("0.002 to 0.500 in 3 blocks: the assumption does not hold.")
+    assert "causal" in kernel.conclusion({"a": [kernel.Layer(2, {})]})
