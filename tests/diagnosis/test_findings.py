@@ -9,6 +9,7 @@ from support.verdict_cases import ENTRY, block, diagnosis, dominance
 from oversmooth.results.findings import agreement, compared, ends, sublayers
 from oversmooth.results.parts import Course
 from oversmooth.results.references import kind_of, references_for
+from oversmooth.results.verdict import headline
 
 
 @pytest.mark.parametrize(
@@ -158,3 +159,19 @@ def test_references_are_of_the_same_kind(kind, causal, expected):
     found.model |= {"causal": causal} | ({} if kind is None else {"input_kind": kind})
     assert kind_of(found) == expected
     assert {reference.kind for reference in references_for(found)} == ({expected} if expected else set())
+
+
+@pytest.mark.parametrize(
+    ("name", "ratio", "compared_with"),
+    [
+        ("mine", 0.5, {"MiniLM-L6", "MPNet-base", "chemistry ALBERT"}),
+        ("m", 0.5, {"MiniLM-L6", "MPNet-base", "chemistry ALBERT"}),
+        ("MiniLM", 0.5, {"MPNet-base", "chemistry ALBERT"}),
+        ("minilm-l6", 0.5, {"MPNet-base", "chemistry ALBERT"}),
+        ("another name", 0.6231, {"MPNet-base", "chemistry ALBERT"}),
+    ],
+)
+def test_a_model_is_no_reference_for_itself(name, ratio, compared_with):
+    found = diagnosis(block({"hfc_lfc": ratio}), first={"hfc_lfc": 1.0})
+    found.model |= {"name": name, "input_kind": "text", "causal": False}
+    assert {one for one in ("MiniLM-L6", "MPNet-base", "chemistry ALBERT") if one in headline(found)} == compared_with

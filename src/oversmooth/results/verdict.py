@@ -101,9 +101,9 @@ def _references(diagnosis: DiagnosisData, ratio: float) -> str:
     known = [
         one
         for one in references_for(diagnosis)
-        # Without the model itself, which may have another name and then has the same three digits.
+        # Without the model itself: by its name, with or without its size, or by the same three digits.
         if not one.constrained
-        and not one.name.casefold().startswith(diagnosis.name.casefold())
+        and diagnosis.name.casefold() not in (one.name.casefold(), one.name.casefold().partition("-")[0])
         and abs(ratio / one.hfc_lfc_ratio - 1) > 2e-3
     ]
     if kind is None or not known:
