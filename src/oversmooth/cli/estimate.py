@@ -45,9 +45,11 @@ def default_batch(loaded: Loaded, length: int | None) -> int:
 
 
 def announcement(loaded: Loaded, inputs: Inputs, settings: Mapping[str, Any]) -> str:
-    """One line on inputs, time and memory; empty if the diagnosis takes less than about 20 seconds."""
+    """One line on inputs, time and memory; empty if the diagnosis takes less than about 20 seconds, or runs on a GPU,
+    where the factors were not measured.
+    """
     first = next(iter(inputs), None)
-    if first is None:
+    if first is None or next(loaded.model.parameters()).device.type != "cpu":
         return ""
     try:
         one = {name: value[:1] for name, value in first.inputs.items()}
@@ -74,16 +76,14 @@ def _timed(loaded: Loaded, one: dict[str, torch.Tensor], stack: str | None) -> t
     layer = locate(model, stack=stack).layers[0]
     shapes: list[torch.Size] = []
     block = model.get_submodule(layer.block)
-    device, dtype = (getattr(next(model.parameters()), what) for what in ("device", "dtype"))
-    given = {name: x.to(device, dtype) if x.is_floating_point() else x.to(device) for name, x in one.items()}
+    dtype = next(model.parameters()).dtype
+    given = {name: x.to(dtype) if x.is_floating_point() else x for name, x in one.items()}
     handle = block.register_forward_pre_hook(lambda _, args: shapes.extend(a.shape for a in args[:1]))
     try:
         with torch.no_grad(), untouched(model):
             model(**given)  # the first pass also allocates
             started = time.perf_counter()
             model(**given)
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
             took = time.perf_counter() - started
     finally:
         handle.remove()
