@@ -187,8 +187,8 @@ class TestGrowthBounds:
             constants.append(layer.constants(x, middle))
             x = after
             distances.append(farthest(x))
-        bounds = growth_bounds(*torch.tensor(constants).double().T)
-        change = (torch.tensor(distances[1:]).double() / distances[0]).log()
+        bounds = growth_bounds(*torch.tensor(constants, dtype=torch.float64).T)
+        change = (torch.tensor(distances[1:], dtype=torch.float64) / distances[0]).log()
         assert (bounds.log_lower <= change + 1e-9).all()
         assert (change <= bounds.log_upper + 1e-9).all()
 
@@ -199,7 +199,7 @@ class TestGrowthBounds:
         y = x + sign * 0.5 * x  # attention is the identity
         sigma = float(y.square().mean(-1).sqrt().min())
         z = y + sign * mlp * y / sigma
-        constants = torch.tensor([[0.5], [mlp], [1.0], [1 / sigma]]).double()
+        constants = torch.tensor([[0.5], [mlp], [1.0], [1 / sigma]], dtype=torch.float64)
         bounds = growth_bounds(*constants)
         attained = bounds.log_upper if sign > 0 else bounds.log_lower
         assert float(attained[0].exp()) == pytest.approx(farthest(z) / farthest(x), rel=1e-9)

@@ -1,0 +1,182 @@
+"""What predicts the effect of repeating a block: each rule against the block itself, repeated 48 times in float64.
+
+    python benchmarks/depth.py [--models minilm,vit-plain] [--inputs 16] [--json FILE]
+
+Models are those of `oversmooth gallery` that are installed, and files of `oversmooth train` by their path; of each the
+first, middle and last block and the one between the last two. An error is of log(HFC/LFC). Frozen spectra are those of
+the last block on one input at a time, as a diagnosis has them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from oversmooth import anatomy, diagnose
+from oversmooth.demo.gallery import entries
+from oversmooth.inputs.batches import Inputs
+from oversmooth.models import load
+from oversmooth.theory.depth import log_time
+
+DEPTHS = (4, 16, 48)
+CACHES = ("past_key_values", "past_key_value")
+
+
+def log_ratio(x: Tensor, mask: Tensor | None) -> Tensor:
+    """log(HFC/LFC), written down once more."""
+    weight = torch.ones(x.shape[:2], dtype=x.dtype) if mask is None else mask.to(x.dtype)
+    mean = (x * weight[..., None]).sum(1, keepdim=True) / weight.sum(1)[:, None, None]
+    high = ((x - mean).square().sum(-1) * weight).sum(1)
+    return (high / (mean[:, 0].square().sum(-1) * weight.sum(1))).log() / 2
+
+
+def blocks(model: nn.Module, inputs: dict[str, Tensor]) -> Iterator[tuple[str, Callable[[Tensor], Tensor], Tensor]]:
+    """Four blocks in order: name, the block as a function of its tokens, and what it returned for these inputs."""
+    names = list(dict.fromkeys(layer.block for layer in anatomy.locate(model).layers))
+    last = len(names) - 1
+    modules, calls = dict(model.named_modules()), {}
+    hooks = [
+        modules[name].register_forward_pre_hook(
+            lambda _module, args, kwargs, name=name: calls.update({name: (args, kwargs)}), with_kwargs=True
+        )
+        for name in dict.fromkeys(names[place] for place in (0, last // 2, 3 * last // 4, last))
+    ]
+    model(**inputs)
+    for hook in hooks:
+        hook.remove()
+    for name, (args, kwargs) in calls.items():
+        kwargs = {key: None if key in CACHES else value for key, value in kwargs.items()}
+        if "use_cache" in kwargs:
+            kwargs["use_cache"] = False
+
+        def block(x: Tensor, name: str = name, args: Any = args, kwargs: Any = kwargs) -> Tensor:
+            result = modules[name](x, *args[1:], **kwargs) if args else modules[name](**{**kwargs, "hidden_states": x})
+            return result[0] if isinstance(result, tuple) else result
+
+        yield name, block, block(args[0] if args else kwargs["hidden_states"])
+
+
+def predictions(
+    block: Callable[[Tensor], Tensor], x: Tensor, real: Tensor, mask: Tensor | None, to: int
+) -> dict[str, Tensor]:
+    """log(HFC/LFC) after ``to`` repeats by each rule; real: ``(depths, inputs)``, of which each uses what it says."""
+    slope = (real[4] - real[2]) / math.log(2)
+    found = {
+        "unchanged": real[0],
+        "geometric, from 4 blocks": real[4] + (real[4] - real[3]) * (to - 4),
+        "linear in log depth, from 4 blocks": real[4] + slope * math.log(max(to, 4) / 4),
+    }
+    for begin in (0, 16):
+        if begin < to:
+            steps = log_time(block, x, to, begin=begin, mask=mask)
+            name = f"log time from {begin}"
+            found[name] = steps.log_hfc_lfc[-1]
+            found[f"{name}: its own estimate"] = real[to] + steps.error
+    return found
+
+
+def frozen(loaded: Any, inputs: dict[str, Tensor]) -> Tensor:
+    """log(ρ_rough/ρ_smooth) of the last block, per input; NaN where there are none."""
+    found = []
+    for place in range(len(next(iter(inputs.values())))):
+        one = {name: value[place : place + 1] for name, value in inputs.items()}
+        entry = diagnose(loaded.model, one, ranks=0, joined=0, depth=1).extrapolation[0]
+        known = entry.rho_rough and entry.rho_smooth
+        found.append(math.log(entry.rho_rough / entry.rho_smooth) if known else math.nan)
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def measured(key: str, count: int) -> list[dict[str, Any]]:
+    """One row per block, input, depth and rule."""
+    if key in entries():
+        loaded, inputs = entries()[key].make()
+    else:
+        loaded = load(key)
+        inputs = loaded.inputs(count=count)
+    model = loaded.model.eval()
+    given = {name: value[:count] for name, value in _first(inputs).items()}
+    spectra = frozen(loaded, given)
+    model.double()
+    given = {name: value.double() if value.is_floating_point() else value for name, value in given.items()}
+    mask = given["attention_mask"].bool() if "attention_mask" in given else None
+    rows = []
+    with torch.no_grad():
+        for name, block, x in blocks(model, given):
+            real, y = [log_ratio(x, mask)], x
+            for _ in range(max(DEPTHS)):
+                y = block(y)
+                real.append(log_ratio(y, mask))
+            truth = torch.stack(real)
+            for depth in DEPTHS:
+                found = predictions(block, x, truth, mask, depth)
+                if name == anatomy.locate(model).layers[-1].block:
+                    found["frozen spectra, last block"] = truth[0] + depth * spectra
+                for rule, value in found.items():
+                    for place, wrong in enumerate((value - truth[depth]).abs().tolist()):
+                        rows.append(dict(model=key, block=name, depth=depth, rule=rule, input=place, error=wrong,
+                                         change=float(truth[depth, place] - truth[0, place])))  # fmt: skip
+    return rows
+
+
+def _first(inputs: Inputs) -> dict[str, Tensor]:
+    return next(iter(inputs)).inputs
+
+
+def interval(values: list[float]) -> str:
+    """Mean and 95 % t interval over models."""
+    from scipy import stats
+
+    mean = statistics.mean(values)
+    if len(values) < 2:
+        return f"{mean:.2f}"
+    half = stats.t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
+    return f"{mean:.2f} ({max(0.0, mean - half):.2f} to {mean + half:.2f})"
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """Per rule and depth the mean over models of their mean error; then each model at the largest depth."""
+    console, models = Console(width=160), list(dict.fromkeys(row["model"] for row in rows))
+    rules = list(dict.fromkeys(row["rule"] for row in rows if row["depth"] == max(DEPTHS)))
+    errors = defaultdict(list)
+    for row in rows:
+        if not math.isnan(row["error"]):
+            errors[row["rule"], row["depth"], row["model"]].append(row["error"])
+    summary = Table("rule", *(f"{depth} repeats" for depth in DEPTHS))
+    for rule in rules:
+        cells = (
+            [statistics.mean(errors[rule, depth, m]) for m in models if errors[rule, depth, m]] for depth in DEPTHS
+        )
+        summary.add_row(rule, *(interval(cell) if cell else "–" for cell in cells))
+    console.print(summary)
+    per_model = Table("model", *rules)
+    for m in models:
+        cells = (errors[rule, max(DEPTHS), m] for rule in rules)
+        per_model.add_row(m, *(f"{statistics.mean(c):.2f} ({max(c):.2f})" if c else "–" for c in cells))
+    console.print(per_model)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--models", default=",".join(key for key, entry in entries().items() if not entry.missing()))
+    parser.add_argument("--inputs", type=int, default=16)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    rows = [row for key in given.models.split(",") for row in measured(key, given.inputs)]
+    show(rows)
+    if given.json:
+        given.json.write_text(json.dumps(rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
