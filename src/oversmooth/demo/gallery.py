@@ -35,16 +35,12 @@ _INPUTS, _TOKENS = 16, 96
 class Entry:
     """A model of the gallery."""
 
-    key: str
-    """Its name on the command line, and of its files."""
+    key: str  # its name on the command line, and of its files
     title: str
-    what: str
-    """A short description."""
-    source: str
-    """How to get it."""
+    what: str  # a short description
+    source: str  # how to get it
     make: Callable[[], tuple[Loaded, Inputs]]
-    missing: Callable[[], str]
-    """How to get it if it is not installed; else empty."""
+    missing: Callable[[], str]  # how to get it if it is not installed; else empty
 
     def run(self, seed: int = 0, progress: OnProgress | None = None) -> Diagnosis:
         """Load it with its inputs, and diagnose it."""

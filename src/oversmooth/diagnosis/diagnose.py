@@ -47,10 +47,8 @@ from oversmooth.trace.valid import LeftOut
 if TYPE_CHECKING:
     from oversmooth.models import Loaded
 
-MOST_BLOCKS = 10_000
-"""Limit of blocks to extrapolate over: each of them is run."""
-_MOST_PLACES = 12
-"""Left-out tokens that a note names."""
+MOST_BLOCKS = 10_000  # limit of blocks to extrapolate over: each of them is run
+_MOST_PLACES = 12  # left-out tokens that a note names
 
 
 @dataclass(frozen=True)
@@ -113,8 +111,7 @@ class _Planned:
 
     plan: Plan
     device: torch.device
-    batches: Iterator[Batch | Tensor]
-    """All batches, the first included."""
+    batches: Iterator[Batch | Tensor]  # all batches, the first included
     variant: str
     extrapolation: list[Extrapolation]
     one_input: OneInput | None

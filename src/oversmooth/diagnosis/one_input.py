@@ -23,21 +23,17 @@ from oversmooth.theory.operators import AttentionOperator
 from oversmooth.trace.plans import SampleBlock
 
 MOST_TOKENS = 256
-_MOST_PIXELS = 64
-"""Of a picture's longer side: enough to recognise it by."""
-_MOST_LEADING = 8
-"""Tokens before an image's patches: a class, registers."""
+_MOST_PIXELS = 64  # of a picture's longer side: enough to recognise it by
+_MOST_LEADING = 8  # tokens before an image's patches: a class, registers
 _MOST_LETTERS = 24
-_AT_ONCE = 1 << 24
-"""Numbers of A times groups that are held at once."""
+_AT_ONCE = 1 << 24  # numbers of A times groups that are held at once
 
 
 @dataclass(frozen=True)
 class _Groups:
     """Which group each token is shown in; one group per token if there are few."""
 
-    of_token: Tensor
-    """``(n,)``"""
+    of_token: Tensor  # ``(n,)``
     grid: list[int] | None
     leading: int
     aggregated: str

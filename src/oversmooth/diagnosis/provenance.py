@@ -20,8 +20,7 @@ from oversmooth.results.notes import MOST_NAMES, Note
 from oversmooth.trace.plans import Plan
 from oversmooth.trace.valid import LeftOut
 
-_MOST_SKIPPED = 8
-"""Skipped inputs that are named one by one."""
+_MOST_SKIPPED = 8  # skipped inputs that are named one by one
 
 
 def mode(model: nn.Module) -> tuple[dict[str, bool], list[Note]]:

@@ -27,8 +27,7 @@ _SCALARS: dict[Any, dict[str, Any]] = {
     type(None): {"type": "null"},
     Any: {},
 }
-_AS_SAVED = {"extrapolation", "verdict", "remarks"}
-"""Fields that have a default in Python and are in every file."""
+_AS_SAVED = {"extrapolation", "verdict", "remarks"}  # fields that have a default in Python and are in every file
 
 
 def json_schema() -> dict[str, Any]:

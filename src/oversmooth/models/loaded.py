@@ -20,8 +20,7 @@ from oversmooth.safety.errors import InputError, about
 
 Kind = Literal["vision", "text", "other"]
 DEFAULT_COUNT, DEFAULT_LENGTH, DEFAULT_BATCH = 16, 128, 8
-DATA_COUNT = 64
-"""Default number of inputs from the user's data."""
+DATA_COUNT = 64  # default number of inputs from the user's data
 _LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 
 
@@ -47,17 +46,12 @@ class Loaded:
     tokenizer: Any = None
     preprocessing: Preprocessing | None = None
     argument: str = "pixel_values"
-    longest: int | None = None
-    """The largest number of tokens of an input; None if unknown."""
-    no_tokenizer: str = ""
-    """Why a language model has no tokenizer."""
+    longest: int | None = None  # the largest number of tokens of an input; None if unknown
+    no_tokenizer: str = ""  # why a language model has no tokenizer
     remarks: list[str] = field(default_factory=list)
-    folder: Path | None = None
-    """The user's directory that it was loaded from, if any."""
-    processor: Path | None = None
-    """The directory with the processor files of a hub id, if any."""
-    about: dict[str, Any] = field(default_factory=dict)
-    """Facts that a diagnosis stores, such as the training recipe."""
+    folder: Path | None = None  # the user's directory that it was loaded from, if any
+    processor: Path | None = None  # the directory with the processor files of a hub id, if any
+    about: dict[str, Any] = field(default_factory=dict)  # facts that a diagnosis stores, such as the training recipe
     write: Callable[[nn.Module, Path], None] | None = None
     """Writes the model in the format it was loaded from; None: its library does."""
 

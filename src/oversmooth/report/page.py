@@ -25,15 +25,12 @@ from oversmooth.results.parts import Eigenvalues, Layer
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.foreign import shortened
 
-MOST_MODELS = 24
-"""Of one page, which shows `COLOURS_OF_MODELS` of them at a time."""
-_AFTER_TOKENS = ("eigenvalues", "plane", "dominance", "extrapolation")
-"""Charts that come after the tokens of one input."""
+MOST_MODELS = 24  # of one page, which shows `COLOURS_OF_MODELS` of them at a time
+_AFTER_TOKENS = ("eigenvalues", "plane", "dominance", "extrapolation")  # charts that come after the tokens of one input
 _LIBRARIES = ("oversmooth", "torch", "transformers", "timm")
 
 
-Links = Sequence[tuple[str, str]]
-"""Other pages: what they show, and where they are from here."""
+Links = Sequence[tuple[str, str]]  # other pages: what they show, and where they are from here
 
 
 def save(diagnoses: Sequence[DiagnosisData], path: Path, links: Links = ()) -> None:

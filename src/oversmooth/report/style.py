@@ -64,8 +64,7 @@ PALETTE: dict[str, Colour] = {
 """By what they mean; the page's style sheet knows them as ``--name``. Those of maps are the same on a dark ground: dark
 means more in both themes.
 """
-COLOURS_OF_MODELS = len(_MODELS)
-"""As many colours can be told apart by readers with any kind of colour vision."""
+COLOURS_OF_MODELS = len(_MODELS)  # as many colours can be told apart by readers with any kind of colour vision
 MODES = {"plain": "model-2", "smooth": "model-0", "sharpen": "model-1"}
 """Smoothing blue and sharpening orange wherever that is what tells the models apart."""
 _PARTS = ("attention", "mlp", "norm")

@@ -20,8 +20,7 @@ from oversmooth.results.parts import Eigenvalues, Layer
 if TYPE_CHECKING:
     from oversmooth.steering.record import Moved
 
-_MOST_ROWS = 300
-"""Of deeper models every so many layers are shown: a terminal takes seconds to lay out thousands."""
+_MOST_ROWS = 300  # of deeper models every so many layers are shown: a terminal takes seconds to lay out thousands
 _BAR = "▏▎▍▌▋▊▉█"
 number, share = partial(_number, digits=3), partial(percent, decimals=0)
 

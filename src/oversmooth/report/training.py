@@ -19,8 +19,7 @@ from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 
 MOST_RUNS = COLOURS_OF_MODELS
-MOST_SNAPSHOTS = 400
-"""Of one run in a page: more would be thinner than a line on any screen."""
+MOST_SNAPSHOTS = 400  # of one run in a page: more would be thinner than a line on any screen
 
 
 class Recorded(Protocol):

@@ -19,8 +19,7 @@ _DOT: Spec = {"size": 26, "opacity": 1, "tooltip": {"content": "data"}}
 _CROSS: Spec = {"shape": "cross", "size": 90, "angle": 45, "filled": True, "opacity": 1, "aria": False}
 _THRESHOLD: Spec = {"strokeDash": [6, 4], "strokeWidth": 1.5, "aria": False}
 _LOGARITHMIC = ("gradient_norm",)
-_NOTHING = [0.1, 1.0]
-"""The ends of an axis on which nothing is shown; logarithms have them too."""
+_NOTHING = [0.1, 1.0]  # the ends of an axis on which nothing is shown; logarithms have them too
 
 
 def keys(runs: Sequence[Run]) -> list[Key]:

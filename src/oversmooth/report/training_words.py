@@ -55,8 +55,7 @@ _LEADS = {
     "gradient_norm": "Norm of the gradient of the loss with respect to the tokens.",
     "gradient_hfc": "Share of the squared gradient that acts on the differences between tokens.",
 }
-SHARES = ("negative_share", "smoothing_share", "gradient_hfc")
-"""Metrics that are written in per cent."""
+SHARES = ("negative_share", "smoothing_share", "gradient_hfc")  # metrics that are written in per cent
 _HEADLINES = ("cos", "hfc_lfc", "effective_rank", "stable_rank")
 """What the headline is of: the first of these that was recorded."""
 _UNNAMED = ("", "run", "runs", "this run", "out", "output")
@@ -72,8 +71,7 @@ class Run:
     """Snapshots in the order of their steps: "step", and by metric one number per depth, or one for the model."""
     about: dict[str, Any] = field(default_factory=dict)
     """What is known of it: "model", the class, and "blocks", their names."""
-    alarms: list[dict[str, Any]] = field(default_factory=list)
-    """As `History.alarms` has them."""
+    alarms: list[dict[str, Any]] = field(default_factory=list)  # as `History.alarms` has them
 
 
 def title_of(name: str) -> str:

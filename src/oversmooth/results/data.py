@@ -50,14 +50,11 @@ class DiagnosisData:
     """In plain words: the answer, what was measured, what was predicted, and where the two disagree."""
     remarks: list[str] = field(default_factory=list)
     """What a reader should know about how this was measured, in words."""
-    notes: list[Note] = field(default_factory=list)
-    """The same as values, in the same order; empty before version 4."""
+    notes: list[Note] = field(default_factory=list)  #: The same as values, in the same order; empty before version 4.
     steering: Annotated[dict[str, Any], Steered] | None = None
     """Of a steered model: the methods, how far a warm start moved layers, and whether its constraint is satisfied."""
-    accuracy: Accuracy | None = None
-    """Of a classifier that was tested as well."""
-    one_input: OneInput | None = None
-    """The tokens of the example input; None if they were not stored."""
+    accuracy: Accuracy | None = None  #: Of a classifier that was tested as well.
+    one_input: OneInput | None = None  #: The tokens of the example input; None if they were not stored.
 
     def __repr__(self) -> str:
         """One line; `to_dict` gives everything."""

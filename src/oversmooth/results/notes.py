@@ -44,8 +44,7 @@ NoteKind = Literal[
 ]
 
 
-MOST_NAMES = 4
-"""Layers that a note names."""
+MOST_NAMES = 4  # layers that a note names
 
 
 @dataclass(frozen=True)
@@ -55,14 +54,11 @@ class Note:
     kind: Annotated[str, NoteKind]
     count: int | None = None
     total: int | None = None
-    what: str = ""
-    """A name: of a layer, a variant, a metric, a position, or of what is repeated."""
-    names: list[str] = field(default_factory=list)
-    """The first few layers, or positions of tokens."""
+    what: str = ""  # a name: of a layer, a variant, a metric, a position, or of what is repeated
+    names: list[str] = field(default_factory=list)  # the first few layers, or positions of tokens
     error: float | None = None
     reason: Reason | None = None
-    text: str = ""
-    """What another part of the package or another library says, in its own words."""
+    text: str = ""  # what another part of the package or another library says, in its own words
 
     def __str__(self) -> str:
         return _WORDS[self.kind](self)

@@ -19,11 +19,9 @@ from torch import Tensor
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.machine import check_fits
 
-_SEVERAL = ("tokens", "queries", "keys", "inputs", "layers")
-"""Names that take a plural verb."""
+_SEVERAL = ("tokens", "queries", "keys", "inputs", "layers")  # names that take a plural verb
 _PLURAL = {"is": "are", "has": "have", "it": "them"}
-_WORTH_ASKING = 1 << 27
-"""Entries from which on free memory is checked, which reads files: half a GiB in float32."""
+_WORTH_ASKING = 1 << 27  # entries from which on free memory is checked, which reads files: half a GiB in float32
 _LEAST_SEED, _MOST_SEED = -(2**63), 2**64 - 1  # torch's
 _LONGEST_NAME = 255  # bytes, as file systems have it
 _MOST_SHOWN = 60

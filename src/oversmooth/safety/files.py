@@ -19,8 +19,7 @@ from typing import Any
 
 from oversmooth.safety.errors import InputError, reason
 
-MOST_JSON = 64 * 2**20
-"""Bytes of a JSON file; an index of a thousand shards has a few million."""
+MOST_JSON = 64 * 2**20  # bytes of a JSON file; an index of a thousand shards has a few million
 _OF_MODELS = (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "preprocessor_config.json",
     "processor_config.json",

@@ -6,8 +6,7 @@ import re
 import unicodedata
 from typing import Any
 
-MOST_LETTERS = 280
-"""Length of a sentence: below 300 with the program's name."""
+MOST_LETTERS = 280  # length of a sentence: below 300 with the program's name
 READABLE = "oversmooth.readable"
 """Error handler for `str.encode`: missing characters become similar ASCII, or their code point."""
 # Control characters except \t and \n, marks that change the direction of writing, line separators, lone surrogates.

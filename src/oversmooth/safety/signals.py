@@ -99,5 +99,4 @@ def delay_signals() -> Iterator[None]:
             signal.raise_signal(number)
 
 
-held_back = delay_signals
-"""The former name."""
+held_back = delay_signals  # the former name

@@ -14,8 +14,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any
 
-_LARGEST = 1e100
-"""Limit of numbers: their sums, squares and chart axes stay finite."""
+_LARGEST = 1e100  # limit of numbers: their sums, squares and chart axes stay finite
 _PLAIN: dict[Any, tuple[str, typing.Callable[[Any], bool]]] = {
     str: ("text", lambda value: type(value) is str),
     bool: ("true or false", lambda value: type(value) is bool),

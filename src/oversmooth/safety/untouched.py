@@ -18,10 +18,8 @@ from oversmooth.safety.errors import InputError
 _PLAIN = (bool, int, float, complex, str, type(None))
 _OWN = frozenset(name for name, value in nn.Module().__dict__.items() if isinstance(value, dict))
 """Attributes that torch keeps in every module: hooks, and state that is restored elsewhere."""
-_FROZEN = 2**28
-"""Bytes of frozen weights that are copied, because a pass may write to them, as momentum encoders do."""
-_LARGE = 2**24
-"""Bytes of a non-buffer tensor that is copied; larger ones are caches, which a pass refills."""
+_FROZEN = 2**28  # bytes of frozen weights that are copied, because a pass may write to them, as momentum encoders do
+_LARGE = 2**24  # bytes of a non-buffer tensor that is copied; larger ones are caches, which a pass refills
 
 
 @contextmanager

@@ -12,8 +12,7 @@ from oversmooth.results.parts import Layer, LayerDominance
 
 _WORDS = ("smooth", "rough", "tie", "undecided")
 _SHAPES = {"ρ smooth": ("smooth", "circle", "round"), "ρ rough": ("rough", "diamond", "diamond")}
-_BOTH = {"minExtent": 40, "maxExtent": 40}
-"""Axes of the two charts, one below the other in the page."""
+_BOTH = {"minExtent": 40, "maxExtent": 40}  # axes of the two charts, one below the other in the page
 
 
 @chart(

@@ -24,8 +24,7 @@ from oversmooth.results.facts import Number
 from oversmooth.results.parts import Extrapolation
 
 _LOG_10 = math.log(10)
-_LOWEST = -14
-"""As a power of ten: courses fall below what a number holds, and are drawn down to here."""
+_LOWEST = -14  # as a power of ten: courses fall below what a number holds, and are drawn down to here
 _HIGHEST = 300
 _SIGNS = {"real": ("line", "ink"), "simulated": ("line dashed", "smooth"), "predicted": ("line dotted", "rate")}
 _KINDS = {
@@ -35,8 +34,7 @@ _KINDS = {
 }
 _TICKS = (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 100000)
 _MOST_LINEAR = 60
-_APART = 1.7
-"""Times as far as the tick before, at least: labels would overlap."""
+_APART = 1.7  # times as far as the tick before, at least: labels would overlap
 _OPTIONS = ("as deep as real blocks", "as deep as simulated")
 _LOWEST_SEEN = 3
 """Powers of ten below the real blocks that are drawn beside them: a prediction that falls faster leaves the panel."""

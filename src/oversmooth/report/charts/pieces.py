@@ -13,15 +13,11 @@ from oversmooth.report.style import Look
 from oversmooth.safety.foreign import shortened, visible
 
 _MOST_OF_A_NAME = 60
-_MOST_OF_THREE = 22
-"""Letters of names of which three stand side by side in a legend."""
+_MOST_OF_THREE = 22  # letters of names of which three stand side by side in a legend
 _DENSE = (1, 1.5, 2, 3, 4, 5, 6, 8)
-_EDGE = 0.9999
-"""What lies at the very end of an axis is inside it, however it was rounded."""
-BY_LAYER: Spec = {"columns": 2, "spacing": 24}
-"""How figures set panels of `by_layer` beside each other."""
-DASHES = {"line": [1, 0], "line dashed": [5, 3], "line dotted": [2, 4]}
-"""By the page's signs."""
+_EDGE = 0.9999  # what lies at the very end of an axis is inside it, however it was rounded
+BY_LAYER: Spec = {"columns": 2, "spacing": 24}  # how figures set panels of `by_layer` beside each other
+DASHES = {"line": [1, 0], "line dashed": [5, 3], "line dotted": [2, 4]}  # by the page's signs
 
 
 def quantitative(field: str, title: str | None, scale: Spec, **axis: Any) -> Spec:

@@ -9,8 +9,7 @@ from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, char
 from oversmooth.report.charts.pieces import inline, marks, nominal, quantitative
 from oversmooth.report.style import Look, number_expression, percent
 
-MOST_A_PLOT = 2_000
-"""Eigenvalues of one plot; more cannot be told apart in a plot of this size."""
+MOST_A_PLOT = 2_000  # eigenvalues of one plot; more cannot be told apart in a plot of this size
 _BINS = 80
 _ZERO = 1e-6  # relative, as a diagnosis has it
 _SIGNS = {"Re λ < 0": "negative", "Re λ ≥ 0": "positive"}
