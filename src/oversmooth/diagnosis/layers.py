@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from oversmooth.diagnosis.weights import layer_spectrum, without_radii
 from oversmooth.results.facts import Numbers, plain
 from oversmooth.results.parts import Change, Layer, LayerDominance, Spectrum, share_of_smoothing
-from oversmooth.trace.plans import Plan
+from oversmooth.trace import DepthMetrics, Plan, run
+from oversmooth.trace.blocks import named_blocks
+from oversmooth.trace.feed import ModelInput
 from oversmooth.trace.reducers.heads import HeadNumbers
 from oversmooth.trace.reducers.tokens import Place, TokenNumbers
+from oversmooth.trace.valid import LeftOut
 
 
 def layers_observed(plan: Plan, tokens: TokenNumbers, heads: HeadNumbers | None, inputs: int) -> list[Layer]:
@@ -52,6 +56,25 @@ def layers_observed(plan: Plan, tokens: TokenNumbers, heads: HeadNumbers | None,
             )
         )
     return layers
+
+
+def layers_of_blocks(
+    model: nn.Module, inputs: ModelInput | Iterable[ModelInput], pattern: str, ranks: int, left_out: LeftOut | None
+) -> tuple[list[Layer], list[int], int]:
+    """Of a model whose attention is unknown: what enters the first block, then one entry per run of a block; the tokens
+    of each input; features of a token.
+
+    pattern: the names of its blocks, such as "layers.*". ranks: inputs whose ranks are computed, the first ones.
+    left_out: tokens that are measured nowhere.
+    """
+    plan = Plan.of_names(dict.fromkeys(named_blocks(model, pattern)))
+    facts = run(model, inputs, plan, [depths := DepthMetrics(ranks=ranks)], left_out=left_out).facts
+    layers = []
+    for depth, name in enumerate(["embedding", *(block.block for block in plan.blocks)]):
+        columns = depths.by_input(depth)
+        columns["hfc_lfc"] = columns["log_hfc_lfc"].exp()
+        layers.append(Layer(name, means(columns), spreads(columns)))
+    return layers, facts.lengths.tolist(), facts.width
 
 
 def _layer(name: str, found: TokenNumbers, place: Place, inputs: int, **more: Any) -> Layer:

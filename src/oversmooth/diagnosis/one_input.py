@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate, normalize
 
+from oversmooth.diagnosis.provenance import is_image
 from oversmooth.inputs.batches import Batch
 from oversmooth.results.parts import OneInput, Picture
 from oversmooth.safety.errors import InputError
@@ -65,7 +66,7 @@ def one_input(
     if len(kept) < 2:
         return None
     given = [one] if isinstance(one, Tensor) else list(one.inputs.values())
-    image = next((x[0] for x in given if x.ndim == 4 and x.is_floating_point() and x.shape[1] in (1, 3)), None)
+    image = next((x[0] for x in given if is_image(x)), None)
     groups = _groups(len(kept), None if image is None else (image.shape[-2], image.shape[-1]))
     received = [_received(block.A, groups, kept) for block in blocks]
     texts = _texts(one, tokenizer, n)

@@ -70,7 +70,7 @@ def pictures(path: Path, count: int) -> Pictures:
         pixels = np.rint(pixels.astype(np.float32) * scale).astype(np.uint8)
     if images.shape[-1] not in (1, 3, 4):
         pixels = pixels.transpose(0, 2, 3, 1)
-    return Pictures(len(images), indices, pixels, None if labels is None else labels[indices].tolist())
+    return Pictures(len(images), indices, pixels, None if labels is None else labels[indices].astype(np.int64).tolist())
 
 
 def token_ids(path: Path, count: int) -> TokenIds:

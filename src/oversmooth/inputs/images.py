@@ -27,7 +27,6 @@ from oversmooth.safety.libraries import import_library
 
 # The formats of sources.IMAGES, whatever the file name: some decoders, such as PostScript's, run programs.
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
-_LARGEST_LABEL = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ def _open_parquet(source: Source, count: int, pil: Any) -> _Opened:
         for row in table.rows(spread(table.total, count)):
             label = row.values.get(table.extra or "")
             read = partial(_from_bytes, pil, row.encoded(table.column))
-            yield _Candidate(row.where, read, _label(row.where, label) if isinstance(label, int) else None)
+            yield _Candidate(row.where, read, label if isinstance(label, int) else None)
 
     return table.total, candidates
 
@@ -149,7 +148,7 @@ def _open_npz(source: Source, count: int, pil: Any) -> _Opened:
             pixels, name = array.pixels[row], f"image {index} of {source.path.name}"
             flat = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
             read = partial(pil.fromarray, np.ascontiguousarray(flat))
-            yield _Candidate(name, read, None if array.labels is None else _label(name, array.labels[row]))
+            yield _Candidate(name, read, None if array.labels is None else array.labels[row])
 
     return array.total, candidates
 
@@ -159,12 +158,6 @@ _OPEN: dict[str, Callable[[Source, int, Any], _Opened]] = {
     "parquet": _open_parquet,
     "npz": _open_npz,
 }
-
-
-def _label(name: str, label: int) -> int:
-    if abs(label) > _LARGEST_LABEL:
-        raise InputError(f"{name} has the label {label}; give labels from 0 to {_LARGEST_LABEL:,}")
-    return label
 
 
 def _load(pil: Any, file: Path | io.BytesIO) -> Any:

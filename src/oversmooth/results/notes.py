@@ -4,47 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from oversmooth.theory.reasons import Reason
 
-NoteKind = Literal[
-    # What was run.
-    "wrapped",
-    "loading",
-    "anatomy",
-    "steering",
-    "train_mode",
-    "train_mode_with_dropout",
-    "tokens_only",
-    # Which inputs and tokens were measured.
-    "short_inputs",
-    "packed_inputs",
-    "mask_unread",
-    "special_unread",
-    "left_out",
-    "skipped_input",
-    "more_skipped_inputs",
-    # How exact it is, and what theory does not cover.
-    "approximate",
-    "idle_layers",
-    "norm_elsewhere",
-    "undecided_layers",
-    "variant_without_norm",
-    "norm_not_found",
-    "norm_of_another_kind",
-    # More depth.
-    "single_token",
-    "stack_skipped",
-    "real_blocks_failed",
-    "not_simulated",
-    "raw_before_norm",
-    "radii_per_block",
-    "special_counted",
-]
-
-
 MOST_NAMES = 4  # layers that a note names
+_APPROXIMATE = {
+    "abs_cos": "mean |cos| is sampled",
+    "effective_rank": "the effective rank is sketched",
+    "sigma_ratio": "stable rank, σ₂/σ₁ and the distance to rank one come from followed directions",
+}
+_WORDS: dict[str, Callable[[Note], str]] = {
+    # What was run.
+    "wrapped": lambda n: f"{n.what} is a wrapper: the module inside it was measured",
+    "loading": lambda n: n.text,
+    "anatomy": lambda n: n.text,
+    "steering": lambda n: n.text,
+    "train_mode": lambda _: "the model is in train mode, without dropout",
+    "train_mode_with_dropout": lambda _: "the model is in train mode: dropout is active and part of every number",
+    "tokens_only": lambda _: "blocks were selected by name, so only tokens were measured; spectra need known attention",
+    # Which inputs and tokens were measured.
+    "short_inputs": lambda n: f"{n.count} of {n.total} inputs have fewer than two valid tokens and are skipped",
+    "packed_inputs": lambda n: f"{n.count} texts were packed with others into one input; each is measured by itself",
+    "mask_unread": lambda _: "the padding mask does not fit the tokens and was ignored: all tokens are valid",
+    "special_unread": lambda _: "special tokens are not left out: the residual stream has other tokens than the text",
+    "left_out": lambda n: (
+        f"{'token' if n.count == 1 else 'tokens'} {', '.join(n.names)} left out of token metrics, and of them only"
+    ),
+    "skipped_input": lambda n: n.text,
+    "more_skipped_inputs": lambda n: f"{n.count} more inputs were skipped",
+    # How exact it is, and what theory does not cover.
+    "approximate": lambda n: (
+        f"{_APPROXIMATE.get(n.what, n.what)}, with an error of about {n.error or 0.0:.2g}; exact=True avoids it"
+    ),
+    "idle_layers": lambda n: f"{n.count} attention layers did not run: {', '.join(n.names)}",
+    "norm_elsewhere": lambda n: (
+        f"{n.count} norms are not where their names suggest (first: {n.first}); using the observed position, {n.what}"
+    ),
+    "undecided_layers": lambda n: f"{_of(n)} attention layers are undecided (first: {n.first}): {n.reason}",
+    "variant_without_norm": lambda n: (
+        f"variant={n.what!r} has no effect: no known norm stands before attention, so H is raw"
+    ),
+    "norm_not_found": lambda n: (
+        f"variant has no effect in {_of(n)} layers (first: {n.first}): the norm before "
+        "attention was not found by its name, such as norm1 or ln_1"
+    ),
+    "norm_of_another_kind": lambda n: (
+        f"variant has no effect in {_of(n)} layers (first: {n.first}): the norm before "
+        "attention is not a known LayerNorm or RMSNorm"
+    ),
+    # More depth.
+    "single_token": lambda _: "more depth was skipped: the first input has a single valid token",
+    "stack_skipped": lambda n: f"repeating the stack was skipped: {n.text}",
+    "real_blocks_failed": lambda n: (
+        f"repeating the {n.what}: the blocks cannot run by themselves, so the prediction is compared with nothing"
+    ),
+    "not_simulated": lambda n: f"not simulated: {n.text}",
+    "raw_before_norm": lambda _: "FeatScale acts before the norm removes the mean of features, so H is raw",
+    "radii_per_block": lambda _: "radii are per block: the geometric mean over the stack",
+    "special_counted": lambda _: "special tokens are included",
+}
+NoteKind: Any = Literal[tuple(_WORDS)]
 
 
 @dataclass(frozen=True)
@@ -67,59 +87,6 @@ class Note:
     def first(self) -> str:
         """The first of the names."""
         return self.names[0] if self.names else ""
-
-
-_APPROXIMATE = {
-    "abs_cos": "mean |cos| is sampled",
-    "effective_rank": "the effective rank is sketched",
-    "sigma_ratio": "stable rank, σ₂/σ₁ and the distance to rank one come from followed directions",
-}
-_WORDS: dict[str, Callable[[Note], str]] = {
-    "wrapped": lambda n: f"{n.what} is a wrapper: the module inside it was measured",
-    "loading": lambda n: n.text,
-    "anatomy": lambda n: n.text,
-    "steering": lambda n: n.text,
-    "train_mode": lambda _: "the model is in train mode, without dropout",
-    "train_mode_with_dropout": lambda _: "the model is in train mode: dropout is active and part of every number",
-    "tokens_only": lambda _: "blocks were selected by name, so only tokens were measured; spectra need known attention",
-    "short_inputs": lambda n: f"{n.count} of {n.total} inputs have fewer than two valid tokens and are skipped",
-    "packed_inputs": lambda n: f"{n.count} texts were packed with others into one input; each is measured by itself",
-    "mask_unread": lambda _: "the padding mask does not fit the tokens and was ignored: all tokens are valid",
-    "special_unread": lambda _: "special tokens are not left out: the residual stream has other tokens than the text",
-    "left_out": lambda n: (
-        f"{'token' if n.count == 1 else 'tokens'} {', '.join(n.names)} left out of token metrics, and of them only"
-    ),
-    "skipped_input": lambda n: n.text,
-    "more_skipped_inputs": lambda n: f"{n.count} more inputs were skipped",
-    "approximate": lambda n: (
-        f"{_APPROXIMATE.get(n.what, n.what)}, with an error of about {n.error or 0.0:.2g}; exact=True avoids it"
-    ),
-    "idle_layers": lambda n: f"{n.count} attention layers did not run: {', '.join(n.names)}",
-    "norm_elsewhere": lambda n: (
-        f"{n.count} norms are not where their names suggest (first: {n.first}); using the observed position, {n.what}"
-    ),
-    "undecided_layers": lambda n: f"{_of(n)} attention layers are undecided (first: {n.first}): {n.reason}",
-    "variant_without_norm": lambda n: (
-        f"variant={n.what!r} has no effect: no known norm stands before attention, so H is raw"
-    ),
-    "norm_not_found": lambda n: (
-        f"variant has no effect in {_of(n)} layers (first: {n.first}): the norm before "
-        "attention was not found by its name, such as norm1 or ln_1"
-    ),
-    "norm_of_another_kind": lambda n: (
-        f"variant has no effect in {_of(n)} layers (first: {n.first}): the norm before "
-        "attention is not a known LayerNorm or RMSNorm"
-    ),
-    "single_token": lambda _: "more depth was skipped: the first input has a single valid token",
-    "stack_skipped": lambda n: f"repeating the stack was skipped: {n.text}",
-    "real_blocks_failed": lambda n: (
-        f"repeating the {n.what}: the blocks cannot run by themselves, so the prediction is compared with nothing"
-    ),
-    "not_simulated": lambda n: f"not simulated: {n.text}",
-    "raw_before_norm": lambda _: "FeatScale acts before the norm removes the mean of features, so H is raw",
-    "radii_per_block": lambda _: "radii are per block: the geometric mean over the stack",
-    "special_counted": lambda _: "special tokens are included",
-}
 
 
 def _of(note: Note) -> str:
