@@ -11,7 +11,7 @@ from support.report_example import example, held, rows_of
 from oversmooth import InputError
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.report import fitting, headline, page
-from oversmooth.results import references, verdict
+from oversmooth.results import verdict
 from oversmooth.results.parts import Accuracy
 
 NASTY = "</script><script>alert(1)</script>"
@@ -68,19 +68,11 @@ def test_models_of_its_kind_stand_beside_it(small):
     assert values["this model"] == small.layers[-1].tokens["cos"]
     assert values["DeiT-Tiny"] == 0.321
     assert "MiniLM-L6" not in values
-    assert not any(panel["finding"] for panel in panels)  # too few for a percentile
     unknown = Diagnosis.from_json(small.to_json())
     unknown.one_input = None
     text = page.render([unknown])
     assert "references" not in held(text, "drawn")["charts"]
     assert "No reference for this kind of model." in text
-
-
-def test_a_percentile_needs_twenty_models(small, monkeypatch):
-    made = [references.Reference(f"ViT {i}", "vision encoder", 1.0, -1 + i / 40, 0.5) for i in range(20)]
-    monkeypatch.setattr(references, "REFERENCES", made)
-    panels = held(page.render([small]), "drawn")["charts"]["references"]["drawings"][0]["panels"]
-    assert panels[1]["finding"] == "Higher than 100% of 20 reference models (vision encoder)."
 
 
 def test_names_cannot_become_markup():

@@ -117,61 +117,39 @@ class Look:
 
     def size(self, width: int, height: int, page_height: int = 0) -> dict[str, Any]:
         """width: on paper; in the page a chart takes what there is."""
-        return (
-            {"width": "container", "height": page_height or height}
-            if self.in_page
-            else dict(width=width, height=height)
-        )
+        page = {"width": "container", "height": page_height or height}
+        return page if self.in_page else dict(width=width, height=height)
 
     @property
     def config(self) -> dict[str, Any]:
         """Fonts, axes and grounds of a whole Vega-Lite description."""
-        soft = self.colour("soft")
-        axis = {
+        soft, ink, rule = (self.colour(name) for name in ("soft", "ink", "rule"))
+        axis: dict[str, Any] = {
             "labelColor": soft,
             "titleColor": soft,
             "gridColor": self.colour("grid"),
-            "domainColor": self.colour("rule"),
-            "tickColor": self.colour("rule"),
-            "labelFontSize": 11,
-            "titleFontSize": 12,
-            "titleFontWeight": "normal",
+            "domainColor": rule,
         }
+        axis |= {"tickColor": rule, "labelFontSize": 11, "titleFontSize": 12, "titleFontWeight": "normal"}
         if self.in_page:
+            quiet = {"labelPadding": 4, "tickSize": 4, "domain": False, "ticks": False, "labelOverlap": True}
             return {
                 "background": None,
                 "font": _PAGE_FONT,
                 "padding": {"left": 2, "right": 6, "top": 6, "bottom": 2},
                 "view": {"stroke": None},
-                "axis": {
-                    **axis,
-                    "labelPadding": 4,
-                    "tickSize": 4,
-                    "domain": False,
-                    "ticks": False,
-                    "labelOverlap": True,
-                },
+                "axis": {**axis, **quiet},
                 "axisX": {"grid": False, "domain": True, "ticks": True},
             }
+        title = {"fontSize": 13, "color": ink, "anchor": "start", "subtitleColor": soft, "subtitleFontSize": 11}
         return {
             "background": self.colour("ground"),
             "font": _PAPER_FONT,
             "padding": 8,
             "view": {"stroke": None},
             "axis": axis,
-            "title": {
-                "fontSize": 13,
-                "color": self.colour("ink"),
-                "anchor": "start",
-                "subtitleColor": soft,
-                "subtitleFontSize": 11,
-            },
-            "legend": {
-                "labelFontSize": 12,
-                "labelColor": self.colour("ink"),
-                "titleFontSize": 11,
-                "titleFontWeight": "normal",
-            },
+            "title": title,
+            "legend": {"labelFontSize": 12, "labelColor": ink, "titleFontSize": 11, "titleFontWeight": "normal"},
         }
 
 
@@ -182,10 +160,8 @@ def css_variables() -> str:
     """The palette and the page's font as rules of a style sheet."""
     light = " ".join(f"--{name}: {colour.light};" for name, colour in PALETTE.items())
     dark = " ".join(f"--{name}: {colour.dark};" for name, colour in PALETTE.items())
-    return (
-        f":root {{ {light} --sans: {_PAGE_FONT}; }}\n"
-        f"@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
-    )
+    in_the_dark = f"@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
+    return f":root {{ {light} --sans: {_PAGE_FONT}; }}\n{in_the_dark}"
 
 
 UNKNOWN = "–"

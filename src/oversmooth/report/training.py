@@ -52,18 +52,7 @@ def render(runs: Sequence[Recorded]) -> str:
     steps = sorted({row["step"] for run in shown for row in run.rows})
     thinned = [(run, _thinned(run.rows, names)) for run in shown]
     payload = {"steps": steps, "runs": [{"name": run.name, "rows": rows} for run, rows in thinned]}
-    panels = {
-        name: {
-            "heat": [training_charts.heat(name, shown, index, PAGE) for index in range(len(shown))],
-            "depth": training_charts.over_depth(name, shown),
-            "time": training_charts.over_time(name, shown, first=name == first),
-            "from": training_charts.first_depth(name),
-            "log": training_charts.is_log(name),
-            "percent": name in training_words.SHARES,
-            "title": title_of(name),
-        }
-        for name in names
-    }
+    panels = {name: training_charts.panels(name, shown, first=name == first) for name in names}
     drawn = {"config": PAGE.config, "charts": {}, "panels": panels, "keys": keys, "first": first}
     return shell.rendered(
         "training.html.j2",
@@ -73,13 +62,8 @@ def render(runs: Sequence[Recorded]) -> str:
         page_title=training_words.page_title(shown),
         finding=training_words.finding(shown),
         runs=[
-            {
-                "name": run.name,
-                "colour": key.colour,
-                "summary": training_words.summary(run, named=len(shown) > 1),
-                "metrics": training_charts.metrics([run]),
-            }
-            for run, key in zip(shown, keys, strict=True)
+            {"name": run.name, "colour": key.colour, "summary": words, "metrics": training_charts.metrics([run])}
+            for run, key, words in zip(shown, keys, training_words.summaries(shown), strict=True)
         ],
         first=first,
         metrics=[{"name": name, "title": title_of(name), "lead": training_words.lead_of(name)} for name in names],

@@ -46,12 +46,7 @@ def accuracy(models: list[Shown], look: Look) -> Drawing:
     at = {"x": x, "y": y, "color": by_model(drawn, look)}
     stops = []
     for intensity in range(most):
-        said = [
-            (i, f"{percent(values[intensity])} ± {fixed(100 * error_of(m.diagnosis.accuracy, intensity), 1)}")
-            if intensity < len(values)
-            else (i, UNKNOWN)
-            for i, (m, values) in enumerate(tested)
-        ]
+        said = [(i, _said(m, values, intensity)) for i, (m, values) in enumerate(tested)]
         stops.append((float(intensity), tip(look, f"intensity {intensity}" if intensity else "clean", said)))
     spec = {
         **look.size(260, 190, 220),
@@ -67,6 +62,12 @@ def accuracy(models: list[Shown], look: Look) -> Drawing:
     described = f"Accuracy of {named} against the intensity of corruption; the table beside it has the values"
     legend = model_legend(drawn, look)
     return Drawing([Panel("", spec, tips=legend, described=described, place="accuracy")], legend)
+
+
+def _said(m: Shown, values: list[float], intensity: int) -> str:
+    if intensity >= len(values):
+        return UNKNOWN
+    return f"{percent(values[intensity])} ± {fixed(100 * error_of(m.diagnosis.accuracy, intensity), 1)}"
 
 
 def error_of(accuracy: Accuracy | None, intensity: int) -> float:

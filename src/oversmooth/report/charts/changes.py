@@ -24,7 +24,7 @@ def changes(models: list[Shown], look: Look) -> Drawing:
     """What attention, MLP and norm add to log HFC/LFC, layer by layer, a panel per model."""
     parts = list(dict.fromkeys(part for m in models for layer in m.diagnosis.layers for part in stages(layer)))
     colours = look.colours([part_colour(part) for part in parts])
-    keys = [*(Key("", colour, part, "part", part) for part, colour in zip(parts, colours, strict=True))]
+    keys = [Key("", colour, part, "part", part) for part, colour in zip(parts, colours, strict=True)]
     keys.append(Key("tick", look.colour("ink"), "whole block"))
 
     def draw(m: Shown, x: Spec, size: Callable[..., Spec]) -> Spec | None:
@@ -70,12 +70,12 @@ def _rows(m: Shown, parts: list[str], look: Look) -> tuple[list[Spec], list[Spec
         if not found:
             continue
         total = sum(value for _, value in found)
-        said = [(parts.index(part), number(c.log_hfc_lfc, 3, sign=True) + spread(c.spread)) for part, c in named] + [
-            (len(parts), number(total, 3, sign=True))
-        ]
+        said = [(parts.index(part), number(c.log_hfc_lfc, 3, sign=True) + spread(c.spread)) for part, c in named]
+        said.append((len(parts), number(total, 3, sign=True)))
         more = tip(look, titled(depth, layer.name), said, layer=depth)
+        placed = ((part, parts.index(part), value) for part, value in found)
         bars += [
-            {"depth": depth, "part": part, "place": parts.index(part), "value": value, **more} for part, value in found
+            {"depth": depth, "part": part, "place": place, "value": value, **more} for part, place, value in placed
         ]
         sums.append({"depth": depth, "value": total, **more})
     return bars, sums

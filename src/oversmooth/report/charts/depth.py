@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 from oversmooth.metrics import METRICS
@@ -58,12 +59,9 @@ def curves(models: list[Shown], look: Look) -> Drawing:
 
 def notions(models: list[Shown], look: Look, *, without_massive: bool = False) -> list[Panel]:
     """A panel per metric: in the page every metric that is shown, on paper one for each definition."""
-    found = [
-        metric
-        for metric in METRICS.values()
-        if (metric.label and metric.name not in _BESIDE.values() if look.in_page else metric.panel)
-        and _known(models, *_drawn(metric, look))
-    ]
+    page = [metric for metric in METRICS.values() if metric.label and metric.name not in _BESIDE.values()]
+    wanted = page if look.in_page else [metric for metric in METRICS.values() if metric.panel]
+    found = (metric for metric in wanted if _known(models, *_drawn(metric, look)))
     return [_curve(models, metric, look, without_massive=without_massive) for metric in found]
 
 
@@ -136,27 +134,18 @@ def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: 
 
 def _ceilings(models: list[Shown]) -> dict[int, None]:
     """The largest rank that each model's tokens can have, every one once."""
-    found: dict[int, None] = {}
-    for m in models:
-        tokens, width = m.diagnosis.provenance.get("tokens"), m.diagnosis.model.get("width")
-        if tokens and width:
-            found[min(max(tokens), width)] = None
-    return found
+    sizes = ((m.diagnosis.provenance.get("tokens"), m.diagnosis.model.get("width")) for m in models)
+    return dict.fromkeys(min(max(tokens), width) for tokens, width in sizes if tokens and width)
 
 
 def _ceiling(heights: list[int], look: Look) -> list[Spec]:
     """A line for each height, and one label above the highest: elsewhere curves would cross it."""
     colour = look.colour("soft")
-    rule = {"type": "rule", "strokeDash": [3, 3], "color": colour, "aria": False}
-    text = {"type": "text", "align": "left", "baseline": "bottom", "dx": 2, "dy": -3, "x": 0, "color": colour}
-    several = ", ".join(str(height) for height in sorted(heights))
-    label = {**text, "text": f"largest possible: {several}", "fontSize": 10.5}
-    lines: list[Spec] = [
-        {"data": inline([{}]), "mark": rule, "encoding": {"y": {"datum": height, "type": "quantitative"}}}
-        for height in heights
-    ]
-    above = {"y": {"datum": max(heights), "type": "quantitative"}}
-    return [*lines, {"data": inline([{}]), "mark": label, "encoding": above}]
+    at: list[Spec] = [{"y": {"datum": height, "type": "quantitative"}} for height in (*heights, max(heights))]
+    lines = [marks("rule", y, [{}], strokeDash=[3, 3], color=colour, aria=False) for y in at[:-1]]
+    said = f"largest possible: {', '.join(map(str, sorted(heights)))}"
+    beside: Spec = {"align": "left", "baseline": "bottom", "dx": 2, "dy": -3, "x": 0, "color": colour}
+    return [*lines, marks("text", at[-1], [{}], **beside, text=said, fontSize=10.5)]
 
 
 def _drawn(metric: Metric, look: Look) -> list[Metric]:
@@ -179,14 +168,12 @@ def _band(layer: Layer, metric: Metric, value: Number, without_massive: bool) ->
     """One standard deviation to either side; of the logarithm, and so a factor that never reaches zero, for HFC/LFC."""
     if value is None or (without_massive and layer.without_massive):
         return None, None
-    log_width, width = layer.spread.get("log_hfc_lfc"), layer.spread.get(metric.name)
-    if metric.name == "hfc_lfc":
-        if log_width is None:
-            return None, None
-        factor = math.exp(min(max(log_width, 0.0), 100.0))
-        return _rounded(value / factor), _rounded(value * factor)
+    width = layer.spread.get("log_hfc_lfc" if metric.name == "hfc_lfc" else metric.name)
     if width is None:
         return None, None
+    if metric.name == "hfc_lfc":
+        factor = math.exp(min(max(width, 0.0), 100.0))
+        return _rounded(value / factor), _rounded(value * factor)
     low = max(value - width, value / 10) if metric.scale == "log" else value - width
     return _rounded(low), _rounded(value + width)
 
@@ -206,12 +193,10 @@ def _span(values: list[float]) -> list[float]:
 
 
 def _tips(models: list[Shown], series: list[tuple[str, Metric]], look: Look) -> list[Key]:
-    several = len(models) > 1
-    found = []
-    for m in models:
-        for kind, metric in series:
-            words = [m.label] * several + [metric.label] * (len(series) > 1 or not several)
-            found.append(Key(kind, look.colour(m.colour), ", ".join(words), "model", m.key))
+    several, found = len(models) > 1, []
+    for m, (kind, metric) in itertools.product(models, series):
+        words = [m.label] * several + [metric.label] * (len(series) > 1 or not several)
+        found.append(Key(kind, look.colour(m.colour), ", ".join(words), "model", m.key))
     return [*found, Key("", "", "inputs with massive tokens")]
 
 
@@ -223,12 +208,8 @@ def _stops(
         return stops
     for depth in range(max(len(m.diagnosis.layers) for m in models)):
         said: list[tuple[int, str]] = []
-        names = []
-        for place, m in enumerate(models):
-            if depth >= len(m.diagnosis.layers):
-                continue
-            layer = m.diagnosis.layers[depth]
-            names.append(layer.name)
+        here = [(i, m.diagnosis.layers[depth]) for i, m in enumerate(models) if depth < len(m.diagnosis.layers)]
+        for place, layer in here:
             for i, (kind, metric) in enumerate(series):
                 value = _tokens(layer, without_massive).get(metric.name)
                 alone = kind != "line" or (without_massive and layer.without_massive)
@@ -237,5 +218,5 @@ def _stops(
             massive = layer.massive.get("input_share") if layer.massive and len(models) == 1 else None
             if massive is not None:
                 said.append((len(series), percent(massive)))
-        stops.append((depth, tip(look, titled(depth, *dict.fromkeys(names)), said)))
+        stops.append((depth, tip(look, titled(depth, *dict.fromkeys(layer.name for _, layer in here)), said)))
     return stops

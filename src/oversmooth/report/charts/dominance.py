@@ -35,11 +35,9 @@ def dominance(models: list[Shown], look: Look) -> Drawing:
         legend = {"title": "smoothing share", "format": "~%", "gradientLength": 90, "values": [0, 0.5, 1]}
         axis = {"labelOverlap": True, **(_BOTH if look.in_page else {})}
         colour = {"field": "share", "type": "quantitative", "scale": look.ramp()}
-        at = {
-            "x": {**x, "title": None if look.in_page else "depth"},
-            "y": {"field": "head", "type": "ordinal", "title": "head", "axis": axis},
-            "color": {**colour, "legend": None if look.in_page else legend},
-        }
+        y = {"field": "head", "type": "ordinal", "title": "head", "axis": axis}
+        only_on_paper = ("depth", legend) if not look.in_page else (None, None)
+        at = {"x": {**x, "title": only_on_paper[0]}, "y": y, "color": {**colour, "legend": only_on_paper[1]}}
         heads = max(row["head"] for row in rows) + 1
         on_paper, in_page = heads * max(6, min(18, 200 // heads)), max(2, heads) * max(9, min(26, 300 // heads))
         edge: Spec = {"aria": False, "stroke": look.colour("ground"), "strokeWidth": 0.75}
@@ -62,14 +60,8 @@ def _cells(depth: int, layer: Layer, found: LayerDominance, look: Look) -> list[
         words = [(6, str(head))]
         words += [(i, f"{said[word]} of {count}") for i, word in enumerate(_WORDS) if i < 2 or said[word]]
         words += [(4, number(smooth)), (5, number(sum(known) / len(known) if known else None))]
-        cells.append(
-            {
-                "depth": depth,
-                "head": head,
-                "share": round(said["smooth"] / count, 4),
-                **tip(look, titled(depth, layer.name), words, layer=depth),
-            }
-        )
+        more = tip(look, titled(depth, layer.name), words, layer=depth)
+        cells.append({"depth": depth, "head": head, "share": round(said["smooth"] / count, 4), **more})
     return cells
 
 

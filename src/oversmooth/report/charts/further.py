@@ -88,12 +88,8 @@ def _panel(
     ticks = {"values": _ticks(end), "labelOverlap": "greedy"} if wide else {"tickCount": 6, "tickMinStep": 1}
     further = "further blocks (logarithmic)" if wide else "further blocks"
     x = quantitative("depth", further, scale, format="d", grid=False, **ticks)
-    log_scale: Spec = {
-        "type": "log",
-        "domain": [10 ** max(least - air, -_HIGHEST), 10 ** min(most + air, _HIGHEST)],
-        "nice": False,
-    }
-    y = quantitative("value", "HFC/LFC", log_scale, **log_axis(*log_scale["domain"]))
+    domain = [10 ** max(least - air, -_HIGHEST), 10 ** min(most + air, _HIGHEST)]
+    y = quantitative("value", "HFC/LFC", {"type": "log", "domain": domain, "nice": False}, **log_axis(*domain))
     kinds = [kind for kind in _KINDS if any(row["kind"] == _KINDS[kind] for row in rows)]
     names = [_KINDS[kind] for kind in kinds]
     # Beside the names of models it would be wider than the panels.
@@ -106,15 +102,9 @@ def _panel(
         marks("line", {"x": x, "y": y, "color": colour, "strokeDash": dash}, clip=True, strokeWidth=2),
     ]
     if look.in_page:
-        layers.append(
-            marks(
-                "circle",
-                {"x": x, "y": y, "color": colour, "size": dots(look, 0 if len(rows) > 80 else 14)},
-                transform=[{"filter": f"isValid(datum.value) && datum.kind != {_KINDS['predicted']!r}"}],
-                opacity=1,
-                clip=True,
-            )
-        )
+        at = {"x": x, "y": y, "color": colour, "size": dots(look, 0 if len(rows) > 80 else 14)}
+        known: list[Spec] = [{"filter": f"isValid(datum.value) && datum.kind != {_KINDS['predicted']!r}"}]
+        layers.append(marks("circle", at, transform=known, opacity=1, clip=True))
     finding = _in_words(found[0][1])
     title = caption(look, f"the {what}, repeated")
     return Panel(

@@ -59,13 +59,8 @@ def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 def nominal(field: str, domain: list[Any], values: list[Any], legend: Spec | None) -> Spec:
     """A colour, a dash or a shape for each of these."""
-    return {
-        "field": field,
-        "type": "nominal",
-        "sort": domain,
-        "scale": {"domain": domain, "range": values},
-        "legend": legend,
-    }
+    scale = {"domain": domain, "range": values}
+    return {"field": field, "type": "nominal", "sort": domain, "scale": scale, "legend": legend}
 
 
 def inline(rows: list[Spec]) -> Spec:
@@ -83,15 +78,8 @@ def marks(
 
 def written_at_ends(x: Spec, y: Spec, rows: list[Spec] | Spec, look: Look) -> Spec:
     """What rows have to say, right of their points."""
-    text: Spec = {
-        "align": "left",
-        "dx": 7,
-        "fontSize": 13,
-        "fontWeight": 600,
-        "aria": False,
-        "color": look.colour("ink"),
-    }
-    return marks("text", {"x": x, "y": y, "text": {"field": "said"}}, rows, **text)
+    text: Spec = {"align": "left", "dx": 7, "fontSize": 13, "fontWeight": 600, "aria": False}
+    return marks("text", {"x": x, "y": y, "text": {"field": "said"}}, rows, **text, color=look.colour("ink"))
 
 
 def depth_axis(count: int, title: str = "depth") -> Spec:
@@ -115,11 +103,8 @@ def model_legend(models: list[Shown], look: Look) -> list[Key]:
 
 def dots(look: Look, size: float, grown: float = 48) -> Spec:
     """The size of points on lines: in the page they grow where the mouse is."""
-    return (
-        {"condition": {"param": "hover", "empty": False, "value": grown}, "value": size}
-        if look.in_page
-        else {"value": size}
-    )
+    on_hover = {"condition": {"param": "hover", "empty": False, "value": grown}} if look.in_page else {}
+    return {**on_hover, "value": size}
 
 
 def answering(look: Look) -> Spec:
@@ -146,23 +131,12 @@ def hover_columns(look: Look, stops: list[tuple[float, Spec]], x: Spec) -> list[
     edges = [low, *((a + b) / 2 for a, b in pairwise(places)), high]
     field = x["field"]
     rows = [{field: at, "from": edges[i], "to": edges[i + 1], **said} for i, (at, said) in enumerate(stops)]
-    return [
-        {
-            "data": inline(rows),
-            "params": [
-                {
-                    "name": "hover",
-                    "select": {"type": "point", "fields": [field], "on": "pointerover", "clear": "pointerout"},
-                }
-            ],
-            "mark": {"type": "rect", "aria": False, "tooltip": {"content": "data"}, "color": look.colour("ink")},
-            "encoding": {
-                "x": {"field": "from", "type": "quantitative", "scale": x["scale"]},
-                "x2": {"field": "to"},
-                "fillOpacity": {"condition": {"param": "hover", "empty": False, "value": 0.07}, "value": 0},
-            },
-        }
-    ]
+    select = {"type": "point", "fields": [field], "on": "pointerover", "clear": "pointerout"}
+    shade = {"condition": {"param": "hover", "empty": False, "value": 0.07}, "value": 0}
+    width = {"x": {"field": "from", "type": "quantitative", "scale": x["scale"]}, "x2": {"field": "to"}}
+    mark: Spec = {"aria": False, "tooltip": {"content": "data"}, "color": look.colour("ink")}
+    columns = marks("rect", {**width, "fillOpacity": shade}, rows, **mark)
+    return [{"data": columns["data"], "params": [{"name": "hover", "select": select}], **columns}]
 
 
 def caption(look: Look, text: str) -> str:
@@ -182,13 +156,8 @@ def by_layer(
     panels = []
     for m in models:
         count = len(m.diagnosis.layers)
-        bands = {
-            "field": "depth",
-            "type": "ordinal",
-            "title": "depth",
-            "axis": {"labelAngle": 0, "labelOverlap": True, "grid": False},
-            "scale": {"domain": list(range(1, count))},
-        }
+        axis, scale = {"labelAngle": 0, "labelOverlap": True, "grid": False}, {"domain": list(range(1, count))}
+        bands = {"field": "depth", "type": "ordinal", "title": "depth", "axis": axis, "scale": scale}
         spec = draw(m, bands, partial(look.size, max(120, min(420, 26 * count))))
         if spec is not None:
             title, said = "" if look.in_page else m.label, f"{described}, by layer of {m.label}"

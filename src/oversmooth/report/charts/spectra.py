@@ -37,23 +37,12 @@ def eigenvalues(models: list[Shown], look: Look) -> Drawing:
         # Zeros count as neither, where the diagnosis says which of them are.
         known = m.diagnosis.negative_share
         negative = sum(x < 0 for x in values) / len(values) if known is None else known
+        across, up = ({"domain": domain, "nice": False} for domain in ([-end, end], [0, most]))
         encoding = {
-            "x": {
-                **quantitative(
-                    "from", "Re λ", {"domain": [-end, end], "nice": False}, tickCount=7, grid=False, labelSeparation=6
-                ),
-                "bin": "binned",
-            },
+            "x": quantitative("from", "Re λ", across, tickCount=7, grid=False, labelSeparation=6) | {"bin": "binned"},
             "x2": {"field": "to"},
             # Flush: a label that overhangs the axis would push this panel's title above its neighbours'.
-            "y": quantitative(
-                "share",
-                "share of eigenvalues",
-                {"domain": [0, most], "nice": False},
-                format="~%",
-                tickCount=4,
-                labelFlush=True,
-            ),
+            "y": quantitative("share", "share of eigenvalues", up, format="~%", tickCount=4, labelFlush=True),
             "y2": {"datum": 0},
             "color": nominal("sign", list(_SIGNS), look.colours(list(_SIGNS.values())), look.legend()),
         }
@@ -64,16 +53,10 @@ def eigenvalues(models: list[Shown], look: Look) -> Drawing:
             between = f"'Re λ from ' + {ends[0]} + ' to ' + {ends[1]}"
             share = "[[0, format(datum.share, '.2%')]]"
             spec["transform"] = [{"calculate": between, "as": "title"}, {"calculate": share, "as": "tip"}]
-        panels.append(
-            Panel(
-                m.label,
-                spec,
-                note=f"{len(values):,} eigenvalues, {percent(negative)} with Re λ < 0",
-                tips=[Key("", "", "of all eigenvalues")],
-                described=f"Real parts of the eigenvalues of {m.label}: {percent(negative)} are negative",
-                place=f"eigenvalues-{m.key}",
-            )
-        )
+        note = f"{len(values):,} eigenvalues, {percent(negative)} with Re λ < 0"
+        said = f"Real parts of the eigenvalues of {m.label}: {percent(negative)} are negative"
+        tips = [Key("", "", "of all eigenvalues")]
+        panels.append(Panel(m.label, spec, note=note, tips=tips, described=said, place=f"eigenvalues-{m.key}"))
     return Drawing(panels, [Key("", look.colour(colour), sign, "sign", sign) for sign, colour in _SIGNS.items()])
 
 
@@ -142,11 +125,8 @@ def _unit(box: str, width: str, height: str) -> str:
     """Of both axes, a pixel, with some air around everything. box: an expression of the least and greatest Re λ and
     the least and greatest Im λ.
     """
-    sides = [
-        f"({high} - {low}) / {side}"
-        for side, (low, high) in ((s, _ends(box, i)) for i, s in enumerate((width, height)))
-    ]
-    return f"(1.12 * max({sides[0]}, {sides[1]}))"
+    sides = [(side, *_ends(box, place)) for place, side in enumerate((width, height))]
+    return f"(1.12 * max({', '.join(f'({high} - {low}) / {side}' for side, low, high in sides)}))"
 
 
 def _plane(look: Look, points: Spec, quiet: Spec, box: str, width: str, height: str, unit: str) -> Spec:
