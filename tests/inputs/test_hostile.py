@@ -160,11 +160,7 @@ def test_what_lies_beside_the_pictures_may_be_anything(tmp_path):
     assert len(images(tmp_path / "a.npz")) == 1
 
 
-def test_labels_and_ids_beyond_all_classes_and_tokens(tmp_path):
-    for label, kind in ((2**60, np.int64), (-(2**60), np.int64), (2**64 - 1, np.uint64)):
-        packed(tmp_path / "a.npz", labels=np.array([0, label, 0], kind), **PLAIN)
-        words = rf"image 1 of a\.npz has the label {label}; give labels from 0"
-        refused(images, tmp_path / "a.npz", words=words, count=3)
+def test_ids_beyond_all_tokens(tmp_path):
     packed(tmp_path / "a.npz", input_ids=np.array([[1, 2], [3, 2**64 - 1]], np.uint64))
     refused(texts, tmp_path / "a.npz", words="input_ids ranges from 1 to 18446744073709551615")
 
@@ -186,14 +182,9 @@ def png():
 
 
 def test_two_columns_of_one_name(png, tmp_path):
-    image, label, text = pyarrow.array([png]), pyarrow.array([2**60]), pyarrow.array(["some words"])
-    twice = table(tmp_path / "a.parquet", ("image", image), ("image", image))
-    refused(images, twice, words=r"a\.parquet has 2 columns named image; rename or remove all but one")
-    twice = table(tmp_path / "b.parquet", ("image", image), ("label", label), ("label", label))
-    refused(images, twice, words="has 2 columns named label")
-    refused(texts, table(tmp_path / "c.parquet", ("text", text), ("text", text)), words="has 2 columns named text")
-    once = table(tmp_path / "d.parquet", ("image", image), ("label", label))
-    refused(images, once, words="row 0 of d.parquet has the label 1152921504606846976")
+    image, text = pyarrow.array([png]), pyarrow.array(["some words"])
+    for read, column in ((images, ("image", image)), (texts, ("text", text))):
+        refused(read, table(tmp_path / "a.parquet", column, column), words=r"a\.parquet is not a readable parquet file")
 
 
 def test_a_thousand_columns_are_not_listed(tmp_path):

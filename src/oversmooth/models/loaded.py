@@ -97,9 +97,8 @@ class Loaded:
             raise InputError(
                 f"{self.name} has no tokenizer beside its weights{why}; add its tokenizer files, or pass inputs"
             )
-        raise InputError(
-            f"{self.name} takes neither images nor text; call oversmooth.diagnose(model, inputs) with your inputs"
-        )
+        how = "call oversmooth.diagnose(model, inputs) with your inputs"
+        raise InputError(f"{self.name} takes neither images nor text; {how}")
 
 
 def default_inputs(model: nn.Module, tokenizer: Any = None) -> Inputs:
@@ -124,24 +123,24 @@ def described(model: nn.Module, name: str, folder: Path | None, tokenizer: Any) 
         folder: with its configuration; None: only the model states it.
         tokenizer: of a language model.
     """
-    config = getattr(model, "config", None)
-    main = getattr(model, "main_input_name", None)
+    config, main = getattr(model, "config", None), getattr(model, "main_input_name", None)
+
+    def vision(preprocessing: Preprocessing, **more: Any) -> Loaded:
+        remarks = [preprocessing.note] if preprocessing.note else []
+        return Loaded(model, name, "vision", preprocessing=preprocessing, remarks=remarks, **more)
+
     if (timm_settings := _timm_settings(model)) is not None:
         # The file beside the weights describes them; a live model of the same architecture may have other settings.
         stated = read_config(folder).get("pretrained_cfg") if folder is not None else None
-        preprocessing = Preprocessing.from_timm(stated if isinstance(stated, dict) else timm_settings, name)
-        remarks = [preprocessing.note] if preprocessing.note else []
-        return Loaded(model, name, "vision", preprocessing=preprocessing, argument="x", remarks=remarks)
+        return vision(
+            Preprocessing.from_timm(stated if isinstance(stated, dict) else timm_settings, name), argument="x"
+        )
     if main == "pixel_values":
         part = getattr(config, "vision_config", config)
         with about(name):
             size = sides(getattr(part, "image_size", 224), "image_size")
-        if folder is not None:
-            preprocessing = Preprocessing.from_folder(folder, image_size=size, name=name)
-        else:
-            preprocessing = Preprocessing.unstated(name, image_size=size)
-        remarks = [preprocessing.note] if preprocessing.note else []
-        return Loaded(model, name, "vision", preprocessing=preprocessing, remarks=remarks)
+        unstated = Preprocessing.unstated(name, image_size=size)
+        return vision(unstated if folder is None else Preprocessing.from_folder(folder, image_size=size, name=name))
     if main == "input_ids" or tokenizer is not None:
         longest = next((getattr(config, key) for key in _LONGEST if isinstance(getattr(config, key, None), int)), None)
         if longest is not None and getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert"):
