@@ -104,7 +104,9 @@ def _rows(panel):
 
 @pytest.mark.parametrize("name", [name for name, chart in charts.CHARTS.items() if chart.in_files])
 def test_every_figure_is_sound_vega_lite(name, several):
-    altair.ConcatChart.validate(figures.drawn(several, name).to_dict())
+    spec = figures.drawn(several, name).to_dict()
+    altair.ConcatChart.validate(spec)
+    assert spec["title"]["text"]
 
 
 @pytest.mark.parametrize("name", [name for name, chart in charts.CHARTS.items() if chart.in_page])

@@ -45,14 +45,8 @@ def image_inputs(
     """Up to ``count`` pictures of ``source``, or as many painted by this package if it is None.
 
     If there are more, the chosen ones are spread evenly over the data and always the same. A picture that does not
-    decode is skipped and named in ``skipped``.
-
-    Args:
-        preprocessing: of the checkpoint.
-        source: a file or directory; or the photographs of an installed library, "sample:skimage" or "sample:sklearn".
-        count: at most so many.
-        batch: pictures per batch.
-        argument: the model's argument for pictures.
+    decode is skipped and named in ``skipped``. source: a file or directory; or the photographs of an installed library,
+    "sample:skimage" or "sample:sklearn". batch: pictures per batch. argument: the model's argument for pictures.
     """
     check_positive(count=count, batch=batch)
     if source is None:

@@ -46,14 +46,8 @@ def text_inputs(
 
     Pieces are consecutive and fill their length, so padding is rare. If the text has more than ``count``, they are
     spread evenly over it. Batches have an ``attention_mask``, and ``token_type_ids`` if the tokenizer makes them.
-
-    Args:
-        tokenizer: of transformers.
-        source: a file or directory of text, or an .npz file of token ids.
-        count: maximum number of pieces.
-        length: tokens per piece, special ones included.
-        batch: pieces per batch.
-        lines: whether each line is a piece, as for reactions or sentences.
+    source: a file or directory of text, or an .npz file of token ids. length: tokens per piece, special ones included.
+    batch: pieces per batch. lines: whether each line is a piece, as for reactions or sentences.
     """
     check_positive(count=count, length=length, batch=batch)
     if not callable(tokenizer) or not hasattr(tokenizer, "num_special_tokens_to_add"):

@@ -115,14 +115,7 @@ def default_inputs(model: nn.Module, tokenizer: Any = None) -> Inputs:
 
 
 def described(model: nn.Module, name: str, folder: Path | None, tokenizer: Any) -> Loaded:
-    """A live model and what it states about its inputs.
-
-    Args:
-        model: a module.
-        name: of the model in reports.
-        folder: with its configuration; None: only the model states it.
-        tokenizer: of a language model.
-    """
+    """A live model and what it states of its inputs. folder: with its configuration; None: only the model states it."""
     config, main = getattr(model, "config", None), getattr(model, "main_input_name", None)
 
     def vision(preprocessing: Preprocessing, **more: Any) -> Loaded:

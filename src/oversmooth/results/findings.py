@@ -31,12 +31,7 @@ class End:
 
 
 def ends(diagnosis: DiagnosisData, *, without_massive: bool = False) -> dict[str, End]:
-    """By metric, where both ends are known.
-
-    Args:
-        diagnosis: of a model that ran.
-        without_massive: leave out massive-activation tokens.
-    """
+    """By metric, where both ends are known. without_massive: leave out massive-activation tokens."""
     found = {}
     for metric in DEFINITIONS:
         course = diagnosis.curve(metric, without_massive=without_massive)
@@ -76,10 +71,7 @@ def sublayers(diagnosis: DiagnosisData) -> Sublayers | None:
 
 def agreement(blocks: list[Layer]) -> tuple[int, list[int]]:
     """In how many blocks attention changed HFC/LFC in the direction that its spectrum predicts, and the depths where it
-    did not.
-
-    Args:
-        blocks: without what enters the first.
+    did not. blocks: without what enters the first.
     """
     agree, apart = 0, []
     for index, layer in enumerate(blocks):
