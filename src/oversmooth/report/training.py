@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from oversmooth.report import shell, training_charts, training_words
@@ -50,6 +51,7 @@ def render(runs: Sequence[Recorded]) -> str:
     first = training_words.headline_metric(shown)
     keys = training_charts.keys(shown)
     steps = sorted({row["step"] for run in shown for row in run.rows})
+    words = partial(training_words.summary, named=len(shown) > 1)
     thinned = [(run, _thinned(run.rows, names)) for run in shown]
     payload = {"steps": steps, "runs": [{"name": run.name, "rows": rows} for run, rows in thinned]}
     panels = {name: training_charts.panels(name, shown, first=name == first) for name in names}
@@ -62,8 +64,8 @@ def render(runs: Sequence[Recorded]) -> str:
         page_title=training_words.page_title(shown),
         finding=training_words.finding(shown),
         runs=[
-            {"name": run.name, "colour": key.colour, "summary": words, "metrics": training_charts.metrics([run])}
-            for run, key, words in zip(shown, keys, training_words.summaries(shown), strict=True)
+            {"name": run.name, "colour": key.colour, "summary": words(run), "metrics": training_charts.metrics([run])}
+            for run, key in zip(shown, keys, strict=True)
         ],
         first=first,
         metrics=[{"name": name, "title": title_of(name), "lead": training_words.lead_of(name)} for name in names],

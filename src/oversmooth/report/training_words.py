@@ -105,12 +105,8 @@ def page_title(runs: Sequence[Run]) -> str:
     return f"Smoothing over training{': ' if names else ''}{between.join(names)}"
 
 
-def summaries(runs: Sequence[Run]) -> list[str]:
-    """What was watched, in one line each."""
-    return [_summary(run, named=len(runs) > 1) for run in runs]
-
-
-def _summary(run: Run, *, named: bool) -> str:
+def summary(run: Run, *, named: bool) -> str:
+    """What was watched, in one line."""
     model, blocks = run.about.get("model"), run.about.get("blocks")
     words = [run.name] if named or run.name.lower() not in _UNNAMED else []
     if isinstance(model, str) and model:

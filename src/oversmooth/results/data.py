@@ -47,8 +47,7 @@ class DiagnosisData:
     extrapolation: list[Extrapolation] = field(default_factory=list)
     verdict: list[str] = field(default_factory=list)
     """In plain words: the answer, what was measured, what was predicted, and where the two disagree."""
-    remarks: list[str] = field(default_factory=list)
-    """What a reader should know about how this was measured, in words."""
+    remarks: list[str] = field(default_factory=list)  # what a reader should know about how this was measured, in words
     notes: list[Note] = field(default_factory=list)  #: The same as values, in the same order; empty before version 4.
     steering: Annotated[dict[str, Any], Steered] | None = None
     """Of a steered model: the methods, how far a warm start moved layers, and whether its constraint is satisfied."""
