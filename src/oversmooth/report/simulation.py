@@ -15,7 +15,7 @@ from oversmooth.report import figures, shell
 from oversmooth.report.charts.base import Key, Panel, Spec
 from oversmooth.report.charts.pieces import DASHES, answering, caption, marks, nominal, quantitative, tip
 from oversmooth.report.fitting import embedded
-from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, PAPER, UNKNOWN, Look, fixed, model_colour, number, ratio
+from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, PAPER, UNKNOWN, Medium, fixed, model_colour, number, ratio
 from oversmooth.report.terminal import plain_table
 from oversmooth.safety.files import check_writable, whole_file
 from oversmooth.theory.toy import ToyOutcome
@@ -174,12 +174,12 @@ def finding(outcomes: list[ToyOutcome]) -> str:
     return f"The spectra predict correctly whether tokens become equal in {often} scenarios"
 
 
-def _panel(outcomes: list[ToyOutcome], metric: str, label: str, notion: str, look: Look) -> Panel:
+def _panel(outcomes: list[ToyOutcome], metric: str, label: str, notion: str, medium: Medium) -> Panel:
     names = [outcome.case.name for outcome in outcomes]
-    colours = look.colours([model_colour(place) for place in range(len(names))])
+    colours = medium.colours([model_colour(place) for place in range(len(names))])
     keys = [Key("line", colour, name, "case", name) for name, colour in zip(names, colours, strict=True)]
     rows = [
-        {**row, **tip(look, f"layer {row['layer']:g}", [(place, number(row["value"]))])}
+        {**row, **tip(medium, f"layer {row['layer']:g}", [(place, number(row["value"]))])}
         for place, outcome in enumerate(outcomes)
         for row in _course(outcome, metric)
     ]
@@ -190,14 +190,14 @@ def _panel(outcomes: list[ToyOutcome], metric: str, label: str, notion: str, loo
     scale: Spec = {"type": "log", "domain": bounds, "nice": False} if log else {"domain": [0, 1]}
     ticks = {"labelExpr": _POWER} if log else {"format": ".1~f"}
     last = max(float(outcome.observed.depth[-1]) for outcome in outcomes)
-    legend = look.legend(symbolType="stroke", symbolStrokeWidth=3)
+    legend = medium.legend(symbolType="stroke", symbolStrokeWidth=3)
     # Lines that lie on one another all stay visible: the first drawn is the widest.
     widths = [1.6 + 1.3 * (len(names) - 1 - place) for place in range(len(names))]
     # With Post-LN the two signs of γ give one curve: dots over a line show both.
     dashes = [DASHES["line dotted" if _negative(outcome) else "line"] for outcome in outcomes]
     at = {
         "x": quantitative("layer", "layer", {"domain": [0, last], "nice": False}, tickCount=5, grid=False, format="d"),
-        "y": quantitative("value", None if look.in_page else label, scale, tickCount=5, **ticks),
+        "y": quantitative("value", None if medium.in_page else label, scale, tickCount=5, **ticks),
         "color": nominal("case", names, colours, legend),
     }
     stroke = {
@@ -207,12 +207,12 @@ def _panel(outcomes: list[ToyOutcome], metric: str, label: str, notion: str, loo
     predicted = {"x": at["x"], "y": at["y"], "detail": {"field": "case"}}
     layers: list[Spec] = [
         marks("line", at | stroke, rows, clip=True, opacity=1),
-        marks("line", predicted, lines, clip=True, strokeDash=[5, 4], strokeWidth=1.2, color=look.colour("ink")),
-        marks("circle", at, rows if look.in_page else [], opacity=0, size=90, aria=False, **answering(look)),
+        marks("line", predicted, lines, clip=True, strokeDash=[5, 4], strokeWidth=1.2, color=medium.colour("ink")),
+        marks("circle", at, rows if medium.in_page else [], opacity=0, size=90, aria=False, **answering(medium)),
     ]
     return Panel(
-        caption(look, notion),
-        {**look.size(270, 240, 260), "layer": layers},
+        caption(medium, notion),
+        {**medium.size(270, 240, 260), "layer": layers},
         note=label,
         tips=keys,
         described=f"{label} of {', '.join(names)} by layer; the tables below have the ends",

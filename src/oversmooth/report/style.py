@@ -91,7 +91,7 @@ def part_colour(part: str) -> str:
 
 
 @dataclass(frozen=True)
-class Look:
+class Medium:
     """Where a chart is drawn. On paper it has a fixed size, legends and colours of its own; in the page it takes the
     width there is, colours are variables, so that dark mode and print need no redrawing, and it answers the mouse.
     """
@@ -153,7 +153,7 @@ class Look:
         }
 
 
-PAPER, PAGE = Look(in_page=False), Look(in_page=True)
+PAPER, PAGE = Medium(in_page=False), Medium(in_page=True)
 
 
 def css_variables() -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from oversmooth.metrics import METRICS
 from oversmooth.report.charts.base import Key, Spec
 from oversmooth.report.charts.pieces import answering, inline, log_axis, marks, nominal, quantitative, written_at_ends
-from oversmooth.report.style import PAGE, Look, model_colour
+from oversmooth.report.style import PAGE, Medium, model_colour
 from oversmooth.report.training_words import SHARES, Run, axis_of, title_of
 
 _DOT: Spec = {"size": 26, "opacity": 1, "tooltip": {"content": "data"}}
@@ -56,28 +56,28 @@ def panels(name: str, runs: Sequence[Run], *, first: bool) -> Spec:
     }
 
 
-def heat(name: str, runs: Sequence[Run], index: int, look: Look) -> Spec:
+def heat(name: str, runs: Sequence[Run], index: int, medium: Medium) -> Spec:
     """Time across, depth upwards, one cell per snapshot and depth; data are put in by the page, or here for paper."""
     low, high = _domain(name, runs)
     label = "datum.value" if not is_log(name) else "pow(10, datum.value)"
     words = f"format({label}, '{'.0%' if name in SHARES else '.3~g'}')"
     legend = {"title": axis_of(name), "orient": "right", "gradientLength": 130, "labelExpr": words}
     legend |= {"values": [low, (low + high) / 2, high], "type": "symbol", "symbolType": "square"}
-    colour = {"field": "shown", "type": "quantitative", "scale": look.ramp(low, high)}
+    colour = {"field": "shown", "type": "quantitative", "scale": medium.ramp(low, high)}
     plain = {"nice": False, "zero": False}
     at = {
         "x": _steps("from"),
         "x2": {"field": "to"},
         "y": quantitative("low", "depth", plain, tickMinStep=1, format="d", grid=False, tickCount=6),
         "y2": {"field": "high"},
-        "color": {**colour, "legend": look.legend() and legend},
+        "color": {**colour, "legend": medium.legend() and legend},
     }
-    drawn = {"name": "cells"} if look.in_page else inline(cells(runs[index], name))
-    layers = [marks("rect", at, drawn, aria=False, **answering(look)), *([_now()] if look.in_page else [])]
+    drawn = {"name": "cells"} if medium.in_page else inline(cells(runs[index], name))
+    layers = [marks("rect", at, drawn, aria=False, **answering(medium)), *([_now()] if medium.in_page else [])]
     if crossed := [one for _, alarm in _alarms(name, [runs[index]]) for one in alarm["crossings"]]:
         at_crossing = {"x": _steps("step"), "y": {**at["y"], "field": "depth"}}
-        layers.append(marks("point", at_crossing, crossed, **_CROSS, color=look.colour("map-alarm"), stroke="white"))
-    return {**look.size(320, 180, 190), "layer": layers}
+        layers.append(marks("point", at_crossing, crossed, **_CROSS, color=medium.colour("map-alarm"), stroke="white"))
+    return {**medium.size(320, 180, 190), "layer": layers}
 
 
 def cells(run: Run, name: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What a chart is: a function from diagnoses and a look to panels, registered once under its own name."""
+"""What a chart is: a function from diagnoses and a medium to panels, registered once under its own name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from oversmooth.report.style import COLOURS_OF_MODELS, MODES, Look, model_colour, plain_signs
+from oversmooth.report.style import COLOURS_OF_MODELS, MODES, Medium, model_colour, plain_signs
 from oversmooth.results.data import DiagnosisData
 from oversmooth.safety.foreign import visible
 
@@ -58,7 +58,7 @@ class Drawing:
     legend: list[Key] = field(default_factory=list)  # of all panels, where the page writes one
 
 
-Draw = Callable[[list[Shown], Look], Drawing]
+Draw = Callable[[list[Shown], Medium], Drawing]
 
 
 @dataclass(frozen=True)
@@ -91,20 +91,20 @@ def chart(**settings: Any) -> Callable[[Draw], Draw]:
     return known
 
 
-def shown(diagnoses: Sequence[DiagnosisData], look: Look) -> list[Shown]:
+def shown(diagnoses: Sequence[DiagnosisData], medium: Medium) -> list[Shown]:
     """Diagnoses with the names and colours that tell them apart."""
-    names = [d.name if look.in_page else visible(plain_signs(d.name)) for d in diagnoses]
+    names = [d.name if medium.in_page else visible(plain_signs(d.name)) for d in diagnoses]
     modes = [mode_of(d) for d in diagnoses]
     by_mode = len(set(modes)) == len(modes) > 1 and set(modes) <= set(MODES)
     # More models than colours can be told apart: the page shows a few at a time, and colours those.
-    many = look.in_page and len(diagnoses) > COLOURS_OF_MODELS
+    many = medium.in_page and len(diagnoses) > COLOURS_OF_MODELS
     colours = [
         MODES[mode] if by_mode else f"shown-{index}" if many else model_colour(index)
         for index, mode in enumerate(modes)
     ]
     labels = distinct(names)
     named = enumerate(zip(labels, colours, diagnoses, strict=True))
-    return [Shown(label, colour, index if look.in_page else label, d) for index, (label, colour, d) in named]
+    return [Shown(label, colour, index if medium.in_page else label, d) for index, (label, colour, d) in named]
 
 
 def mode_of(diagnosis: DiagnosisData) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, chart
 from oversmooth.report.charts.pieces import answering, caption, inline, log_axis, marks, nominal, quantitative, tip
-from oversmooth.report.style import Look, number, percent
+from oversmooth.report.style import Medium, number, percent
 from oversmooth.results.data import DiagnosisData
 from oversmooth.results.facts import Number
 from oversmooth.results.references import Reference, references_for
@@ -25,14 +25,14 @@ _KINDS = ("this model", "reference", "constrained reference")
     one_model=True,
     in_files=False,
 )
-def references(models: list[Shown], look: Look) -> Drawing:
+def references(models: list[Shown], medium: Medium) -> Drawing:
     """A strip for each of three figures: this model, and reference models of the same kind."""
     panels = []
     for m in models:
         known = references_for(m.diagnosis)
         for field, value in figures_of(m.diagnosis).items() if known else ():
             if value is not None and (value > 0 or field != "hfc_lfc_ratio"):
-                panels.append(_strip(m, field, value, known, look))
+                panels.append(_strip(m, field, value, known, medium))
     return Drawing(panels)
 
 
@@ -44,10 +44,10 @@ def figures_of(diagnosis: DiagnosisData) -> dict[str, Number]:
     return {"hfc_lfc_ratio": ratio, "cosine": cosine, "smoothing_share": diagnosis.smoothing_share}
 
 
-def _strip(m: Shown, field: str, value: float, known: list[Reference], look: Look) -> Panel:
+def _strip(m: Shown, field: str, value: float, known: list[Reference], medium: Medium) -> Panel:
     values = [("this model", value, 0), *((r.name, float(getattr(r, field)), 2 if r.constrained else 1) for r in known)]
     rows = [
-        {"name": f"{place}", "value": one, "kind": _KINDS[kind], **tip(look, name, [(0, _said(field, one))])}
+        {"name": f"{place}", "value": one, "kind": _KINDS[kind], **tip(medium, name, [(0, _said(field, one))])}
         for place, (name, one, kind) in enumerate(values)
     ]
     ends = [one for _, one, _ in values]
@@ -61,12 +61,12 @@ def _strip(m: Shown, field: str, value: float, known: list[Reference], look: Loo
     names = [name for name, *_ in values]
     axis = {"labelExpr": f"{names!r}[datum.value]", "labelLimit": 130, "grid": True, "labelFontSize": 11}
     y: Spec = {"field": "name", "type": "ordinal", "sort": None, "title": None, "axis": axis}
-    colours = look.colours([m.colour, "soft", "ground"])
+    colours = medium.colours([m.colour, "soft", "ground"])
     fill, stroke = (nominal("kind", list(_KINDS), of, None) for of in (colours, [*colours[:2], colours[1]]))
     at = {"x": x, "y": y, "fill": fill, "stroke": stroke}
-    dots = marks("circle", at, size=90, opacity=1, strokeWidth=1.5, **answering(look))
-    spec = {**look.size(200, 20 * len(rows)), "data": inline(rows), "layer": [dots]}
-    title = caption(look, _FIELDS[field])
+    dots = marks("circle", at, size=90, opacity=1, strokeWidth=1.5, **answering(medium))
+    spec = {**medium.size(200, 20 * len(rows)), "data": inline(rows), "layer": [dots]}
+    title = caption(medium, _FIELDS[field])
     described = f"{title}: {_said(field, value)}; " + ", ".join(f"{n} {_said(field, v)}" for n, v, _ in values[1:])
     return Panel(
         title,
