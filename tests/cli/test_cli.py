@@ -277,15 +277,12 @@ sys.meta_path.insert(0, Stop())"""
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_in_the_work_is_a_sentence_and_its_exit_code(monkeypatch, capsys, tmp_path, number):
-    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
     monkeypatch.setattr(cases.ToyModel, "run", lambda *_: signal.raise_signal(number))
+    before = signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         assert run(monkeypatch, *SMALL, "-o", tmp_path / "x.json") == 128 + number
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        signal.signal(number, before)
     assert "stopped by" in capsys.readouterr().err
     assert os.listdir(tmp_path) == []
 

@@ -21,16 +21,8 @@ if TYPE_CHECKING:
 MOST = 10_000_000  # limit of inputs and of tokens: more would take days
 
 
-class Variant(StrEnum):
-    raw = "raw"
-    folded = "folded"
-    observed = "observed"
-
-
-class Format(StrEnum):
-    pdf = "pdf"
-    svg = "svg"
-    png = "png"
+Variant = StrEnum("Variant", ["raw", "folded", "observed"])
+Format = StrEnum("Format", ["pdf", "svg", "png"])
 
 
 def _usable(device: str | None) -> str | None:

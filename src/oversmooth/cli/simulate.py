@@ -13,12 +13,7 @@ if TYPE_CHECKING:
     from oversmooth.theory.toy import ToyModel
 
 
-class NormChoice(StrEnum):
-    none = "none"
-    pre = "pre"
-    post = "post"
-
-
+NormChoice = StrEnum("NormChoice", ["none", "pre", "post"])
 _case, _layer, _variant = options_in(), options_in("Layers and tokens"), options_in("Variants")
 _PRESET = (
     "smoothing, sharpening, flip or no-residual; cases for all four; post-ln+, post-ln-, pre-ln+ or pre-ln-; figure4 "

@@ -122,14 +122,7 @@ class _Planned:
     input_kind: str
 
 
-@dataclass
-class _Observed:
-    """What all inputs showed."""
-
-    facts: PassFacts
-    tokens: TokenNumbers
-    heads: HeadNumbers | None
-    top1: Number
+_Observed = tuple[PassFacts, TokenNumbers, HeadNumbers | None, Number]  # what all inputs showed, and the accuracy
 
 
 @float32_products("highest")  # what is computed of weights has float32's rounding, as errors and verdicts assume
@@ -281,14 +274,14 @@ def _observe(
                 right += int((logits.argmax(-1).cpu() == labels.cpu()).sum())
                 labelled += len(labels)
     top1 = plain(right / labelled) if labelled else None
-    return _Observed(trace.facts, tokens.result, None if heads is None else heads.result, top1)
+    return trace.facts, tokens.result, None if heads is None else heads.result, top1
 
 
 def _assemble(
     source: _Source, anatomy: Anatomy, planned: _Planned, observed: _Observed, options: Options, started: float
 ) -> Diagnosis:
     """Layers, facts, provenance, notes and verdict."""
-    facts, model = observed.facts, source.model
+    (facts, tokens, heads, top1), model = observed, source.model
     plan = planned.plan.undecided(facts.input_dependent, Reason("input_dependent"))
     lengths = facts.lengths.tolist()
     steering = steered_as(model)
@@ -296,11 +289,11 @@ def _assemble(
     notes += [Note("packed_inputs", facts.packed)] if facts.packed else []
     notes += [Note(kind) for kind in sorted(facts.unread)]
     notes += options.notes()
-    notes += [Note("approximate", what=name, error=plain(e, 3)) for name, e in observed.tokens.errors.items()]
+    notes += [Note("approximate", what=name, error=plain(e, 3)) for name, e in tokens.errors.items()]
     notes += plan_notes(plan)
     notes += [Note("steering", text=remark) for remark in steering.remarks()] if steering is not None else []
     with torch.autocast(planned.device.type, enabled=False):
-        layers = layers_observed(plan, observed.tokens, observed.heads, facts.inputs)
+        layers = layers_observed(plan, tokens, heads, facts.inputs)
     shared = len({block.layer.name for block in plan.blocks}) < len(plan.blocks)
     known = weights.facts(source.name, anatomy, len(plan.blocks), shared)
     known |= {
@@ -317,7 +310,7 @@ def _assemble(
         "variant": planned.variant,
         "counting_rule": _counting_rule(planned.variant, options.rule),
         "massive_rule": f"norm over {MASSIVE_RATIO:g} times the median norm of the input's tokens, layer by layer",
-        "top1": observed.top1,
+        "top1": top1,
     }
     steered = None if steering is None else steering.report()
     more = dict(extrapolation=planned.extrapolation, steering=steered, one_input=planned.one_input)

@@ -42,19 +42,11 @@ def layers_observed(plan: Plan, tokens: TokenNumbers, heads: HeadNumbers | None,
             seen = block.norm_position if block.norm_agrees else "none"
             spectrum = layer_spectrum(dataclasses.replace(block.layer, norm_position=seen), inverse_sigma=inverse)
             known = {key: without_radii(spectrum) if block.undecided else spectrum}
-        layers.append(
-            _layer(
-                block.layer.block,
-                tokens,
-                (call, len(block.stages) - 1),
-                inputs,
-                attention_out=None if attention_out is None else means(attention_out),
-                attention_out_spread=None if attention_out is None else spreads(attention_out),
-                changes=changes(plan, tokens, call),
-                spectrum=known[key],
-                dominance=None if heads is None else _dominance(heads, call),
-            )
-        )
+        more: dict[str, Any] = dict(changes=changes(plan, tokens, call), spectrum=known[key])
+        more["dominance"] = None if heads is None else _dominance(heads, call)
+        if attention_out is not None:
+            more |= dict(attention_out=means(attention_out), attention_out_spread=spreads(attention_out))
+        layers.append(_layer(block.layer.block, tokens, (call, len(block.stages) - 1), inputs, **more))
     return layers
 
 
@@ -92,16 +84,8 @@ def changes(plan: Plan, tokens: TokenNumbers, call: int) -> list[Change]:
     before, out = tokens.at[entry], []
     for index, stage in enumerate(plan.blocks[call].stages):
         after = tokens.at[(call, index)]
-        change = after["log_hfc_lfc"] - before["log_hfc_lfc"]
-        out.append(
-            Change(
-                part=stage.part,
-                log_hfc_lfc=plain(change.mean()),
-                spread=_spread(change),
-                log_hfc=plain((after["log_hfc"] - before["log_hfc"]).mean()),
-                log_lfc=plain((after["log_lfc"] - before["log_lfc"]).mean()),
-            )
-        )
+        change, hfc, lfc = (after[name] - before[name] for name in ("log_hfc_lfc", "log_hfc", "log_lfc"))
+        out.append(Change(stage.part, plain(change.mean()), _spread(change), plain(hfc.mean()), plain(lfc.mean())))
         before = after
     return out
 

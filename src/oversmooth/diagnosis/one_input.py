@@ -141,9 +141,8 @@ def _texts(one: Batch | Tensor, tokenizer: Any, n: int) -> list[str]:
     except Exception:  # tokenizers of others raise what they like, and nothing but a label is lost
         return []
     # Signs for a space, or for a piece inside a word, of the usual tokenizers.
-    return [
-        "" if token is None else str(token).replace("Ġ", " ").replace("▁", " ").replace("Ċ", "↵") for token in found
-    ]
+    signs = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "↵"})
+    return ["" if token is None else str(token).translate(signs) for token in found]
 
 
 def _labels(texts: list[str], groups: _Groups) -> list[str]:

@@ -240,8 +240,8 @@ def spread(value: Number) -> str:
 def sentence(text: str) -> str:
     """Begun with a capital and ended with a full stop; names of modules and code stay as they are.
 
-    >>> sentence("not simulated: too long"), sentence("encoder.layer.1 is gated"), sentence("Done.")
-    ('Not simulated: too long.', 'encoder.layer.1 is gated.', 'Done.')
+    >>> sentence("not simulated: too long"), sentence("encoder.layer.1 is gated"), sentence("Done."), sentence("")
+    ('Not simulated: too long.', 'encoder.layer.1 is gated.', 'Done.', '')
     """
     text = text.strip()
     word = re.match(r"[a-z]+(?=[\s,:;]|$)", text)
