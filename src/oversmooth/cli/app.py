@@ -17,7 +17,8 @@ from oversmooth.cli.help import print_help
 from oversmooth.cli.streams import err, out
 from oversmooth.safety.errors import InputError
 
-__all__ = ["Commands", "advance", "app", "duration", "err", "options_in", "out", "parts_done", "progress_bar", "status"]
+__all__ = ["STACK", "Commands", "advance", "app", "duration", "err", "option", "options_in", "out", "parts_done"]
+__all__ += ["progress_bar", "status"]
 
 # Former names of options, which stay accepted.
 _RENAMED = {"--twin": "--random-init", "--look": "--example", "--no-look": "--no-example"}
@@ -87,7 +88,8 @@ def options_in(panel: str | None = None) -> Callable[..., Any]:
     )
 
 
-_usual = options_in()
+option = options_in()
+STACK = "Part of the stack's name, for models with several, such as encoder."
 
 
 def _version(asked: bool) -> None:
@@ -99,7 +101,7 @@ def _version(asked: bool) -> None:
 @app.callback(invoke_without_command=True)
 def options(
     context: typer.Context,
-    version: Annotated[bool, _usual(None, "Show the version.", "--version", callback=_version, is_eager=True)] = False,
+    version: Annotated[bool, option(None, "Show the version.", "--version", callback=_version, is_eager=True)] = False,
 ) -> None:
     """Diagnose, predict and steer how transformers mix their tokens with depth."""
     if not version and context.invoked_subcommand is None:

@@ -7,19 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from oversmooth.cli.app import app, err, options_in, out, progress_bar
+from oversmooth.cli.app import app, err, option, out, progress_bar
 
 if TYPE_CHECKING:
     from oversmooth.diagnosis.result import Diagnosis
 
-_option = options_in()
 _PAGE = "Page to write, .html; language models go to a page beside it."
 
 
 @app.command()
 def demo(
-    output: Annotated[Path, _option("FILE", _PAGE, "--output", "-o")] = Path("demo.html"),
-    seed: Annotated[int, _option("N", "Seed of the random weights.")] = 0,
+    output: Annotated[Path, option("FILE", _PAGE, "--output", "-o")] = Path("demo.html"),
+    seed: Annotated[int, option("N", "Seed of the random weights.")] = 0,
 ) -> None:
     """Diagnose three small ViTs and two language models, and write two pages.
 

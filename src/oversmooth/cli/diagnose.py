@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oversmooth.cli.app import advance, app, err, options_in, out, progress_bar
+from oversmooth.cli.app import STACK, advance, app, err, options_in, out, progress_bar
 from oversmooth.safety.errors import InputError
 
 if TYPE_CHECKING:
@@ -57,7 +57,6 @@ _LEAVE_OUT = "Positions of tokens to exclude from token metrics, such as [CLS] a
 _RANDOM = "Also diagnose a randomly initialised copy of each model."
 _SPECTRA = "Compute spectra, dominance and extrapolation. Without: tokens only."
 _VARIANT = "How H includes the norm before attention: raw (not at all), folded (with its gamma) or observed."
-_STACK = "Part of the stack's name, for models with several, such as encoder."
 _FORMAT = "Format of the charts: pdf, svg or png; may be repeated."
 _EXAMPLE = "Store token similarities and attention of the first input for the page."
 _TRUST = "Run Python files that come with a checkpoint."
@@ -79,7 +78,7 @@ def diagnose(
     joined: Annotated[int, _analysis("N", "Inputs for which all heads are also analysed jointly (slow).", min=0)] = 1,
     ranks: Annotated[int, _analysis("N", "Inputs for which ranks are computed.", min=0)] = 4,
     exact: Annotated[bool, _analysis(None, "Use no approximations for large arrays (slow).", "--exact")] = False,
-    stack: Annotated[str | None, _analysis("NAME", _STACK)] = None,
+    stack: Annotated[str | None, _analysis("NAME", STACK)] = None,
     seed: Seed = 0,
     json: Annotated[Path | None, _output("FILE", "Save the diagnosis of one model, .json.")] = None,
     html: Annotated[Path | None, _output("FILE", "Write one page for all models, .html.")] = None,

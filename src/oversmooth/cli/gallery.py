@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from oversmooth.cli.app import advance, app, err, options_in, out, progress_bar
+from oversmooth.cli.app import advance, app, err, option, out, progress_bar
 
-_option = options_in()
 _MODELS = (
     "minilm, mpnet, chemistry-albert, vit-plain, vit-smooth, vit-sharpen, deit-tiny or stories15m; or any hub id, timm "
     "name or path."
@@ -22,10 +21,10 @@ def gallery(
     models: Annotated[
         list[str] | None, typer.Argument(metavar="[MODEL...]", help=_MODELS, show_default=_DEFAULT)
     ] = None,
-    output: Annotated[Path, _option("DIR", "Directory for pages, diagnoses and the table.", "--output", "-o")] = Path(
+    output: Annotated[Path, option("DIR", "Directory for pages, diagnoses and the table.", "--output", "-o")] = Path(
         "gallery"
     ),
-    seed: Annotated[int, _option("N", "Seed of the eigenvalue searches.")] = 0,
+    seed: Annotated[int, option("N", "Seed of the eigenvalue searches.")] = 0,
 ) -> None:
     """Diagnose real models; write a page for each and one table of all.
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from oversmooth.cli.app import app, options_in, out, progress_bar
+from oversmooth.cli.app import app, option, options_in, out, progress_bar
 from oversmooth.safety.errors import InputError
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 NormChoice = StrEnum("NormChoice", ["none", "pre", "post"])
-_case, _layer, _variant = options_in(), options_in("Layers and tokens"), options_in("Variants")
+_layer, _variant = options_in("Layers and tokens"), options_in("Variants")
 _PRESET = (
     "smoothing, sharpening, flip or no-residual; cases for all four; post-ln+, post-ln-, pre-ln+ or pre-ln-; figure4 "
     "for those four (Dovonon et al.). Other options override its settings."
@@ -25,9 +25,9 @@ _NORM = "LayerNorm before the layer (pre), after it (post), or none."
 
 @app.command()
 def simulate(
-    preset: Annotated[str | None, _case("NAME", _PRESET, show_default="cases")] = None,
-    seed: Annotated[int | None, _case("N", "Seed of the random tokens and weights.")] = None,
-    output: Annotated[Path | None, _case("FILE", _OUTPUT, "--output", "-o")] = None,
+    preset: Annotated[str | None, option("NAME", _PRESET, show_default="cases")] = None,
+    seed: Annotated[int | None, option("N", "Seed of the random tokens and weights.")] = None,
+    output: Annotated[Path | None, option("FILE", _OUTPUT, "--output", "-o")] = None,
     tokens: Annotated[int | None, _layer("N", "Number of tokens, n.")] = None,
     width: Annotated[int | None, _layer("N", "Features per token, d.")] = None,
     heads: Annotated[int | None, _layer("N", "Attention heads, which share the width.")] = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oversmooth.cli.app import app, err, options_in, out, progress_bar
+from oversmooth.cli.app import STACK, app, err, options_in, out, progress_bar
 from oversmooth.cli.diagnose import is_saved
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ _weights, _output = options_in("Reading the weights"), options_in("Output")
 _MODELS = "Directories, weight files, hub ids, timm names or saved diagnoses (.json)."
 _JOINED = "Also analyse all heads jointly (slower), or heads alone."
 _HEADS = "Number of heads, for weights without a configuration."
-_STACK = "Part of the stack's name, for models with several, such as encoder."
 _NORM = "Position of the norm if the files do not state it: pre, post or none."
 
 
@@ -29,7 +28,7 @@ def spectrum(
     models: Annotated[list[str], typer.Argument(metavar="MODEL...", help=_MODELS)],
     joined: Annotated[bool, _weights(None, _JOINED, "--joined/--heads-only")] = True,
     heads: Annotated[int | None, _weights("N", _HEADS, min=1)] = None,
-    stack: Annotated[str | None, _weights("NAME", _STACK)] = None,
+    stack: Annotated[str | None, _weights("NAME", STACK)] = None,
     norm: Annotated[str | None, _weights("NAME", _NORM)] = None,
     json: Annotated[Path | None, _output("FILE", "Save all eigenvalues of one model, .json.")] = None,
     output: Annotated[Path | None, _output("FILE", "Write a histogram: .png, .svg or .pdf.", "--output", "-o")] = None,

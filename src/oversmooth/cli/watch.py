@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oversmooth.cli.app import app, options_in, out
+from oversmooth.cli.app import app, option, out
 from oversmooth.safety.errors import InputError
 
 if TYPE_CHECKING:
     from oversmooth.monitor.history import History
 
-_option = options_in()
 _HTML = "Page to write, .html; rewritten at every new snapshot."
 _FOLLOW = "Keep updating until Ctrl-C, or show the current state once."
 _LINES = "▁▂▃▄▅▆▇█"
@@ -23,9 +22,9 @@ _LINES = "▁▂▃▄▅▆▇█"
 @app.command()
 def watch(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of monitored training runs.")],
-    html: Annotated[Path | None, _option("FILE", _HTML)] = None,
-    follow: Annotated[bool, _option(None, _FOLLOW, "--follow/--once")] = False,
-    seconds: Annotated[float, _option("X", "Seconds between updates.")] = 5.0,
+    html: Annotated[Path | None, option("FILE", _HTML)] = None,
+    follow: Annotated[bool, option(None, _FOLLOW, "--follow/--once")] = False,
+    seconds: Annotated[float, option("X", "Seconds between updates.")] = 5.0,
 ) -> None:
     """Plot the metrics that training runs have logged: the latest snapshot by depth, and each metric over time."""
     from rich.console import Group
