@@ -18,7 +18,7 @@ from support.report_example import example
 from oversmooth import cli
 from oversmooth.cli.streams import Terminal, standard_streams
 from oversmooth.report import simulation
-from oversmooth.safety import files, foreign
+from oversmooth.safety import foreign
 from oversmooth.theory import toy as cases
 
 OF_PAPERS = pytest.mark.skipif(importlib.util.find_spec("oversmooth_papers") is None, reason="needs the papers")
@@ -111,26 +111,6 @@ def test_bad_input_is_one_sentence_and_exit_code_two(monkeypatch, capsys, tmp_pa
 def test_no_permission(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere, so it has to be told
     assert "no permission" in refusal(monkeypatch, capsys, *SMALL, "-o", tmp_path / "x.png")
-
-
-def test_an_existing_file_is_replaced_whole(tmp_path):
-    path = tmp_path / "x.txt"
-    path.write_text("old")
-
-    def fail_half_way():
-        with files.whole_file(path) as temporary:
-            temporary.write_text("half")
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail_half_way()
-    assert path.read_text() == "old"
-    path.with_name("usual").touch()
-    with files.whole_file(path) as temporary:
-        temporary.write_text("new")
-    assert path.read_text() == "new"
-    assert path.stat().st_mode & 0o777 == path.with_name("usual").stat().st_mode & 0o777
-    assert sorted(os.listdir(tmp_path)) == ["usual", "x.txt"]
 
 
 def test_version_and_help(monkeypatch, capsys):
@@ -297,15 +277,12 @@ sys.meta_path.insert(0, Stop())"""
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_in_the_work_is_a_sentence_and_its_exit_code(monkeypatch, capsys, tmp_path, number):
-    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
     monkeypatch.setattr(cases.ToyModel, "run", lambda *_: signal.raise_signal(number))
+    before = signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         assert run(monkeypatch, *SMALL, "-o", tmp_path / "x.json") == 128 + number
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        signal.signal(number, before)
     assert "stopped by" in capsys.readouterr().err
     assert os.listdir(tmp_path) == []
 

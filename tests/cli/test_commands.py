@@ -309,11 +309,6 @@ def test_long_work_is_announced_with_its_time_and_memory(monkeypatch, capsys, gp
     assert re.match(r"tiny-gpt: 8 inputs of 32 tokens: about \d+ s, \d+ MB;.* --no-spectra takes \d+ s$", line)
     assert run(monkeypatch, "diagnose", gpt, "--inputs", 1, "--no-spectra") == 0
     assert "1 input of 64 tokens" in capsys.readouterr().err
-
-
-def test_a_short_diagnosis_is_not_announced(monkeypatch, capsys, gpt):
-    from oversmooth.cli import estimate
-
     monkeypatch.setattr(estimate, "_WORTH_SAYING", 1e9)  # whatever else this machine computes
     assert run(monkeypatch, "diagnose", gpt, "--inputs", 2, "--length", 20, "--no-spectra") == 0
     assert "about" not in capsys.readouterr().err

@@ -285,11 +285,10 @@ def test_a_planted_massive_token_is_found(position):
         "positions": {str(position): 3},
         "largest_ratio": pytest.approx(ratio.max().item(), rel=1e-4),
     }
-    rows = [checks.slow_metrics(array[keep]) for array in after]
-    whole = [checks.slow_metrics(array) for array in after]
-    for metric in ("hfc_lfc", "log_hfc_lfc", "log_hfc", "log_lfc", "cos", "abs_cos"):
-        checks.near(later.without_massive[metric], sum(row[metric] for row in rows) / 3, f"{metric} without it")
-        checks.near(later.tokens[metric], sum(row[metric] for row in whole) / 3, metric)
+    for found_there, arrays in ((later.without_massive, after[:, keep]), (later.tokens, after)):
+        rows = [checks.slow_metrics(array) for array in arrays]
+        for metric in ("hfc_lfc", "log_hfc_lfc", "log_hfc", "log_lfc", "cos", "abs_cos"):
+            checks.near(found_there[metric], sum(row[metric] for row in rows) / 3, metric)
     assert found.curve("hfc_lfc", without_massive=True)[2] == later.without_massive["hfc_lfc"]
     assert any(str(position) in sentence for sentence in found.verdict if "assive" in sentence)
 

@@ -129,19 +129,21 @@ def test_as_many_inputs_as_tokens(way):
 
 
 class TokensFirst(nn.Module):
-    """Pictures or words, and torch's encoder as it comes."""
+    """Pictures or words, and blocks that take (n, batch, d)."""
 
-    def __init__(self, begin):
+    block_first = False
+
+    def __init__(self, begin, block):
         super().__init__()
         torch.manual_seed(0)
-        self.begin = begin
-        self.encoder = nn.TransformerEncoder(
-            nn.TransformerEncoderLayer(D, HEADS, 2 * D), DEPTH, enable_nested_tensor=False
-        )
+        self.begin, self.layers = begin, nn.ModuleList(block() for _ in range(DEPTH))
 
     def forward(self, x):
         x = self.begin(x)
-        return self.encoder(x.flatten(2).permute(2, 0, 1) if x.ndim == 4 else x.transpose(0, 1))
+        x = x.flatten(2).permute(2, 0, 1) if x.ndim == 4 else x.transpose(0, 1)
+        for layer in self.layers:
+            x = layer(x)
+        return x
 
 
 def test_pictures_and_words_of_models_whose_encoder_takes_tokens_first():
@@ -149,7 +151,7 @@ def test_pictures_and_words_of_models_whose_encoder_takes_tokens_first():
         (nn.Conv2d(3, D, 4, 4), torch.randn(3, 3, 8, 8)),
         (nn.Embedding(11, D), torch.randint(11, (3, 7))),
     ):
-        model = TokensFirst(begin).eval()
+        model = TokensFirst(begin, lambda: nn.TransformerEncoderLayer(D, HEADS, 2 * D)).eval()
         diagnosis = oversmooth.diagnose(model, x, depth=0)
         assert diagnosis.provenance["inputs"] == 3
         with torch.no_grad():
@@ -172,22 +174,6 @@ class Silent(nn.Module):
         return self.out_proj(nn.functional.scaled_dot_product_attention(q, k, v).permute(2, 0, 1, 3).flatten(2))
 
 
-class SilentModel(nn.Module):
-    block_first = False
-
-    def __init__(self, begin):
-        super().__init__()
-        torch.manual_seed(0)
-        self.begin, self.layers = begin, nn.ModuleList(blocks.Block(D, Silent()) for _ in range(DEPTH))
-
-    def forward(self, x):
-        x = self.begin(x)
-        x = x.flatten(2).permute(2, 0, 1) if x.ndim == 4 else x.transpose(0, 1)
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-
 def silent(kind):
     torch.manual_seed(1)
     begin, x = {
@@ -195,7 +181,7 @@ def silent(kind):
         "features": (nn.Linear(D, D), torch.randn(3, 7, D)),
         "pictures": (nn.Conv2d(3, D, 4, 4), torch.randn(5, 3, 16, 16)),
     }[kind]
-    return SilentModel(begin).eval(), x
+    return TokensFirst(begin, lambda: blocks.Block(D, Silent())).eval(), x
 
 
 def looked_at(model, x, **how):

@@ -148,26 +148,6 @@ def test_it_can_be_left_out():
         diagnose(model, given, example="yes")
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("similarity", ["AAAA"] * 3, "the size of its pairs"),
-        ("groups", 5000, "5000 groups of"),
-        ("received", ["*"] * 2, "not base64"),
-        ("labels", ["one"], "equally many"),
-        ("grid", [2, 99], "do not make its grid"),
-        ("picture", {"width": 9, "height": 1, "pixels": ""}, "the size of its pixels"),
-    ],
-)
-def test_damage_is_found_on_reading(name, value, said):
-    data = checks.diagnosis("ViT").to_dict()
-    if isinstance(value, list) and name in ("similarity", "received"):
-        value = [value[0]] * len(data["one_input"][name])
-    data["one_input"] = data["one_input"] | {name: value}
-    with pytest.raises(InputError, match=f"damaged.*{said}"):
-        Diagnosis.from_dict(data)
-
-
 def test_version_2_had_none():
     data = checks.diagnosis("ViT").to_dict() | {"version": 2}
     del data["one_input"]

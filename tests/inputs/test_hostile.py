@@ -2,9 +2,7 @@
 
 import io
 import os
-import struct
 import zipfile
-import zlib
 
 import numpy as np
 import pyarrow
@@ -55,88 +53,42 @@ def test_pipes_and_devices_are_not_waited_for(suffix, read, tmp_path):
 # npz
 
 
-def packed(path, name="images.npy", how=zipfile.ZIP_DEFLATED, content=None, **arrays):
-    with zipfile.ZipFile(path, "w", how) as file:
+def packed(path, content=None, **arrays):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         for key, array in arrays.items():
             data = io.BytesIO()
             np.save(data, array)
             file.writestr(f"{key}.npy", data.getvalue())
         if content is not None:
-            file.writestr(name, content)
+            file.writestr("images.npy", content)
     return path
 
 
-def header(shape, dtype="|u1", order=False):
-    data = io.BytesIO()
-    np.lib.format.write_array_header_1_0(data, {"descr": dtype, "fortran_order": order, "shape": shape})
-    return data.getvalue()
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"\x93NUMPY",
-        b"\x93NUMPY\x01\x00\xff\xff{",
-        b"\x93NUMPY\x01\x00\x10\x00{'descr': [[[[[[[",
-        b"\x93NUMPY\x03\x00" + header((1, 2, 2, 3))[8:],
-        b"\x93NUMPY\x09\x00" + header((1, 2, 2, 3))[8:],
-        header((1, 2, 2, 3)),
-        header((10**6, 10**6, 10**6, 3)),
-        header((2**62, 2**62, 4, 3)),
-        header((-1, 2, 2, 3)) + bytes(12),
-        header((1, 2, 2, 3), "|O") + bytes(12),
-        header((1, 2, 2, 3), "<U1000000000"),
-    ],
-    ids=range(12),
-)
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY\x01\x00\xff\xff{", b"no array at all"])
 def test_an_array_that_is_not_what_it_claims(content, tmp_path):
     refused(images, packed(tmp_path / "a.npz", content=content), words="is not a readable .npz file")
 
 
-def test_an_encrypted_member_and_ways_of_packing_that_no_one_knows(tmp_path):
-    whole = packed(tmp_path / "a.npz", **PLAIN).read_bytes()
-    for offset, value in ((6, 1), (8, 99)):  # the flags, and the way, of the first member
-        local, central = bytearray(whole), whole.index(b"PK\x01\x02")
-        local[offset], local[central + offset + 2] = value, value
-        (tmp_path / "b.npz").write_bytes(local)
-        refused(images, tmp_path / "b.npz", words="is not a readable .npz file")
+def test_an_array_of_objects_is_not_unpickled(tmp_path):
+    np.savez(tmp_path / "a.npz", images=np.array([[[[{}]]]], object))
+    refused(images, tmp_path / "a.npz", words="is not a readable .npz file")
 
 
-@pytest.mark.parametrize("how", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_packed_bytes_that_are_damaged(how, tmp_path):
+def test_packed_bytes_that_are_damaged(tmp_path):
     whole = bytearray(
-        packed(tmp_path / "a.npz", how=how, images=np.arange(768, dtype=np.uint8).reshape(4, 8, 8, 3)).read_bytes()
+        packed(tmp_path / "a.npz", images=np.arange(768, dtype=np.uint8).reshape(4, 8, 8, 3)).read_bytes()
     )
     whole[60:120] = bytes(60)
     (tmp_path / "a.npz").write_bytes(whole)
     refused(images, tmp_path / "a.npz", words="is not a readable .npz file")
 
 
-def bomb(path, shape, kind="|u1"):
-    """Zeros of this shape, packed without ever being there."""
-    begin = header(shape, kind)
-    size = len(begin) + int(np.prod(shape, dtype=object)) * np.dtype(kind).itemsize
-    squeeze, crc, data = zlib.compressobj(9, zlib.DEFLATED, -15), 0, io.BytesIO()
-    data.write(squeeze.compress(begin) + squeeze.flush(zlib.Z_FULL_FLUSH))
-    block = squeeze.compress(bytes(2**24)) + squeeze.flush(zlib.Z_FULL_FLUSH)
-    for _ in range((size - len(begin)) // 2**24):
-        data.write(block)
-    name, raw = b"images.npy", data.getvalue()
-    sizes = struct.pack("<III", crc, len(raw), size)
-    local = b"PK\x03\x04" + struct.pack("<HHHHH", 20, 0, 8, 0, 0) + sizes + struct.pack("<HH", len(name), 0) + name
-    central = b"PK\x01\x02" + struct.pack("<HHHHHH", 20, 20, 0, 8, 0, 0) + sizes
-    central += struct.pack("<HHHHHII", len(name), 0, 0, 0, 0, 0, 0) + name
-    end = b"PK\x05\x06" + struct.pack("<HHHHIIH", 0, 0, 1, 1, len(central), len(local) + len(raw), 0)
-    path.write_bytes(local + raw + central + end)
-    return path
-
-
-def test_a_bomb_is_not_unpacked(tmp_path):
-    file = bomb(tmp_path / "bomb.npz", (2**10, 2**10, 2**10, 3))
-    assert file.stat().st_size < 5 * 10**6
+def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr("oversmooth.safety.files._ONLY_IF_LARGE", 10**6)
+    monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("it was unpacked"))
+    file = packed(tmp_path / "bomb.npz", images=np.zeros((20, 256, 256, 3), np.uint8))
     refused(
-        images, file, words=r"images\.npy in .*bomb\.npz has [\d,]+ bytes and unpacks to 3,221,[\d,]+, \d[\d,]+ times"
+        images, file, words=r"images\.npy in .*bomb\.npz has [\d,]+ bytes and unpacks to 3,932,[\d,]+, [\d,]+ times"
     )
 
 
@@ -160,11 +112,7 @@ def test_what_lies_beside_the_pictures_may_be_anything(tmp_path):
     assert len(images(tmp_path / "a.npz")) == 1
 
 
-def test_labels_and_ids_beyond_all_classes_and_tokens(tmp_path):
-    for label, kind in ((2**60, np.int64), (-(2**60), np.int64), (2**64 - 1, np.uint64)):
-        packed(tmp_path / "a.npz", labels=np.array([0, label, 0], kind), **PLAIN)
-        words = rf"image 1 of a\.npz has the label {label}; give labels from 0"
-        refused(images, tmp_path / "a.npz", words=words, count=3)
+def test_ids_beyond_all_tokens(tmp_path):
     packed(tmp_path / "a.npz", input_ids=np.array([[1, 2], [3, 2**64 - 1]], np.uint64))
     refused(texts, tmp_path / "a.npz", words="input_ids ranges from 1 to 18446744073709551615")
 
@@ -186,14 +134,9 @@ def png():
 
 
 def test_two_columns_of_one_name(png, tmp_path):
-    image, label, text = pyarrow.array([png]), pyarrow.array([2**60]), pyarrow.array(["some words"])
-    twice = table(tmp_path / "a.parquet", ("image", image), ("image", image))
-    refused(images, twice, words=r"a\.parquet has 2 columns named image; rename or remove all but one")
-    twice = table(tmp_path / "b.parquet", ("image", image), ("label", label), ("label", label))
-    refused(images, twice, words="has 2 columns named label")
-    refused(texts, table(tmp_path / "c.parquet", ("text", text), ("text", text)), words="has 2 columns named text")
-    once = table(tmp_path / "d.parquet", ("image", image), ("label", label))
-    refused(images, once, words="row 0 of d.parquet has the label 1152921504606846976")
+    image, text = pyarrow.array([png]), pyarrow.array(["some words"])
+    for read, column in ((images, ("image", image)), (texts, ("text", text))):
+        refused(read, table(tmp_path / "a.parquet", column, column), words=r"a\.parquet is not a readable parquet file")
 
 
 def test_a_thousand_columns_are_not_listed(tmp_path):
@@ -250,31 +193,16 @@ def test_every_format_that_is_listed_is_read(tmp_path):
             assert len(images(tmp_path / f"a{ending}")) == 1
 
 
-@pytest.mark.filterwarnings("ignore:Image size")
-def test_a_picture_of_a_billion_pixels(tmp_path):
-    def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    begin = struct.pack(">IIBBBBB", 40_000, 40_000, 8, 2, 0, 0, 0)
-    packed = zlib.compress(bytes(10**6))
-    (tmp_path / "a.png").write_bytes(
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", begin) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
-    )
-    refused(images, tmp_path / "a.png", words=r"does not decode \(Image size \(1600000000 pixels\) exceeds limit")
-
-
 # text
 
 
 LONG = "Some words follow each other here. " * 2000
 
 
-@pytest.mark.parametrize("text", ["short words", LONG], ids=["short", "long"])
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
-def test_text_in_two_bytes_a_letter_is_no_text(encoding, text, tmp_path):
-    (tmp_path / "a.txt").write_bytes(text.encode(encoding))
-    for lines in (False, True):
-        refused(texts, tmp_path / "a.txt", words=r"contains zero bytes, as UTF-16 does|is not UTF-8 text", lines=lines)
+def test_text_in_two_bytes_a_letter_is_no_text(encoding, tmp_path):
+    (tmp_path / "a.txt").write_bytes(LONG.encode(encoding))
+    refused(texts, tmp_path / "a.txt", words=r"contains zero bytes, as UTF-16 does|is not UTF-8 text")
 
 
 @pytest.mark.parametrize("lines", [False, True])

@@ -232,19 +232,6 @@ def test_numbers_that_leave_no_text_are_refused(tokenizer):
     refused(tokenizer, None, words, length=2)
 
 
-@pytest.mark.realdata
-def test_a_decoder_without_padding_reads_wikitext(shared):
-    import transformers
-
-    model, source = shared / "weights" / "stories15m", shared / "data" / "wikitext-2" / "valid.txt"
-    if not (model.is_dir() and source.is_file()):
-        pytest.skip(f"no {model} or {source}")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
-    batches = list(text_inputs(tokenizer, source, count=8, length=256, batch=3))
-    assert [batch.inputs["input_ids"].shape for batch in batches] == [(3, 256), (3, 256), (2, 256)]
-    assert all(batch.inputs["attention_mask"].all() for batch in batches)
-
-
 def test_a_mask_of_text_is_refused(tmp_path):
     np.savez(tmp_path / "ids.npz", input_ids=np.ones((2, 3), int), attention_mask=np.full((2, 3), "0"))
     with pytest.raises(InputError, match="attention_mask has type <U1; give 1 for each token and 0 for padding"):

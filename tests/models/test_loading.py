@@ -150,16 +150,9 @@ def test_files_beside_the_weights_that_no_one_wrote(vit):
     assert "tokenizer.json has 1,099,511,627,776 bytes, over the limit of 268,435,456; fetch it again" in refused(vit)
 
 
-def test_what_is_large_is_not_copied_along(vit, tmp_path):
-    (vit / "README.md").write_text("about it")
+def test_links_out_of_a_checkpoint_code_and_what_is_large_are_not_copied(vit, tmp_path):
     (vit / "train.log").touch()
     os.truncate(vit / "train.log", 2**42)
-    models.save(models.load(str(vit)), tmp_path / "out")
-    assert {"README.md", "config.json"} < set(os.listdir(tmp_path / "out"))
-    assert not (tmp_path / "out" / "train.log").exists()
-
-
-def test_links_out_of_a_checkpoint_are_not_copied(vit, tmp_path):
     secret = tmp_path / "id_ed25519"
     secret.write_text("PRIVATE KEY")
     (vit / "README.md").symlink_to(secret)

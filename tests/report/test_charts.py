@@ -38,14 +38,14 @@ def norms():
     before = dict(charts.CHARTS)
 
     @charts.chart(title="Massive & <long>", lead="How far the longest token stands out.", one_model=True)
-    def norms(models, look):
+    def norms(models, medium):
         panels = []
         for model in models:
             layers = model.diagnosis.layers
             rows = [{"depth": i, "ratio": x.massive["largest_ratio"]} for i, x in enumerate(layers) if x.massive]
             encoding = {"x": {"field": "depth", "type": "ordinal"}, "y": {"field": "ratio", "type": "quantitative"}}
-            mark = {"type": "bar", "color": look.colour(model.colour)}
-            spec = {**look.size(200, 100), "data": {"values": rows}, "mark": mark, "encoding": encoding}
+            mark = {"type": "bar", "color": medium.colour(model.colour)}
+            spec = {**medium.size(200, 100), "data": {"values": rows}, "mark": mark, "encoding": encoding}
             panels += [charts.Panel(model.label, spec)] if rows else []
         return charts.Drawing(panels)
 
@@ -104,7 +104,9 @@ def _rows(panel):
 
 @pytest.mark.parametrize("name", [name for name, chart in charts.CHARTS.items() if chart.in_files])
 def test_every_figure_is_sound_vega_lite(name, several):
-    altair.ConcatChart.validate(figures.drawn(several, name).to_dict())
+    spec = figures.drawn(several, name).to_dict()
+    altair.ConcatChart.validate(spec)
+    assert spec["title"]["text"]
 
 
 @pytest.mark.parametrize("name", [name for name, chart in charts.CHARTS.items() if chart.in_page])
@@ -270,8 +272,8 @@ def test_maps_are_darker_where_there_is_more():
     def light(colour):
         return sum(int(colour[at : at + 2], 16) for at in (1, 3, 5))
 
-    for look in (PAGE, PAPER):
-        none, more = look.ramp()["range"]
+    for medium in (PAGE, PAPER):
+        none, more = medium.ramp()["range"]
         assert light(none) > light(more) + 300
     for name in ("map-none", "map-more", "map-below", "map-negative"):
         assert PALETTE[name].light == PALETTE[name].dark

@@ -8,7 +8,6 @@ from support.report_example import example, rows_of
 import oversmooth
 from oversmooth import InputError, compare
 from oversmooth.metrics import METRICS
-from oversmooth.report import figures
 
 
 @pytest.fixture(scope="module")
@@ -25,17 +24,6 @@ def test_a_plot_of_a_metric_has_its_numbers_and_a_title(two, name):
     assert spec["title"]["subtitle"] == "<one>"
     both = [row["model"] for row in rows_of(compare(*two).plot(name).to_dict()) if row.get("value") is not None]
     assert sorted(set(both)) == ["<one>", "other"]
-
-
-@pytest.mark.parametrize("name", figures.names())
-def test_every_figure_has_a_title(two, name):
-    for one in two:
-        one.model |= {"state": "trained"}
-    made = figures.drawn(two, name)
-    if made is None:
-        assert name == "accuracy"  # nothing was tested here
-    else:
-        assert made.to_dict()["title"]["text"]
 
 
 def test_a_plot_is_shown_by_notebooks_and_saves_itself(two, tmp_path):

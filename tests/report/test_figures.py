@@ -50,12 +50,6 @@ def test_courses_that_fall_below_what_a_number_holds(tmp_path):
     assert figures.drawn([deep], "extrapolation").save(tmp_path / "x.svg") is None
 
 
-def test_two_models_of_one_name_stay_apart(tmp_path):
-    twice = [example(layers=1, heads=1, head_dim=2), example(layers=1, heads=1, head_dim=2, seed=1)]
-    figures.drawn(twice, "curves").save(tmp_path / "curves.svg")
-    assert "tiny vit (2)" in (tmp_path / "curves.svg").read_text(encoding="utf-8")
-
-
 def test_what_is_refused(small, tmp_path):
     with pytest.raises(InputError, match=r"'gif'; choose one of pdf, svg, png"):
         figures.save(small, tmp_path, "gif")

@@ -5,7 +5,7 @@ from support.report_example import example
 
 from oversmooth.report import headline
 from oversmooth.report.charts import base as charts
-from oversmooth.report.style import PAGE, sentence
+from oversmooth.report.style import PAGE
 from oversmooth.results import verdict
 
 
@@ -82,18 +82,3 @@ def test_what_differs_and_what_does_not():
     )
     many = models(*[0.1] * 5, layers=[1, 2, 3, 4, 5], shared=[True, False, False, False, False])
     assert headline.differences(many).endswith("They differ in blocks and shared weights.")
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ("the model is in train mode", "The model is in train mode."),
-        ("encoder.layer.3 is gated", "encoder.layer.3 is gated."),
-        ("ρ rough is unknown", "ρ rough is unknown."),
-        ("Steered.", "Steered."),
-        ("d_model: 3", "d_model: 3."),
-        ("", ""),
-    ],
-)
-def test_remarks_are_sentences(given, said):
-    assert sentence(given) == said

@@ -15,10 +15,10 @@ def of_tokens(value, **settings):
 
 
 def test_a_tensor_passes_as_it_is():
-    x = torch.randn(2, 3, 4)
-    assert of_tokens(x) is x
-    half = x.half()
-    assert of_tokens(half) is half
+    for x in (torch.randn(2, 3, 4), torch.randn(2, 3).half()):
+        assert of_tokens(x) is x
+    x = torch.ones(2, 3, dtype=torch.long)
+    assert of_tokens(x, floating=False) is x
 
 
 @pytest.mark.parametrize("given", [[[1.0, 2.0], [3.0, 4.0]], np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)])
@@ -65,20 +65,15 @@ def test_what_is_no_array_of_tokens(given, said):
     assert "NoneType" not in str(refused.value)
 
 
-def test_integers_where_they_will_do():
-    x = torch.ones(2, 3, dtype=torch.long)
-    assert of_tokens(x, floating=False) is x
-
-
 def test_numbers_lose_no_digit():
-    found = arguments.numbers([0.1, 0.2], "gamma", "give numbers", dtype=torch.float64, device=torch.device("cpu"))
-    assert found.tolist() == [0.1, 0.2]
-    assert arguments.numbers(0.1, "gamma", "give numbers", dtype=torch.float64, device=found.device).item() == 0.1
+    for given in ([0.1, 0.2], 0.1):
+        found = arguments.numbers(given, "gamma", "give numbers", dtype=torch.float64, device=CPU)
+        assert found.tolist() == given
 
 
 @pytest.mark.parametrize("given", [[True, False], np.array([True, False]), torch.tensor([True, False])])
 def test_masks(given):
-    assert torch.equal(arguments.mask(given, torch.device("cpu")), torch.tensor([True, False]))
+    assert torch.equal(arguments.mask(given, CPU), torch.tensor([True, False]))
 
 
 def test_numbers_of_all_libraries():
@@ -117,13 +112,9 @@ def test_what_will_not_do_is_named(check, said, given):
             check(one)
 
 
-def test_flags():
-    assert [arguments.flag(x, "learned") for x in (True, 1, np.bool_(True), torch.tensor(True), 0)] == [True] * 4 + [
-        False
-    ]
-
-
-def test_paths(tmp_path):
+def test_flags_and_paths(tmp_path):
+    flags = [arguments.flag(x, "learned") for x in (True, 1, np.bool_(True), torch.tensor(True), 0)]
+    assert flags == [True, True, True, True, False]
     assert arguments.path(str(tmp_path)) == arguments.path(tmp_path) == tmp_path
 
 

@@ -37,12 +37,8 @@ def left_by(process, folder, name="x", suffix=".json"):
 def test_what_a_killed_process_left_is_tidied_and_nothing_else(tmp_path, writer):
     left_by(gone(), tmp_path)
     left_by(gone(), tmp_path, "another", ".pdf")
-    keep = [
-        ".x.00000000-1-abcd1234.oversmooth.json",
-        ".x.oversmooth.json",
-        f".x.{files.process_space()}-1.json",
-        "x.txt",
-    ]
+    keep = [".x.00000000-1-abcd1234.oversmooth.json", ".x.oversmooth.json", f".x.{files.process_space()}-1.json"]
+    keep.append("x.txt")
     for name in keep:
         (tmp_path / name).write_text("someone's")
     left_by(os.getppid(), tmp_path)  # which runs
@@ -78,27 +74,22 @@ def small_disk(size=20_000):
 
 @pytest.mark.parametrize("how", ["safetensors", "text", "folder"])
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, how):
+    folder = how == "folder"
+
     def write():
-        if how == "folder":
-            with files.whole_folder(tmp_path / "out") as temporary:
-                save_file({"x": torch.zeros(100_000)}, temporary / "model.safetensors")
-            return
-        with files.whole_file(tmp_path / "out") as temporary:
+        with (files.whole_folder if folder else files.whole_file)(tmp_path / "out") as temporary:
             if how == "text":
                 temporary.write_text("x" * 100_000)
             else:
-                save_file({"x": torch.zeros(100_000)}, temporary)
+                save_file({"x": torch.zeros(100_000)}, temporary / "model.safetensors" if folder else temporary)
 
-    if how != "folder":
+    if not folder:
         (tmp_path / "out").write_text("before")
     said = r"out cannot be written: .*File too large.*; free space"
     with small_disk(), pytest.raises(InputError, match=said) as refused:
         write()
-    kept = "nothing was written" if how == "folder" else "the previous file is unchanged"
-    assert kept in str(refused.value)
-    assert os.listdir(tmp_path) == ([] if how == "folder" else ["out"])
-    if how != "folder":
-        assert (tmp_path / "out").read_text() == "before"
+    assert ("nothing was written" if folder else "the previous file is unchanged") in str(refused.value)
+    assert [file.read_text() for file in tmp_path.iterdir()] == ([] if folder else ["before"])
 
 
 def test_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
@@ -151,24 +142,22 @@ def test_a_mistake_in_the_block_stays_what_it_is(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_no_temporary_folder(tmp_path, number):
-    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+    before = signal.signal(number, usual)
+
+    def write():
+        with files.whole_folder(tmp_path / "x") as temporary:
+            (temporary / "half").write_text("x")
+            signal.raise_signal(number)
+
     try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-        def write():
-            with files.whole_folder(tmp_path / "x") as temporary:
-                (temporary / "half").write_text("x")
-                signal.raise_signal(number)
-
         with signals.catch_signals() as stop, pytest.raises(KeyboardInterrupt):
             write()
-        assert stop.exit_code == 128 + number
-        assert os.listdir(tmp_path) == []
+        assert signal.getsignal(number) is usual
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        signal.signal(number, before)
+    assert stop.exit_code == 128 + number
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_name_as_long_as_names_may_be(tmp_path):

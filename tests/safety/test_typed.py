@@ -79,13 +79,10 @@ def test_what_does_not_fit_is_named(change, words):
     assert len(str(said.value)) < 200
 
 
-@pytest.mark.parametrize("value", [None, 5, "text", [], [1]])
-def test_something_else(value):
-    with pytest.raises(ValueError, match="not an object"):
-        typed(Outer, value)
-
-
-def test_values_are_shown_short():
+def test_something_else_is_shown_short():
+    for value in (None, 5, "text", [], [1]):
+        with pytest.raises(ValueError, match="not an object"):
+            typed(Outer, value)
     with pytest.raises(ValueError, match="name is") as said:
         typed(Outer, {"name": ["x" * 1000] * 1000, "inner": {}})
     assert len(str(said.value)) < 300

@@ -22,8 +22,7 @@ from oversmooth.safety.extensions import extensions
 __all__ = ["app", "commands", "demo", "diagnose", "doctor", "gallery", "main", "simulate", "spectrum", "steer", "watch"]
 
 
-_OF_PAPERS = ("train", "reproduce", "tune")
-"""Commands of the distribution oversmooth-papers."""
+_OF_PAPERS = ("train", "reproduce", "tune")  # commands of the distribution oversmooth-papers
 
 
 def main() -> None:

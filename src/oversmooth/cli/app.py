@@ -17,11 +17,11 @@ from oversmooth.cli.help import print_help
 from oversmooth.cli.streams import err, out
 from oversmooth.safety.errors import InputError
 
-__all__ = ["Commands", "advance", "app", "duration", "err", "out", "parts_done", "progress_bar", "status"]
+__all__ = ["STACK", "Commands", "advance", "app", "duration", "err", "option", "options_in", "out", "parts_done"]
+__all__ += ["progress_bar", "status"]
 
-
+# Former names of options, which stay accepted.
 _RENAMED = {"--twin": "--random-init", "--look": "--example", "--no-look": "--no-example"}
-"""Former names of options, which stay accepted."""
 
 
 class _Command(typer.core.TyperCommand):
@@ -75,8 +75,21 @@ class Commands(typer.Typer):
 
 
 app = Commands(pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
+# Between the first two progress lines without a terminal; every further interval doubles, up to 30 times this.
 SECONDS_BETWEEN_LINES = 10.0
-"""Between the first two progress lines without a terminal; every further interval doubles, up to 30 times this."""
+
+
+def options_in(panel: str | None = None) -> Callable[..., Any]:
+    """A maker of options that stand in this panel of the help: the name of its value, what it does, and its own names
+    where they are not those of the parameter.
+    """
+    return lambda value, help, *names, **more: typer.Option(
+        *names, metavar=value, help=help, rich_help_panel=panel, **more
+    )
+
+
+option = options_in()
+STACK = "Part of the stack's name, for models with several, such as encoder."
 
 
 def _version(asked: bool) -> None:
@@ -88,12 +101,10 @@ def _version(asked: bool) -> None:
 @app.callback(invoke_without_command=True)
 def options(
     context: typer.Context,
-    version: Annotated[  # noqa: ARG001  (its callback answers)
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
-    ] = False,
+    version: Annotated[bool, option(None, "Show the version.", "--version", callback=_version, is_eager=True)] = False,
 ) -> None:
     """Diagnose, predict and steer how transformers mix their tokens with depth."""
-    if context.invoked_subcommand is None:
+    if not version and context.invoked_subcommand is None:
         context.get_help()
 
 

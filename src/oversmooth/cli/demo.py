@@ -7,23 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from oversmooth.cli.app import app, err, out, progress_bar
+from oversmooth.cli.app import app, err, option, out, progress_bar
 
 if TYPE_CHECKING:
     from oversmooth.diagnosis.result import Diagnosis
 
+_PAGE = "Page to write, .html; language models go to a page beside it."
+
 
 @app.command()
 def demo(
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Page to write, .html; language models go to a page beside it."
-        ),
-    ] = Path("demo.html"),
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random weights.")] = 0,
+    output: Annotated[Path, option("FILE", _PAGE, "--output", "-o")] = Path("demo.html"),
+    seed: Annotated[int, option("N", "Seed of the random weights.")] = 0,
 ) -> None:
     """Diagnose three small ViTs and two language models, and write two pages.
 
@@ -65,15 +60,10 @@ def _side_by_side(jobs: list[_Job]) -> list[Diagnosis]:
     import multiprocessing
 
     workers = min(os.cpu_count() or 1, len(jobs), 4)
-    with progress_bar("models") as bars:
+    with progress_bar("models") as bars, multiprocessing.get_context("spawn").Pool(workers, _begin, [workers]) as pool:
         task = bars.add_task("diagnosing", total=len(jobs))
-
-        def count(_diagnosis: Diagnosis) -> None:
-            bars.advance(task)
-
-        with multiprocessing.get_context("spawn").Pool(workers, _begin, [workers]) as pool:
-            begun = [pool.apply_async(function, arguments, callback=count) for function, arguments in jobs]
-            return [one.get() for one in begun]
+        begun = [pool.apply_async(*job, callback=lambda _: bars.advance(task)) for job in jobs]
+        return [one.get() for one in begun]
 
 
 def _begin(workers: int) -> None:

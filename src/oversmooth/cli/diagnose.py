@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oversmooth.cli.app import advance, app, err, out, progress_bar
+from oversmooth.cli.app import STACK, advance, app, err, options_in, out, progress_bar
 from oversmooth.safety.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,20 +18,11 @@ if TYPE_CHECKING:
     from oversmooth.models import Loaded
 
 
-MOST = 10_000_000
-"""Limit of inputs and of tokens: more would take days."""
+MOST = 10_000_000  # limit of inputs and of tokens: more would take days
 
 
-class Variant(StrEnum):
-    raw = "raw"
-    folded = "folded"
-    observed = "observed"
-
-
-class Format(StrEnum):
-    pdf = "pdf"
-    svg = "svg"
-    png = "png"
+Variant = StrEnum("Variant", ["raw", "folded", "observed"])
+Format = StrEnum("Format", ["pdf", "svg", "png"])
 
 
 def _usable(device: str | None) -> str | None:
@@ -43,130 +33,61 @@ def _usable(device: str | None) -> str | None:
     return device
 
 
-_INPUTS, _ANALYSIS, _OUTPUT, _MACHINE = "Inputs", "Analysis", "Output", "Model and device"
-_of_inputs = partial(typer.Option, rich_help_panel=_INPUTS)
-_of_analysis = partial(typer.Option, rich_help_panel=_ANALYSIS)
-_of_output = partial(typer.Option, rich_help_panel=_OUTPUT)
-_of_machine = partial(typer.Option, rich_help_panel=_MACHINE)
+_input, _analysis = options_in("Inputs"), options_in("Analysis")
+_output, _machine = options_in("Output"), options_in("Model and device")
+_MODELS = "Hub ids, timm names, directories, safetensors files or saved diagnoses (.json)."
+_DATA = (
+    "Text file, image folder, parquet or .npz file; or sample:skimage or sample:sklearn for the photographs of these "
+    "libraries."
+)
+_COUNT = dict(show_default="64 with --data, else 16; 4 for large models on a CPU", min=1, max=MOST)
+_LENGTH = dict(show_default="128, or the model's limit", min=1, max=MOST)
+_BATCH = dict(show_default="16; fewer for long texts", min=1, max=MOST)
+_DTYPE = "float32 on a CPU, else that of the checkpoint"
 
-Models = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="MODEL...", help="Hub ids, timm names, directories, safetensors files or saved diagnoses (.json)."
-    ),
-]
-Data = Annotated[
-    Path | None,
-    _of_inputs(
-        metavar="PATH",
-        help="Text file, image folder, parquet or .npz file; or sample:skimage or sample:sklearn for the photographs "
-        "of these libraries.",
-        show_default="built-in text or pictures",
-    ),
-]
-Count = Annotated[
-    int | None,
-    _of_inputs(
-        "--inputs",
-        metavar="N",
-        help="Number of inputs, spread evenly over the data.",
-        show_default="64 with --data, else 16; 4 for large models on a CPU",
-        min=1,
-        max=MOST,
-    ),
-]
-Length = Annotated[
-    int | None,
-    _of_inputs(
-        metavar="N",
-        help="Tokens per text, for language models.",
-        show_default="128, or the model's limit",
-        min=1,
-        max=MOST,
-    ),
-]
-Batch = Annotated[
-    int | None,
-    _of_inputs(metavar="N", help="Inputs per forward pass.", show_default="16; fewer for long texts", min=1, max=MOST),
-]
-Device = Annotated[
-    str | None,
-    _of_machine(metavar="NAME", help="Device, such as cuda.", show_default="cpu", callback=_usable),
-]
-Dtype = Annotated[
-    str | None,
-    _of_machine(
-        metavar="NAME",
-        help="Floating type, such as bfloat16.",
-        show_default="float32 on a CPU, else that of the checkpoint",
-    ),
-]
-Seed = Annotated[int, _of_analysis(metavar="N", help="Seed of random weights and eigenvalue searches.")]
+Data = Annotated[Path | None, _input("PATH", _DATA, show_default="built-in text or pictures")]
+Count = Annotated[int | None, _input("N", "Number of inputs, spread evenly over the data.", "--inputs", **_COUNT)]
+Length = Annotated[int | None, _input("N", "Tokens per text, for language models.", **_LENGTH)]
+Batch = Annotated[int | None, _input("N", "Inputs per forward pass.", **_BATCH)]
+Device = Annotated[str | None, _machine("NAME", "Device, such as cuda.", show_default="cpu", callback=_usable)]
+Dtype = Annotated[str | None, _machine("NAME", "Floating type, such as bfloat16.", show_default=_DTYPE)]
+Seed = Annotated[int, _analysis("N", "Seed of random weights and eigenvalue searches.")]
+
+_LEAVE_OUT = "Positions of tokens to exclude from token metrics, such as [CLS] and registers: 0,1,2 or -1 for the last."
+_RANDOM = "Also diagnose a randomly initialised copy of each model."
+_SPECTRA = "Compute spectra, dominance and extrapolation. Without: tokens only."
+_VARIANT = "How H includes the norm before attention: raw (not at all), folded (with its gamma) or observed."
+_FORMAT = "Format of the charts: pdf, svg or png; may be repeated."
+_EXAMPLE = "Store token similarities and attention of the first input for the page."
+_TRUST = "Run Python files that come with a checkpoint."
 
 
 @app.command()
 def diagnose(
     context: typer.Context,
-    models: Models,
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help=_MODELS)],
     data: Data = None,
     inputs: Count = None,
     length: Length = None,
     batch: Batch = None,
-    leave_out: Annotated[
-        str | None,
-        _of_inputs(
-            metavar="LIST",
-            help="Positions of tokens to exclude from token metrics, such as [CLS] and registers: 0,1,2 or -1 for the "
-            "last.",
-        ),
-    ] = None,
-    random_init: Annotated[
-        bool, _of_inputs("--random-init", help="Also diagnose a randomly initialised copy of each model.")
-    ] = False,
-    spectra: Annotated[
-        bool,
-        _of_analysis(
-            "--spectra/--no-spectra", help="Compute spectra, dominance and extrapolation. Without: tokens only."
-        ),
-    ] = True,
-    depth: Annotated[
-        int, _of_analysis(metavar="N", help="Extra blocks to extrapolate over; 0 for none.", min=0, max=10_000)
-    ] = 24,
-    variant: Annotated[
-        Variant,
-        _of_analysis(
-            metavar="NAME",
-            help="How H includes the norm before attention: raw (not at all), folded (with its gamma) or observed.",
-        ),
-    ] = Variant.raw,
-    joined: Annotated[
-        int, _of_analysis(metavar="N", help="Inputs for which all heads are also analysed jointly (slow).", min=0)
-    ] = 1,
-    ranks: Annotated[int, _of_analysis(metavar="N", help="Inputs for which ranks are computed.", min=0)] = 4,
-    exact: Annotated[bool, _of_analysis("--exact", help="Use no approximations for large arrays (slow).")] = False,
-    stack: Annotated[
-        str | None,
-        _of_analysis(metavar="NAME", help="Part of the stack's name, for models with several, such as encoder."),
-    ] = None,
+    leave_out: Annotated[str | None, _input("LIST", _LEAVE_OUT)] = None,
+    random_init: Annotated[bool, _input(None, _RANDOM, "--random-init")] = False,
+    spectra: Annotated[bool, _analysis(None, _SPECTRA)] = True,
+    depth: Annotated[int, _analysis("N", "Extra blocks to extrapolate over; 0 for none.", min=0, max=10_000)] = 24,
+    variant: Annotated[Variant, _analysis("NAME", _VARIANT)] = Variant.raw,
+    joined: Annotated[int, _analysis("N", "Inputs for which all heads are also analysed jointly (slow).", min=0)] = 1,
+    ranks: Annotated[int, _analysis("N", "Inputs for which ranks are computed.", min=0)] = 4,
+    exact: Annotated[bool, _analysis(None, "Use no approximations for large arrays (slow).", "--exact")] = False,
+    stack: Annotated[str | None, _analysis("NAME", STACK)] = None,
     seed: Seed = 0,
-    json: Annotated[Path | None, _of_output(metavar="FILE", help="Save the diagnosis of one model, .json.")] = None,
-    html: Annotated[Path | None, _of_output(metavar="FILE", help="Write one page for all models, .html.")] = None,
-    figures: Annotated[Path | None, _of_output(metavar="DIR", help="Write every chart to this directory.")] = None,
-    format: Annotated[
-        list[Format] | None,
-        _of_output(metavar="NAME", help="Format of the charts: pdf, svg or png; may be repeated.", show_default="pdf"),
-    ] = None,
-    example: Annotated[
-        bool,
-        _of_output(
-            "--example/--no-example", help="Store token similarities and attention of the first input for the page."
-        ),
-    ] = True,
+    json: Annotated[Path | None, _output("FILE", "Save the diagnosis of one model, .json.")] = None,
+    html: Annotated[Path | None, _output("FILE", "Write one page for all models, .html.")] = None,
+    figures: Annotated[Path | None, _output("DIR", "Write every chart to this directory.")] = None,
+    format: Annotated[list[Format] | None, _output("NAME", _FORMAT, show_default="pdf")] = None,
+    example: Annotated[bool, _output(None, _EXAMPLE)] = True,
     device: Device = None,
     dtype: Dtype = None,
-    trust_remote_code: Annotated[
-        bool, _of_machine("--trust-remote-code", help="Run Python files that come with a checkpoint.")
-    ] = False,
+    trust_remote_code: Annotated[bool, _machine(None, _TRUST, "--trust-remote-code")] = False,
 ) -> None:
     """Measure whether and where models smooth their tokens, which sublayer does it, and what the spectra predict.
 
@@ -174,41 +95,18 @@ def diagnose(
     """
     from oversmooth.report import figures as drawn
     from oversmooth.report import page
-    from oversmooth.safety import files
 
-    if json is not None:
-        files.check_writable(json, (".json",))
-    if html is not None:
-        page.check(html)
-    if figures is not None:
-        files.check_folder(figures)
-    elif format:
-        raise InputError(f"--format {format[0].value} has no effect without --figures; add --figures DIR")
-    files.check_apart((json, html, figures), (*models, data))
+    _check_outputs(models, data, json, html, figures, format, random_init)
     if all(map(is_saved, models)):
         shown = {"models", "json", "html", "figures", "format"}
         refuse_without_effect(context, {*context.params} - shown, f"{models[0]} is a saved diagnosis")
     if not spectra:
         refuse_without_effect(context, {"variant", "joined", "depth"}, "--no-spectra measures tokens only")
-    wanted = len(models) + sum(not is_saved(name) for name in models if random_init)
-    if json is not None and wanted > 1:
-        remedy = "leave --random-init out" if len(models) == 1 else "diagnose the models one by one"
-        raise InputError(f"--json {json} holds one diagnosis, not {wanted}; {remedy}")
-    if html is not None and wanted > page.MOST_MODELS:
-        raise InputError(f"--html shows at most {page.MOST_MODELS} models, not {wanted}; make several pages")
-    settings: dict[str, object] = dict(
-        spectra=spectra,
-        joined=joined,
-        exact=exact,
-        ranks=ranks,
-        variant=variant.value,
-        stack=stack,
-        depth=depth,
-        example=example,
-        seed=seed,
-    )
+    settings: dict[str, object] = dict(spectra=spectra, joined=joined, exact=exact, ranks=ranks, stack=stack)
+    settings |= dict(variant=variant.value, depth=depth, example=example, seed=seed)
     if leave_out is not None:
         settings["special"] = _positions(leave_out)
+    machine = dict(device=device, dtype=dtype, trust_remote_code=trust_remote_code)
     diagnoses = diagnose_all(
         models,
         data,
@@ -216,10 +114,8 @@ def diagnose(
         length,
         batch,
         random_init=random_init,
-        device=device,
-        dtype=dtype,
         settings=settings,
-        trust_remote_code=trust_remote_code,
+        **machine,  # type: ignore[arg-type]
     )
     show(diagnoses)
     if json is not None:
@@ -232,6 +128,36 @@ def diagnose(
             written += drawn.save(diagnoses, figures, one.value)
     for path in written:
         out.print(f"wrote {path}")
+
+
+def _check_outputs(
+    models: list[str],
+    data: Path | None,
+    json: Path | None,
+    html: Path | None,
+    figures: Path | None,
+    format: list[Format] | None,
+    random_init: bool,
+) -> None:
+    """Refuse outputs that cannot be written, or hold fewer models, before the work."""
+    from oversmooth.report import page
+    from oversmooth.safety import files
+
+    wanted = len(models) + sum(not is_saved(name) for name in models if random_init)
+    if json is not None:
+        files.check_writable(json, (".json",))
+    if html is not None:
+        page.check(html)
+    if figures is not None:
+        files.check_folder(figures)
+    elif format:
+        raise InputError(f"--format {format[0].value} has no effect without --figures; add --figures DIR")
+    files.check_apart((json, html, figures), (*models, data))
+    if json is not None and wanted > 1:
+        remedy = "leave --random-init out" if len(models) == 1 else "diagnose the models one by one"
+        raise InputError(f"--json {json} holds one diagnosis, not {wanted}; {remedy}")
+    if html is not None and wanted > page.MOST_MODELS:
+        raise InputError(f"--html shows at most {page.MOST_MODELS} models, not {wanted}; make several pages")
 
 
 def refuse_without_effect(context: typer.Context, names: Collection[str], why: str) -> None:
@@ -278,17 +204,14 @@ def diagnose_all(
     if data is not None:
         check_readable(data)
     diagnoses: list[Diagnosis] = []
-    seed = int(str(settings["seed"]))
-    wanted = [(name, random) for name in names for random in ((False, True) if random_init else (False,))]
+    how = dict(seed=int(str(settings["seed"])), dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     with progress_bar("inputs") as bars:
-        for name, random in wanted:
+        for name, random in ((name, random) for name in names for random in (False, True)[: 1 + random_init]):
             if name in saved:
                 diagnoses += [] if random else [saved[name]]
                 continue
             shown = advance(bars, f"{Path(name).name}{' (random)' if random else ''}")
-            loaded = load(
-                name, random=random, seed=seed, dtype=dtype, device=device, trust_remote_code=trust_remote_code
-            )
+            loaded = load(name, random=random, **how)  # type: ignore[arg-type]
             inputs = _inputs_of(loaded, data, count, length, batch, alone=len(names) == 1)
             shown(0, inputs.count, "first input")
             if line := announcement(loaded, inputs, settings):
@@ -323,10 +246,9 @@ def show(diagnoses: list[Diagnosis]) -> None:
 
     for diagnosis in diagnoses:
         p = diagnosis.provenance
+        top1 = f", top-1 {p['top1']:.1%}" if p.get("top1") is not None else ""
         out.print(f"\n{diagnosis.name}", style="bold")
-        out.print(
-            f"{p['data']}, {p['inputs']} inputs" + (f", top-1 {p['top1']:.1%}" if p.get("top1") is not None else "")
-        )
+        out.print(f"{p['data']}, {p['inputs']} inputs{top1}")
         out.print(terminal.layers(diagnosis))
         for sentence in diagnosis.verdict:
             out.print(f"• {sentence}")
@@ -337,6 +259,5 @@ def show(diagnoses: list[Diagnosis]) -> None:
         out.print(terminal.overview(diagnoses))
         if any(d.accuracy for d in diagnoses):
             out.print(terminal.accuracies(diagnoses))
-    rules = sorted({d.provenance["counting_rule"] for d in diagnoses if d.smoothing_share is not None})
-    for rule in rules:
+    for rule in sorted({d.provenance["counting_rule"] for d in diagnoses if d.smoothing_share is not None}):
         out.print(f"Counting rule of the smoothing share: {rule}.", style="dim")

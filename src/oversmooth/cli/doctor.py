@@ -7,7 +7,6 @@ import typer
 from oversmooth.cli.app import app, out, status
 
 _MARKS = {"yes": ("✓", "green"), "no": ("–", "dim"), "broken": ("✗", "red")}
-_PLAIN = {"yes": "yes", "no": "no", "broken": "broken"}
 
 
 @app.command()
@@ -38,7 +37,7 @@ def doctor() -> None:
         table.add_column(overflow="fold")
         for finding in findings:
             mark, style = _MARKS[finding.state]
-            table.add_row(Text(mark if unicode else _PLAIN[finding.state], style=style), finding.what, finding.detail)
+            table.add_row(Text(mark if unicode else finding.state, style=style), finding.what, finding.detail)
         out.print(f"\n{title}", style="bold")
         out.print(table)
     if any(finding.state == "broken" for finding in libraries):

@@ -18,17 +18,12 @@ from oversmooth.models.loaded import DATA_COUNT, DEFAULT_COUNT, Loaded
 from oversmooth.safety.machine import in_words
 from oversmooth.safety.untouched import untouched
 
-_LARGE = 300_000_000
-"""Parameters from which a CPU gets fewer inputs by default."""
+_LARGE = 300_000_000  # parameters from which a CPU gets fewer inputs by default
 _FEW = 4
-_WORTH_SAYING = 20.0
-"""Seconds of a diagnosis."""
-_LIBRARIES = 500_000_000
-"""Bytes of Python and its libraries."""
-_ARRAYS = 30
-"""Arrays of the size of a batch's residual stream, in float32, that a trace holds at its peak."""
-_TOKENS_AT_ONCE = 4096
-"""In a batch of text by default."""
+_WORTH_SAYING = 20.0  # seconds of a diagnosis
+_LIBRARIES = 500_000_000  # bytes of Python and its libraries
+_ARRAYS = 30  # arrays of the size of a batch's residual stream, in float32, that a trace holds at its peak
+_TOKENS_AT_ONCE = 4096  # in a batch of text by default
 
 
 def default_count(loaded: Loaded, has_data: bool) -> int:

@@ -7,24 +7,24 @@ from typing import Annotated
 
 import typer
 
-from oversmooth.cli.app import advance, app, err, out, progress_bar
+from oversmooth.cli.app import advance, app, err, option, out, progress_bar
+
+_MODELS = (
+    "minilm, mpnet, chemistry-albert, vit-plain, vit-smooth, vit-sharpen, deit-tiny or stories15m; or any hub id, timm "
+    "name or path."
+)
+_DEFAULT = "all named models that are installed"
 
 
 @app.command()
 def gallery(
     models: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[MODEL...]",
-            help="minilm, mpnet, chemistry-albert, vit-plain, vit-smooth, vit-sharpen, deit-tiny or stories15m; or "
-            "any hub id, timm name or path.",
-            show_default="all named models that are installed",
-        ),
+        list[str] | None, typer.Argument(metavar="[MODEL...]", help=_MODELS, show_default=_DEFAULT)
     ] = None,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="Directory for pages, diagnoses and the table.")
-    ] = Path("gallery"),
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the eigenvalue searches.")] = 0,
+    output: Annotated[Path, option("DIR", "Directory for pages, diagnoses and the table.", "--output", "-o")] = Path(
+        "gallery"
+    ),
+    seed: Annotated[int, option("N", "Seed of the eigenvalue searches.")] = 0,
 ) -> None:
     """Diagnose real models; write a page for each and one table of all.
 
@@ -34,7 +34,7 @@ def gallery(
     from oversmooth.demo import gallery as known
     from oversmooth.demo import gallery_table
     from oversmooth.report import page
-    from oversmooth.report.style import number
+    from oversmooth.report.style import arrow
     from oversmooth.safety import files
     from oversmooth.safety.errors import InputError
     from oversmooth.safety.foreign import json_text
@@ -56,11 +56,7 @@ def gallery(
         table.append(gallery_table.figures(entry, diagnosis))
         diagnosis.save(output / f"{entry.key}.json")
         page.save([diagnosis], output / f"{entry.key}.html", [("all models of the gallery", "index.html")])
-        one = table[-1]
-        out.print(
-            f"{entry.title}: HFC/LFC {number(one['hfc_lfc'][0], 3)} → {number(one['hfc_lfc'][1], 3)}, "
-            f"{one['seconds']:.0f} s"
-        )
+        out.print(f"{entry.title}: HFC/LFC {arrow(table[-1]['hfc_lfc'])}, {table[-1]['seconds']:.0f} s")
     for name, text in (
         ("gallery.json", json_text(table, indent=1) + "\n"),
         ("gallery.md", gallery_table.markdown(table)),

@@ -11,8 +11,7 @@ from rich.text import Text
 from oversmooth.cli.examples import EXAMPLES
 from oversmooth.cli.streams import out
 
-_NAMES, _WIDEST = 24, 100
-"""Columns of the names, and of everything."""
+_NAMES, _WIDEST = 24, 100  # columns of the names, and of everything
 
 
 def print_help(command: Any, context: Any) -> None:

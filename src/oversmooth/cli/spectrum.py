@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oversmooth.cli.app import app, err, out, progress_bar
+from oversmooth.cli.app import STACK, app, err, options_in, out, progress_bar
 from oversmooth.cli.diagnose import is_saved
 
 if TYPE_CHECKING:
@@ -17,37 +16,22 @@ if TYPE_CHECKING:
     from oversmooth.diagnosis.weights import Memory
 
 
-_of_weights = partial(typer.Option, rich_help_panel="Reading the weights")
-_of_output = partial(typer.Option, rich_help_panel="Output")
+_weights, _output = options_in("Reading the weights"), options_in("Output")
+_MODELS = "Directories, weight files, hub ids, timm names or saved diagnoses (.json)."
+_JOINED = "Also analyse all heads jointly (slower), or heads alone."
+_HEADS = "Number of heads, for weights without a configuration."
+_NORM = "Position of the norm if the files do not state it: pre, post or none."
 
 
 @app.command()
 def spectrum(
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="MODEL...", help="Directories, weight files, hub ids, timm names or saved diagnoses (.json)."
-        ),
-    ],
-    joined: Annotated[
-        bool,
-        _of_weights("--joined/--heads-only", help="Also analyse all heads jointly (slower), or heads alone."),
-    ] = True,
-    heads: Annotated[
-        int | None, _of_weights(metavar="N", help="Number of heads, for weights without a configuration.", min=1)
-    ] = None,
-    stack: Annotated[
-        str | None,
-        _of_weights(metavar="NAME", help="Part of the stack's name, for models with several, such as encoder."),
-    ] = None,
-    norm: Annotated[
-        str | None,
-        _of_weights(metavar="NAME", help="Position of the norm if the files do not state it: pre, post or none."),
-    ] = None,
-    json: Annotated[Path | None, _of_output(metavar="FILE", help="Save all eigenvalues of one model, .json.")] = None,
-    output: Annotated[
-        Path | None, _of_output("--output", "-o", metavar="FILE", help="Write a histogram: .png, .svg or .pdf.")
-    ] = None,
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help=_MODELS)],
+    joined: Annotated[bool, _weights(None, _JOINED, "--joined/--heads-only")] = True,
+    heads: Annotated[int | None, _weights("N", _HEADS, min=1)] = None,
+    stack: Annotated[str | None, _weights("NAME", STACK)] = None,
+    norm: Annotated[str | None, _weights("NAME", _NORM)] = None,
+    json: Annotated[Path | None, _output("FILE", "Save all eigenvalues of one model, .json.")] = None,
+    output: Annotated[Path | None, _output("FILE", "Write a histogram: .png, .svg or .pdf.", "--output", "-o")] = None,
 ) -> None:
     """Compute the eigenvalues of H = (W_V W_O)ᵀ for every layer, from weights alone.
 
@@ -108,35 +92,31 @@ def spectra_of(
 def _anatomy(
     name: str, joined: bool, heads: int | None, stack: str | None, norm: str | None
 ) -> tuple[str, Anatomy, Memory | None]:
+    from oversmooth import models
     from oversmooth.anatomy import locate
     from oversmooth.anatomy.checkpoint import Checkpoint
     from oversmooth.anatomy.locate import find, norm_position
     from oversmooth.diagnosis.weights import Memory
     from oversmooth.models.trained_file import trained_file
 
-    position = norm_position(norm)
+    how: dict[str, Any] = dict(stack=stack, heads=heads, norm=norm_position(norm))
     path = Path(name)
+    title = path.resolve().name if path.exists() else name
     if not path.exists():
-        from oversmooth.models import load
         from oversmooth.models.from_timm import is_timm_name
         from oversmooth.models.hub import fetch
 
         if is_timm_name(name):
-            loaded = load(name)
-            return loaded.name, locate(loaded.model, stack=stack, heads=heads, norm=position), None
+            loaded = models.load(name)
+            return loaded.name, locate(loaded.model, **how), None
         path = fetch(name)
-        title = name
-    else:
-        title = path.resolve().name
     checkpoint = Checkpoint(path)
     ours = trained_file(path) is not None
     if ours or "oversmooth" in checkpoint.config:  # steered: the weights in use are computed from those in the file
-        from oversmooth import models
-
         loaded = models.load(str(path))
-        return loaded.name if ours else title, locate(loaded.model, stack=stack, heads=heads, norm=position), None
+        return loaded.name if ours else title, locate(loaded.model, **how), None
     memory = Memory.of(checkpoint.files, joined, heads, stack, norm, sorted(checkpoint.config.items(), key=str))
-    return title, find(checkpoint, stack=stack, heads=heads, norm=position), memory
+    return title, find(checkpoint, **how), memory
 
 
 def _show(diagnoses: list[Diagnosis]) -> None:
@@ -145,10 +125,9 @@ def _show(diagnoses: list[Diagnosis]) -> None:
     for diagnosis in diagnoses:
         m = diagnosis.model
         out.print(f"\n{diagnosis.name}", style="bold")
-        out.print(
-            f"{m['layers']} layers of {m['heads']} heads, width {m['width']}"
-            + (f"; {took} s" if (took := diagnosis.provenance.get("seconds")) is not None else "")
-        )
+        seconds = diagnosis.provenance.get("seconds")
+        took = "" if seconds is None else f"; {seconds} s"
+        out.print(f"{m['layers']} layers of {m['heads']} heads, width {m['width']}{took}")
         out.print(terminal.spectra(diagnosis))
         if any(layer.spectrum and layer.spectrum.verdicts for layer in diagnosis.layers):
             out.print("Heads are counted by what weights alone determine; the others depend on attention.", style="dim")

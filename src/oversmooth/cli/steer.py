@@ -7,37 +7,24 @@ from typing import Annotated
 
 import typer
 
-from oversmooth.cli.app import app, out, status
+from oversmooth.cli.app import STACK, app, option, out, status
 
-Output = Annotated[
-    Path, typer.Option("--output", "-o", metavar="DIR", help="Directory to write, which must be new or empty.")
-]
-Dtype = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Floating type, such as bfloat16.", show_default="float32")
-]
+_METHOD = (
+    "Method and settings; may be repeated. Methods: spectral, neutreno, attnscale, featscale, contranorm, "
+    "valueresidual, centred, laplacian, inversion, gatedattention, layernormscaling, orthogonalupdate."
+)
+_LAYERS = "Layers to steer: all, first-half, last-half, or 0,2,4-7."
+Output = Annotated[Path, option("DIR", "Directory to write, which must be new or empty.", "--output", "-o")]
+Dtype = Annotated[str | None, option("NAME", "Floating type, such as bfloat16.", show_default="float32")]
 
 
 @app.command()
 def steer(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, timm name or directory.")],
     output: Output,
-    method: Annotated[
-        list[str],
-        typer.Option(
-            "--method",
-            "-m",
-            metavar="NAME[:KEY=VALUE,...]",
-            help="Method and settings; may be repeated. Methods: spectral, neutreno, attnscale, featscale, contranorm, "
-            "valueresidual, centred, laplacian, inversion, gatedattention, layernormscaling, orthogonalupdate.",
-        ),
-    ],
-    layers: Annotated[
-        str, typer.Option(metavar="WHICH", help="Layers to steer: all, first-half, last-half, or 0,2,4-7.")
-    ] = "all",
-    stack: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Part of the stack's name, for models with several, such as encoder."),
-    ] = None,
+    method: Annotated[list[str], option("NAME[:KEY=VALUE,...]", _METHOD, "--method", "-m")],
+    layers: Annotated[str, option("WHICH", _LAYERS)] = "all",
+    stack: Annotated[str | None, option("NAME", STACK)] = None,
     dtype: Dtype = None,
 ) -> None:
     """Add steering methods to a model and save it, ready to train, diagnose or fold.

@@ -8,43 +8,46 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oversmooth.cli.app import app, out
+from oversmooth.cli.app import app, option, out
 from oversmooth.safety.errors import InputError
 
 if TYPE_CHECKING:
     from oversmooth.monitor.history import History
 
+_HTML = "Page to write, .html; rewritten at every new snapshot."
+_FOLLOW = "Keep updating until Ctrl-C, or show the current state once."
 _LINES = "▁▂▃▄▅▆▇█"
 
 
 @app.command()
 def watch(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of monitored training runs.")],
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Page to write, .html; rewritten at every new snapshot.")
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow/--once", help="Keep updating until Ctrl-C, or show the current state once.")
-    ] = False,
-    seconds: Annotated[float, typer.Option(metavar="X", help="Seconds between updates.")] = 5.0,
+    html: Annotated[Path | None, option("FILE", _HTML)] = None,
+    follow: Annotated[bool, option(None, _FOLLOW, "--follow/--once")] = False,
+    seconds: Annotated[float, option("X", "Seconds between updates.")] = 5.0,
 ) -> None:
     """Plot the metrics that training runs have logged: the latest snapshot by depth, and each metric over time."""
     from rich.console import Group
     from rich.live import Live
 
-    from oversmooth.monitor.history import History
+    from oversmooth.monitor.history import FILE, History
     from oversmooth.report import training
-    from oversmooth.safety import arguments
 
-    wait = float(arguments.number(seconds, "--seconds", "give a number above 0"))
-    if wait <= 0:
+    if seconds <= 0:
         raise InputError(f"--seconds is {seconds:g}; give a number above 0")
     if html is not None:
         training.check(html)
 
     def read() -> list[History]:
-        """A run without a snapshot yet has an empty history if there is time to wait for it."""
-        return [_nothing_yet(run) if follow and _is_early(run) else History.load(run) for run in runs]
+        return [
+            waiting(run) if follow and run.is_dir() and not (run / FILE).exists() else History.load(run) for run in runs
+        ]
+
+    def waiting(run: Path) -> History:
+        """An empty history, for a run without a snapshot yet if there is time to wait for it."""
+        history = History()
+        history.about = {"name": run.resolve().name}
+        return history
 
     def write(histories: list[History]) -> None:
         if html is not None and any(len(history) for history in histories):
@@ -61,26 +64,12 @@ def watch(
     seen = [history.steps for history in histories]
     with Live(Group(*map(table_of, histories)), console=out, refresh_per_second=4) as live:
         while True:
-            time.sleep(wait)
+            time.sleep(seconds)
             histories = read()
             if (new := [history.steps for history in histories]) != seen:
                 seen = new
                 live.update(Group(*map(table_of, histories)))
                 write(histories)
-
-
-def _is_early(run: Path) -> bool:
-    from oversmooth.monitor.history import FILE
-
-    return run.is_dir() and not (run / FILE).exists()
-
-
-def _nothing_yet(run: Path) -> History:
-    from oversmooth.monitor.history import History
-
-    history = History()
-    history.about = {"name": run.resolve().name}
-    return history
 
 
 def table_of(history: History) -> Any:

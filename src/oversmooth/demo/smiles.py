@@ -8,28 +8,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.files import read_bytes
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.files import read_text
 from oversmooth.safety.libraries import import_library
 
 # Bracket atoms first, two-letter atoms before their first letter, and >> before >.
 SPLIT = r"\[[^\]]+\]|Br|Cl|>>|%[0-9]{2}|[BCNOSPFIbcnosp]|[()\.=#\-+\\/:~@?>*$]|[0-9]"
 _REMEDY = "give a vocabulary: a text file of one token a line"
-_SPECIAL = {
-    "pad_token": "[PAD]",
-    "unk_token": "[UNK]",
-    "cls_token": "[CLS]",
-    "sep_token": "[SEP]",
-    "mask_token": "[MASK]",
-}
+_SPECIAL = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
 
 
 def smiles_tokenizer(vocabulary: Path) -> Any:
     """A ``PreTrainedTokenizerFast`` for a vocabulary of one token a line; [CLS] goes before each text, [SEP] after."""
-    try:
-        tokens = read_bytes(Path(vocabulary), _REMEDY).decode("utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise InputError(f"the vocabulary {vocabulary} cannot be read ({reason(error)}); {_REMEDY}") from error
+    tokens = read_text(Path(vocabulary), _REMEDY).split("\n")
     ids = {token.strip(): index for index, token in enumerate(tokens) if token.strip()}
     missing = [token for token in _SPECIAL.values() if token not in ids]
     if missing:

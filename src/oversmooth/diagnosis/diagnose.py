@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +17,17 @@ from oversmooth.anatomy.layer import Anatomy, NormPosition
 from oversmooth.anatomy.live import check_finite, check_is_module, unwrapped
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.diagnosis import weights
-from oversmooth.diagnosis.blocks_alone import layers_of_blocks
 from oversmooth.diagnosis.extrapolate import last_block, whole_stack
-from oversmooth.diagnosis.layers import layers_observed
+from oversmooth.diagnosis.layers import layers_observed, layers_of_blocks
 from oversmooth.diagnosis.one_input import one_input
 from oversmooth.diagnosis.provenance import input_kind, input_notes, mode, model_name, plan_notes, provenance
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs.batches import Batch
 from oversmooth.metrics.moments import MASSIVE_RATIO
 from oversmooth.results import verdict
-from oversmooth.results.facts import ModelFacts, Number, plain
+from oversmooth.results.facts import ModelFacts, Number, Provenance, plain
 from oversmooth.results.notes import Note
-from oversmooth.results.parts import Extrapolation, OneInput
+from oversmooth.results.parts import Extrapolation, Layer, OneInput
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.precision import float32_products
@@ -47,46 +46,40 @@ from oversmooth.trace.valid import LeftOut
 if TYPE_CHECKING:
     from oversmooth.models import Loaded
 
-MOST_BLOCKS = 10_000
-"""Limit of blocks to extrapolate over: each of them is run."""
-_MOST_PLACES = 12
-"""Left-out tokens that a note names."""
+MOST_BLOCKS = 10_000  # limit of blocks to extrapolate over: each of them is run
+_MOST_PLACES = 12  # left-out tokens that a note names
 
 
-@dataclass(frozen=True)
+@dataclass
 class Options:
     """How a diagnosis is made: the settings of `diagnose` that are rarely changed, under the same names."""
 
-    spectra: bool = True
-    joined: int = 1
-    ranks: int = 4
-    variant: str = "raw"
-    rule: str = "complex"
-    depth: int = 24
-    example: bool = True
-    exact: bool = False
-    seed: int = 0
-    left_out: LeftOut | None = None
+    spectra: bool
+    joined: int
+    ranks: int
+    variant: str
+    rule: str
+    depth: int
+    example: bool
+    exact: bool
+    seed: int
+    left_out: LeftOut | None
 
-    @classmethod
-    def checked(cls, **given: Any) -> Options:
-        """Of keywords that anybody may have given."""
-        arguments.choice(given["variant"], "variant", ("raw", "folded", "observed"))
-        arguments.choice(given["rule"], "rule", ("complex", "real"))
-        for name in ("joined", "ranks"):
-            given[name] = arguments.whole(given[name], name)
-        given["depth"] = arguments.whole(given["depth"], "depth", most=MOST_BLOCKS)
+    def __post_init__(self) -> None:
+        arguments.choice(self.variant, "variant", ("raw", "folded", "observed"))
+        arguments.choice(self.rule, "rule", ("complex", "real"))
+        self.joined, self.ranks = arguments.whole(self.joined, "joined"), arguments.whole(self.ranks, "ranks")
+        self.depth = arguments.whole(self.depth, "depth", most=MOST_BLOCKS)
         for name in ("spectra", "example", "exact"):
-            given[name] = arguments.flag(given[name], name)
-        given["seed"] = arguments.seed(given["seed"])
-        return cls(**given)
+            setattr(self, name, arguments.flag(getattr(self, name), name))
+        self.seed = arguments.seed(self.seed)
 
     def notes(self) -> list[Note]:
         """What a reader should know of them."""
         if self.left_out is None:
             return []
         places = self.left_out.positions
-        return [Note("left_out", len(places), names=[str(place) for place in places[:_MOST_PLACES]])]
+        return [Note("left_out", len(places), names=list(map(str, places[:_MOST_PLACES])))]
 
 
 @dataclass
@@ -106,6 +99,15 @@ class _Source:
         self.mode, notes = mode(self.model)
         self.notes += notes
 
+    def diagnosis(
+        self, facts: ModelFacts, made: Provenance, layers: list[Layer], notes: list[Note], **more: Any
+    ) -> Diagnosis:
+        """What was found, with the verdict."""
+        facts |= {**self.mode, "class": type(self.model).__name__, **self.about}  # type: ignore[typeddict-item]
+        found = Diagnosis(facts, made, layers, notes=notes, remarks=list(map(str, notes)), **more)
+        found.verdict = verdict.sentences(found)
+        return found
+
 
 @dataclass
 class _Planned:
@@ -113,22 +115,14 @@ class _Planned:
 
     plan: Plan
     device: torch.device
-    batches: Iterator[Batch | Tensor]
-    """All batches, the first included."""
+    batches: Iterator[Batch | Tensor]  # all batches, the first included
     variant: str
     extrapolation: list[Extrapolation]
     one_input: OneInput | None
     input_kind: str
 
 
-@dataclass
-class _Observed:
-    """What all inputs showed."""
-
-    facts: PassFacts
-    tokens: TokenNumbers
-    heads: HeadNumbers | None
-    top1: Number
+_Observed = tuple[PassFacts, TokenNumbers, HeadNumbers | None, Number]  # what all inputs showed, and the accuracy
 
 
 @float32_products("highest")  # what is computed of weights has float32's rounding, as errors and verdicts assume
@@ -192,18 +186,8 @@ def diagnose(
         InputError: an argument is wrong, or the model cannot be located, run or observed.
     """
     started = time.perf_counter()
-    options = Options.checked(
-        spectra=spectra,
-        joined=joined,
-        ranks=ranks,
-        variant=variant,
-        rule=rule,
-        depth=depth,
-        example=example if look is None else look,
-        exact=exact,
-        seed=seed,
-        left_out=LeftOut.of(special),
-    )
+    example, left_out = example if look is None else look, LeftOut.of(special)
+    options = Options(spectra, joined, ranks, variant, rule, depth, example, exact, seed, left_out)
     source = _opened(model, inputs, name, tokenizer, about)
     if blocks is not None:
         return _of_blocks(source, blocks, options, started)
@@ -290,14 +274,14 @@ def _observe(
                 right += int((logits.argmax(-1).cpu() == labels.cpu()).sum())
                 labelled += len(labels)
     top1 = plain(right / labelled) if labelled else None
-    return _Observed(trace.facts, tokens.result, None if heads is None else heads.result, top1)
+    return trace.facts, tokens.result, None if heads is None else heads.result, top1
 
 
 def _assemble(
     source: _Source, anatomy: Anatomy, planned: _Planned, observed: _Observed, options: Options, started: float
 ) -> Diagnosis:
     """Layers, facts, provenance, notes and verdict."""
-    facts, model = observed.facts, source.model
+    (facts, tokens, heads, top1), model = observed, source.model
     plan = planned.plan.undecided(facts.input_dependent, Reason("input_dependent"))
     lengths = facts.lengths.tolist()
     steering = steered_as(model)
@@ -305,11 +289,11 @@ def _assemble(
     notes += [Note("packed_inputs", facts.packed)] if facts.packed else []
     notes += [Note(kind) for kind in sorted(facts.unread)]
     notes += options.notes()
-    notes += [Note("approximate", what=name, error=plain(e, 3)) for name, e in observed.tokens.errors.items()]
+    notes += [Note("approximate", what=name, error=plain(e, 3)) for name, e in tokens.errors.items()]
     notes += plan_notes(plan)
     notes += [Note("steering", text=remark) for remark in steering.remarks()] if steering is not None else []
     with torch.autocast(planned.device.type, enabled=False):
-        layers = layers_observed(plan, observed.tokens, observed.heads, facts.inputs)
+        layers = layers_observed(plan, tokens, heads, facts.inputs)
     shared = len({block.layer.name for block in plan.blocks}) < len(plan.blocks)
     known = weights.facts(source.name, anatomy, len(plan.blocks), shared)
     known |= {
@@ -319,7 +303,6 @@ def _assemble(
         "parameters": sum(p.numel() for p in model.parameters()),
         "input_kind": planned.input_kind,
     }
-    known |= {**source.mode, "class": type(model).__name__, **source.about}  # type: ignore[typeddict-item]
     made = provenance(started, planned.device, source.inputs, lengths, options.ranks, options.left_out)
     made |= {
         "seed": options.seed,
@@ -327,29 +310,20 @@ def _assemble(
         "variant": planned.variant,
         "counting_rule": _counting_rule(planned.variant, options.rule),
         "massive_rule": f"norm over {MASSIVE_RATIO:g} times the median norm of the input's tokens, layer by layer",
-        "top1": observed.top1,
+        "top1": top1,
     }
-    diagnosis = Diagnosis(
-        model=known,
-        provenance=made,
-        layers=layers,
-        extrapolation=planned.extrapolation,
-        notes=notes,
-        remarks=list(map(str, notes)),
-        steering=None if steering is None else steering.report(),
-        one_input=planned.one_input,
-    )
-    diagnosis.verdict = verdict.sentences(diagnosis)
-    return diagnosis
+    steered = None if steering is None else steering.report()
+    more = dict(extrapolation=planned.extrapolation, steering=steered, one_input=planned.one_input)
+    return source.diagnosis(known, made, layers, notes, **more)
 
 
 def _counting_rule(variant: str, rule: str) -> str:
-    return (
-        "one maximum over all pairs of eigenvalues of A and of a head's H, per input, layer and head; the d − k zeros "
-        "of H left out"
-        + ("" if variant == "raw" else f"; H {variant}")
-        + ("" if rule == "complex" else "; real parts of both spectra")
+    of_h, parts = (
+        "" if variant == "raw" else f"; H {variant}",
+        "" if rule == "complex" else "; real parts of both spectra",
     )
+    pairs = "one maximum over all pairs of eigenvalues of A and of a head's H, per input, layer and head"
+    return f"{pairs}; the d − k zeros of H left out{of_h}{parts}"
 
 
 def _of_blocks(source: _Source, blocks: str, options: Options, started: float) -> Diagnosis:
@@ -373,14 +347,11 @@ def _of_blocks(source: _Source, blocks: str, options: Options, started: float) -
         "heads": 0,
         "parameters": sum(p.numel() for p in parameters),
     }
-    facts |= {**source.mode, "class": type(model).__name__, **source.about}  # type: ignore[typeddict-item]
     device = parameters[0].device if parameters else "cpu"
     made = provenance(started, device, source.inputs, tokens, options.ranks, options.left_out)
     made["joined_inputs"] = 0
     notes = [*source.notes, *input_notes(None, tokens), *options.notes(), Note("tokens_only")]
-    diagnosis = Diagnosis(facts, made, layers, notes=notes, remarks=list(map(str, notes)))
-    diagnosis.verdict = verdict.sentences(diagnosis)
-    return diagnosis
+    return source.diagnosis(facts, made, layers, notes)
 
 
 def _extrapolate(sample: Sample, source: _Source, options: Options, special: bool) -> list[Extrapolation]:
@@ -392,14 +363,11 @@ def _extrapolate(sample: Sample, source: _Source, options: Options, special: boo
     entries = [last_block(sample, modules, options.depth, options.seed)]
     if len({block.layer.name for block in blocks}) > 1:
         try:
-            entries += whole_stack(sample, modules, max(1, round(2 * options.depth / len(blocks))), options.seed)
+            entries.append(whole_stack(sample, modules, max(1, round(2 * options.depth / len(blocks))), options.seed))
         except InputError as error:
             source.notes.append(Note("stack_skipped", text=str(error)))
     source.notes += [Note("real_blocks_failed", what=entry.what) for entry in entries if entry.real is None]
-    return [_with_words(entry, [Note("special_counted")] if special else []) for entry in entries]
-
-
-def _with_words(entry: Extrapolation, more: list[Note]) -> Extrapolation:
-    notes = [*entry.notes, *more]
-    said = [str(one) for one in (entry.reason, *notes) if one is not None]
-    return replace(entry, notes=notes, note="; ".join(said))
+    for entry in entries:
+        entry.notes += [Note("special_counted")] if special else []
+        entry.note = "; ".join(str(one) for one in (entry.reason, *entry.notes) if one is not None)
+    return entries

@@ -84,12 +84,12 @@ def last_block(sample: Sample, modules: dict[str, nn.Module], depth: int, seed: 
     )
 
 
-def whole_stack(sample: Sample, modules: dict[str, nn.Module], passes: int, seed: int) -> list[Extrapolation]:
+def whole_stack(sample: Sample, modules: dict[str, nn.Module], passes: int, seed: int) -> Extrapolation:
     """What repeating the whole stack so often does; InputError where its spectra cannot be computed."""
     blocks = sample.blocks
     why = next((block.plan.undecided for block in blocks if block.plan.undecided), None)
     if why is not None:
-        return [_undecided("stack", why, _real(blocks, sample.plan, modules, passes * len(blocks)))]
+        return _undecided("stack", why, _real(blocks, sample.plan, modules, passes * len(blocks)))
     if not all(block.plan.layer.keep for block in blocks):
         raise InputError("attention replaces the stream in some of its layers")
     if not all(isinstance(block.A, SoftmaxAttention) and block.A.bias is None for block in blocks):
@@ -112,7 +112,7 @@ def whole_stack(sample: Sample, modules: dict[str, nn.Module], passes: int, seed
             operators, [v for v, _ in weights], shares, bias=offsets, tolerance=1e-4, seed=seed
         )
         course, seen = _simulated(blocks, operators, weights, offsets)
-    entry = Extrapolation(
+    return Extrapolation(
         what="stack",
         input=0,
         rho_smooth=plain(math.exp(min(700.0, (prediction.log_rho_smooth + kept) / len(blocks)))),
@@ -127,7 +127,6 @@ def whole_stack(sample: Sample, modules: dict[str, nn.Module], passes: int, seed
         reason=prediction.why,
         notes=[Note("radii_per_block")],
     )
-    return [entry]
 
 
 def _undecided(what: str, why: Reason, real: Course | None) -> Extrapolation:

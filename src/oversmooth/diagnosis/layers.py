@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from oversmooth.diagnosis.weights import layer_spectrum, without_radii
 from oversmooth.results.facts import Numbers, plain
 from oversmooth.results.parts import Change, Layer, LayerDominance, Spectrum, share_of_smoothing
-from oversmooth.trace.plans import Plan
+from oversmooth.trace import DepthMetrics, Plan, run
+from oversmooth.trace.blocks import named_blocks
+from oversmooth.trace.feed import ModelInput
 from oversmooth.trace.reducers.heads import HeadNumbers
 from oversmooth.trace.reducers.tokens import Place, TokenNumbers
+from oversmooth.trace.valid import LeftOut
 
 
 def layers_observed(plan: Plan, tokens: TokenNumbers, heads: HeadNumbers | None, inputs: int) -> list[Layer]:
@@ -38,20 +42,31 @@ def layers_observed(plan: Plan, tokens: TokenNumbers, heads: HeadNumbers | None,
             seen = block.norm_position if block.norm_agrees else "none"
             spectrum = layer_spectrum(dataclasses.replace(block.layer, norm_position=seen), inverse_sigma=inverse)
             known = {key: without_radii(spectrum) if block.undecided else spectrum}
-        layers.append(
-            _layer(
-                block.layer.block,
-                tokens,
-                (call, len(block.stages) - 1),
-                inputs,
-                attention_out=None if attention_out is None else means(attention_out),
-                attention_out_spread=None if attention_out is None else spreads(attention_out),
-                changes=changes(plan, tokens, call),
-                spectrum=known[key],
-                dominance=None if heads is None else _dominance(heads, call),
-            )
-        )
+        more: dict[str, Any] = dict(changes=changes(plan, tokens, call), spectrum=known[key])
+        more["dominance"] = None if heads is None else _dominance(heads, call)
+        if attention_out is not None:
+            more |= dict(attention_out=means(attention_out), attention_out_spread=spreads(attention_out))
+        layers.append(_layer(block.layer.block, tokens, (call, len(block.stages) - 1), inputs, **more))
     return layers
+
+
+def layers_of_blocks(
+    model: nn.Module, inputs: ModelInput | Iterable[ModelInput], pattern: str, ranks: int, left_out: LeftOut | None
+) -> tuple[list[Layer], list[int], int]:
+    """Of a model whose attention is unknown: what enters the first block, then one entry per run of a block; the tokens
+    of each input; features of a token.
+
+    pattern: the names of its blocks, such as "layers.*". ranks: inputs whose ranks are computed, the first ones.
+    left_out: tokens that are measured nowhere.
+    """
+    plan = Plan.of_names(dict.fromkeys(named_blocks(model, pattern)))
+    facts = run(model, inputs, plan, [depths := DepthMetrics(ranks=ranks)], left_out=left_out).facts
+    layers = []
+    for depth, name in enumerate(["embedding", *(block.block for block in plan.blocks)]):
+        columns = depths.by_input(depth)
+        columns["hfc_lfc"] = columns["log_hfc_lfc"].exp()
+        layers.append(Layer(name, means(columns), spreads(columns)))
+    return layers, facts.lengths.tolist(), facts.width
 
 
 def _layer(name: str, found: TokenNumbers, place: Place, inputs: int, **more: Any) -> Layer:
@@ -69,16 +84,8 @@ def changes(plan: Plan, tokens: TokenNumbers, call: int) -> list[Change]:
     before, out = tokens.at[entry], []
     for index, stage in enumerate(plan.blocks[call].stages):
         after = tokens.at[(call, index)]
-        change = after["log_hfc_lfc"] - before["log_hfc_lfc"]
-        out.append(
-            Change(
-                part=stage.part,
-                log_hfc_lfc=plain(change.mean()),
-                spread=_spread(change),
-                log_hfc=plain((after["log_hfc"] - before["log_hfc"]).mean()),
-                log_lfc=plain((after["log_lfc"] - before["log_lfc"]).mean()),
-            )
-        )
+        change, hfc, lfc = (after[name] - before[name] for name in ("log_hfc_lfc", "log_hfc", "log_lfc"))
+        out.append(Change(stage.part, plain(change.mean()), _spread(change), plain(hfc.mean()), plain(lfc.mean())))
         before = after
     return out
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate, normalize
 
+from oversmooth.diagnosis.provenance import is_image
 from oversmooth.inputs.batches import Batch
 from oversmooth.results.parts import OneInput, Picture
 from oversmooth.safety.errors import InputError
@@ -23,21 +24,17 @@ from oversmooth.theory.operators import AttentionOperator
 from oversmooth.trace.plans import SampleBlock
 
 MOST_TOKENS = 256
-_MOST_PIXELS = 64
-"""Of a picture's longer side: enough to recognise it by."""
-_MOST_LEADING = 8
-"""Tokens before an image's patches: a class, registers."""
+_MOST_PIXELS = 64  # of a picture's longer side: enough to recognise it by
+_MOST_LEADING = 8  # tokens before an image's patches: a class, registers
 _MOST_LETTERS = 24
-_AT_ONCE = 1 << 24
-"""Numbers of A times groups that are held at once."""
+_AT_ONCE = 1 << 24  # numbers of A times groups that are held at once
 
 
 @dataclass(frozen=True)
 class _Groups:
     """Which group each token is shown in; one group per token if there are few."""
 
-    of_token: Tensor
-    """``(n,)``"""
+    of_token: Tensor  # ``(n,)``
     grid: list[int] | None
     leading: int
     aggregated: str
@@ -69,7 +66,7 @@ def one_input(
     if len(kept) < 2:
         return None
     given = [one] if isinstance(one, Tensor) else list(one.inputs.values())
-    image = next((x[0] for x in given if x.ndim == 4 and x.is_floating_point() and x.shape[1] in (1, 3)), None)
+    image = next((x[0] for x in given if is_image(x)), None)
     groups = _groups(len(kept), None if image is None else (image.shape[-2], image.shape[-1]))
     received = [_received(block.A, groups, kept) for block in blocks]
     texts = _texts(one, tokenizer, n)
@@ -144,9 +141,8 @@ def _texts(one: Batch | Tensor, tokenizer: Any, n: int) -> list[str]:
     except Exception:  # tokenizers of others raise what they like, and nothing but a label is lost
         return []
     # Signs for a space, or for a piece inside a word, of the usual tokenizers.
-    return [
-        "" if token is None else str(token).replace("Ġ", " ").replace("▁", " ").replace("Ċ", "↵") for token in found
-    ]
+    signs = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "↵"})
+    return ["" if token is None else str(token).translate(signs) for token in found]
 
 
 def _labels(texts: list[str], groups: _Groups) -> list[str]:

@@ -6,7 +6,7 @@ import datetime
 import platform
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,8 +20,7 @@ from oversmooth.results.notes import MOST_NAMES, Note
 from oversmooth.trace.plans import Plan
 from oversmooth.trace.valid import LeftOut
 
-_MOST_SKIPPED = 8
-"""Skipped inputs that are named one by one."""
+_MOST_SKIPPED = 8  # skipped inputs that are named one by one
 
 
 def mode(model: nn.Module) -> tuple[dict[str, bool], list[Note]]:
@@ -60,24 +59,11 @@ def is_image(x: Tensor) -> bool:
 
 
 def provenance(
-    started: float,
-    device: torch.device | str,
-    inputs: Any,
-    tokens: Iterable[int],
-    ranks: int,
-    left_out: LeftOut | None,
+    started: float, device: torch.device | str, inputs: Any, tokens: list[int], ranks: int, left_out: LeftOut | None
 ) -> Provenance:
-    """When, where and on what.
-
-    Args:
-        started: `time.perf_counter` at the beginning.
-        device: that of the model.
-        inputs: as they were given.
-        tokens: valid ones of every input.
-        ranks: inputs whose ranks were asked for.
-        left_out: tokens that token metrics leave out.
+    """When, where and on what. started: `time.perf_counter` at the beginning; tokens: valid ones of every input; ranks:
+    inputs whose ranks were asked for.
     """
-    tokens = list(tokens)
     made: dict[str, Any] = {
         "oversmooth": __version__,
         "platform": platform.platform(),
@@ -99,9 +85,8 @@ def provenance(
     return cast("Provenance", made)
 
 
-def input_notes(inputs: Any, tokens: Iterable[int]) -> list[Note]:
+def input_notes(inputs: Any, tokens: list[int]) -> list[Note]:
     """Inputs that are too short, and those that could not be read."""
-    tokens = list(tokens)
     short = sum(length < 2 for length in tokens)
     skipped = inputs.skipped if isinstance(inputs, Inputs) else []
     notes = [Note("short_inputs", short, len(tokens))] if short else []

@@ -18,6 +18,7 @@ from typing import Any
 
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.results.data import SCHEMA, VERSION
+from oversmooth.safety.typed import fields_of
 
 _SCALARS: dict[Any, dict[str, Any]] = {
     str: {"type": "string"},
@@ -27,8 +28,7 @@ _SCALARS: dict[Any, dict[str, Any]] = {
     type(None): {"type": "null"},
     Any: {},
 }
-_AS_SAVED = {"extrapolation", "verdict", "remarks"}
-"""Fields that have a default in Python and are in every file."""
+_AS_SAVED = {"extrapolation", "verdict", "remarks"}  # fields that have a default in Python and are in every file
 
 
 def json_schema() -> dict[str, Any]:
@@ -71,19 +71,12 @@ def _of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _object(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    hints = typing.get_type_hints(kind, include_extras=True)
-    if dataclasses.is_dataclass(kind):
-        none = dataclasses.MISSING
-        fields = [field for field in dataclasses.fields(kind) if field.init]
-        required = [f.name for f in fields if f.default is none and f.default_factory is none]
-        hints = {field.name: hints[field.name] for field in fields}
-    else:
-        required = sorted(kind.__required_keys__)
+    fields, needed = fields_of(kind)
     return {
         "type": "object",
         "description": " ".join((inspect.getdoc(kind) or kind.__name__).split()),
-        "properties": {name: _of(hint, definitions) for name, hint in hints.items()},
-        "required": required,
+        "properties": {name: _of(hint, definitions) for name, hint in fields.items()},
+        "required": [name for name in fields if name in needed] if dataclasses.is_dataclass(kind) else sorted(needed),
         # Facts about the model and its provenance may have more beside them.
         "additionalProperties": not dataclasses.is_dataclass(kind),
     }

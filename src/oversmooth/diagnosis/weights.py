@@ -107,10 +107,9 @@ def _all(variants: dict[str, Tensor], W_O: Tensor, layer: AttentionLayer) -> dic
         at_rest = name == "folded" and centred and size == d
         V, O = stack_heads(*(centre_features(V[::group], output) if at_rest else (V[::group], output)))  # noqa: E741
         products[name] = smaller_product(V, O)
-    together = len({product.shape for product in products.values()}) == 1
-    batch = torch.stack(list(products.values())) if together else None
-    values = products.values() if batch is None else [batch]
-    found = [row for product in values for row in eigenvalues(product).reshape(-1, product.shape[-1])]
+    values = list(products.values())
+    batches = [torch.stack(values)] if len({product.shape for product in values}) == 1 else values
+    found = [row for batch in batches for row in eigenvalues(batch).reshape(-1, batch.shape[-1])]
     return {n: torch.cat([v, v.new_zeros(size - len(v))]) for n, v in zip(products, found, strict=True)}
 
 

@@ -57,9 +57,8 @@ def pictures(path: Path, count: int) -> Pictures:
     if images.dtype.kind not in "iuf":
         raise InputError(f"{path}: images has type {images.dtype}; give numbers, 0 to 255 or 0 to 1")
     if labels is not None and (labels.shape != images.shape[:1] or labels.dtype.kind not in "iu"):
-        raise InputError(
-            f"{path}: labels has shape {labels.shape} and type {labels.dtype}; give {len(images)} whole numbers"
-        )
+        found = f"labels has shape {labels.shape} and type {labels.dtype}"
+        raise InputError(f"{path}: {found}; give {len(images)} whole numbers")
     indices = spread(len(images), count)
     pixels = images[indices]
     if images.dtype != np.uint8:
@@ -70,7 +69,7 @@ def pictures(path: Path, count: int) -> Pictures:
         pixels = np.rint(pixels.astype(np.float32) * scale).astype(np.uint8)
     if images.shape[-1] not in (1, 3, 4):
         pixels = pixels.transpose(0, 2, 3, 1)
-    return Pictures(len(images), indices, pixels, None if labels is None else labels[indices].tolist())
+    return Pictures(len(images), indices, pixels, None if labels is None else labels[indices].astype(np.int64).tolist())
 
 
 def token_ids(path: Path, count: int) -> TokenIds:
@@ -79,13 +78,11 @@ def token_ids(path: Path, count: int) -> TokenIds:
     if ids is None:
         raise InputError(f"{path} has no array `input_ids`; it has {listing}")
     if ids.ndim != 2 or ids.dtype.kind not in "iu" or 0 in ids.shape:
-        raise InputError(
-            f"{path}: input_ids has shape {ids.shape} and type {ids.dtype}; give whole numbers (n, length)"
-        )
+        found = f"input_ids has shape {ids.shape} and type {ids.dtype}"
+        raise InputError(f"{path}: {found}; give whole numbers (n, length)")
     if hidden is not None and hidden.shape != ids.shape:
-        raise InputError(
-            f"{path}: attention_mask has shape {hidden.shape}, but input_ids has {ids.shape}; give equal shapes"
-        )
+        found = f"attention_mask has shape {hidden.shape}, but input_ids has {ids.shape}"
+        raise InputError(f"{path}: {found}; give equal shapes")
     if hidden is not None and hidden.dtype.kind not in "biuf":
         raise InputError(f"{path}: attention_mask has type {hidden.dtype}; give 1 for each token and 0 for padding")
     indices = spread(len(ids), count)

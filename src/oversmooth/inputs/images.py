@@ -6,6 +6,7 @@ Pictures are read when their batch is needed, so only one batch is in memory. pr
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +28,6 @@ from oversmooth.safety.libraries import import_library
 
 # The formats of sources.IMAGES, whatever the file name: some decoders, such as PostScript's, run programs.
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
-_LARGEST_LABEL = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,8 @@ def image_inputs(
     """Up to ``count`` pictures of ``source``, or as many painted by this package if it is None.
 
     If there are more, the chosen ones are spread evenly over the data and always the same. A picture that does not
-    decode is skipped and named in ``skipped``.
-
-    Args:
-        preprocessing: of the checkpoint.
-        source: a file or directory; or the photographs of an installed library, "sample:skimage" or "sample:sklearn".
-        count: at most so many.
-        batch: pictures per batch.
-        argument: the model's argument for pictures.
+    decode is skipped and named in ``skipped``. source: a file or directory; or the photographs of an installed library,
+    "sample:skimage" or "sample:sklearn". batch: pictures per batch. argument: the model's argument for pictures.
     """
     check_positive(count=count, batch=batch)
     if source is None:
@@ -69,8 +63,11 @@ def image_inputs(
         names = ", ".join(resolved.files[index].stem for index in spread(total, count))
         what = f"{chosen:,} photographs that come with {resolved.library}: {names}"
     skipped: list[str] = []
-    decoded = partial(_decoded, candidates, preprocessing, batch, argument, skipped, str(source))
-    return Inputs(what, "vision", chosen, skipped, decoded)
+
+    def batches() -> Iterator[Batch]:
+        return _batches(_decoded(candidates(), preprocessing, skipped), batch, argument, skipped, str(source))
+
+    return Inputs(what, "vision", chosen, skipped, batches)
 
 
 def _made(preprocessing: Preprocessing, count: int, batch: int, argument: str) -> Iterator[Batch]:
@@ -81,44 +78,36 @@ def _made(preprocessing: Preprocessing, count: int, batch: int, argument: str) -
         yield Batch({argument: torch.stack(pixels)}, names=tuple(f"picture {index}" for index in indices))
 
 
-def _decoded(
-    candidates: Callable[[], Iterable[_Candidate]],
-    preprocessing: Preprocessing,
-    batch: int,
-    argument: str,
-    skipped: list[str],
-    source: str,
+def _batches(
+    decoded: Iterable[tuple[_Candidate, Tensor]], batch: int, argument: str, skipped: list[str], source: str
 ) -> Iterator[Batch]:
+    rest, begun = iter(decoded), False
+    while held := list(itertools.islice(rest, batch)):
+        begun = True
+        labels = [candidate.label for candidate, _ in held]
+        yield Batch(
+            {argument: torch.stack([pixels for _, pixels in held])},
+            labels=torch.tensor(labels) if None not in labels else None,
+            names=tuple(candidate.name for candidate, _ in held),
+        )
+    if not begun:
+        none = f"none of the {len(skipped):,} images of {source} decodes (first: {skipped[0]})"
+        raise InputError(f"{none}; convert them to PNG")
+
+
+def _decoded(
+    candidates: Iterable[_Candidate], preprocessing: Preprocessing, skipped: list[str]
+) -> Iterator[tuple[_Candidate, Tensor]]:
     skipped.clear()
-    held: list[tuple[_Candidate, Tensor]] = []
-    decoded = 0
-    for candidate in candidates():
+    for candidate in candidates:
         try:
-            held.append((candidate, preprocessing(candidate.read())))
+            pixels = preprocessing(candidate.read())
         except InputError:
             raise
         except Exception as error:  # decoders raise whatever they like on broken files
             skipped.append(f"{candidate.name} does not decode ({reason(error)}) and was skipped")
-            continue
-        decoded += 1
-        if len(held) == batch:
-            yield _batch(held, argument)
-            held = []
-    if held:
-        yield _batch(held, argument)
-    if not decoded:
-        raise InputError(
-            f"none of the {len(skipped):,} images of {source} decodes (first: {skipped[0]}); convert them to PNG"
-        )
-
-
-def _batch(held: list[tuple[_Candidate, Tensor]], argument: str) -> Batch:
-    labels = [candidate.label for candidate, _ in held]
-    return Batch(
-        {argument: torch.stack([pixels for _, pixels in held])},
-        labels=torch.tensor(labels) if None not in labels else None,
-        names=tuple(candidate.name for candidate, _ in held),
-    )
+        else:
+            yield candidate, pixels
 
 
 _Opened = tuple[int, Callable[[], Iterable[_Candidate]]]
@@ -136,7 +125,7 @@ def _open_parquet(source: Source, count: int, pil: Any) -> _Opened:
         for row in table.rows(spread(table.total, count)):
             label = row.values.get(table.extra or "")
             read = partial(_from_bytes, pil, row.encoded(table.column))
-            yield _Candidate(row.where, read, _label(row.where, label) if isinstance(label, int) else None)
+            yield _Candidate(row.where, read, label if isinstance(label, int) and abs(label) < 2**63 else None)
 
     return table.total, candidates
 
@@ -149,22 +138,12 @@ def _open_npz(source: Source, count: int, pil: Any) -> _Opened:
             pixels, name = array.pixels[row], f"image {index} of {source.path.name}"
             flat = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
             read = partial(pil.fromarray, np.ascontiguousarray(flat))
-            yield _Candidate(name, read, None if array.labels is None else _label(name, array.labels[row]))
+            yield _Candidate(name, read, None if array.labels is None else array.labels[row])
 
     return array.total, candidates
 
 
-_OPEN: dict[str, Callable[[Source, int, Any], _Opened]] = {
-    "images": _open_files,
-    "parquet": _open_parquet,
-    "npz": _open_npz,
-}
-
-
-def _label(name: str, label: int) -> int:
-    if abs(label) > _LARGEST_LABEL:
-        raise InputError(f"{name} has the label {label}; give labels from 0 to {_LARGEST_LABEL:,}")
-    return label
+_OPEN = {"images": _open_files, "parquet": _open_parquet, "npz": _open_npz}
 
 
 def _load(pil: Any, file: Path | io.BytesIO) -> Any:

@@ -6,7 +6,7 @@ images.py and text.py interpret the rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,11 +51,6 @@ class Table:
                 columns, metadata = opened.schema_arrow.names, opened.metadata
             column = _one_of(wanted, columns, file)
             other = _one_of(extra, columns, file) if whole else _first_of(extra, columns)
-            for name in (column, other):
-                if columns.count(name) > 1:
-                    raise InputError(
-                        f"{file} has {columns.count(name)} columns named {name}; rename or remove all but one"
-                    )
             if whole:
                 size += sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
             else:
@@ -110,11 +105,9 @@ class Table:
                 first = end
 
 
-@contextmanager
-def readable(file: Path) -> Iterator[None]:
+def readable(file: Path) -> AbstractContextManager[None]:
     """Turn pyarrow's errors, of many types and several lines, into one sentence."""
-    with read_as(f"{file} is not a readable parquet file", "write it again"):
-        yield
+    return read_as(f"{file} is not a readable parquet file", "write it again")
 
 
 def _first_of(names: tuple[str, ...], columns: Sequence[str]) -> str | None:

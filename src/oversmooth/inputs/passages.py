@@ -54,15 +54,12 @@ def passages_of(source: Source, count: int, length: int) -> list[Passage]:
 def lines_of(source: Source, count: int) -> list[Passage]:
     """Up to ``count`` lines (or parquet rows) that are not blank, evenly spread."""
     if source.format == "parquet":
-        rows = [Passage(row.where, _text(row)) for row in Table(source, ("text",)).rows()]
+        rows = (Passage(row.where, _text(row)) for row in Table(source, ("text",)).rows())
         lines = [row for row in rows if row.text.strip()]
     else:
-        lines = [
-            Passage(f"line {number} of {source.name(file)}", line.strip())
-            for file in source.files
-            for number, line in enumerate(_whole(file).splitlines(), start=1)
-            if line.strip()
-        ]
+        numbered = ((file, *one) for file in source.files for one in enumerate(_whole(file).splitlines(), start=1))
+        found = (Passage(f"line {number} of {source.name(file)}", line.strip()) for file, number, line in numbered)
+        lines = [one for one in found if one.text]
     if not lines:
         _some(source, "")
     return [lines[index] for index in spread(len(lines), count)]
@@ -74,19 +71,15 @@ def _rows(table: Table, source: Source, count: int, letters: int) -> list[Passag
     stretches = min(count, table.total)
     complete = True
     for _, rows in itertools.groupby(enumerate(table.rows()), lambda row: row[0] * stretches // table.total):
-        texts: list[str] = []
-        where = ""
+        kept: list[Passage] = []
         for _, row in rows:
-            text = _text(row)
-            if not text.strip():
-                continue
-            if sum(map(len, texts)) >= letters * max(1, count // stretches):
-                complete = False
-                continue
-            where = where or row.where
-            texts.append(text)
-        if texts:
-            parts.append(Passage(f"{source.path.name} from {where}", "\n".join(texts)))
+            here = Passage(row.where, _text(row))
+            if here.text.strip():
+                full = sum(len(one.text) for one in kept) >= letters * max(1, count // stretches)
+                complete &= not full
+                kept += [] if full else [here]
+        if kept:
+            parts.append(Passage(f"{source.path.name} from {kept[0].name}", "\n".join(one.text for one in kept)))
     if complete or not parts:
         return [_some(source, "\n".join(part.text for part in parts))]
     return parts

@@ -22,12 +22,7 @@ Colours = NDArray[np.floating[Any]]  # (h, w, 3), or (3,) for one colour; 0 to 1
 
 
 def picture(index: int, size: int | tuple[int, int] = 224, *, seed: int = 0) -> NDArray[np.uint8]:
-    """Picture number ``index`` of this seed: ``(h, w, 3)``, 0 to 255.
-
-    Args:
-        index: its number, from 0.
-        size: of its sides; one number for a square, or height and width.
-        seed: of the set.
+    """Picture number ``index`` of this seed: ``(h, w, 3)``, 0 to 255. size: of a square, or height and width.
 
     >>> picture(3, (32, 48)).shape
     (32, 48, 3)

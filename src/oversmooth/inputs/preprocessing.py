@@ -26,11 +26,11 @@ from oversmooth.safety.libraries import import_library
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+# Files with the preprocessing, in the order of transformers; multimodal models use the first.
 FILES = ("processor_config.json", "preprocessor_config.json", "config.json")
-"""Files with the preprocessing, in the order of transformers; multimodal models use the first."""
 LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue in grey, as in PIL
+# Pixels of a picture's side: several times that of any model; such a picture takes a gigabyte in transit.
 LARGEST_SIDE = 8192
-"""Pixels of a picture's side: several times that of any model; such a picture takes a gigabyte in transit."""
 _MOST = 1e30
 
 Interpolation = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]
@@ -250,10 +250,8 @@ def _timm(given: dict[str, Any], where: str) -> Preprocessing:
             channels, height, width = input_size
             scaled = math.floor(height / percent), math.floor(width / percent)
         except (TypeError, ValueError, OverflowError) as error:
-            raise InputError(
-                f"input_size is {reprlib.repr(input_size)} and crop_pct is {reprlib.repr(percent)}; "
-                "give three whole numbers and a fraction above 0"
-            ) from error
+            found = f"input_size is {reprlib.repr(input_size)} and crop_pct is {reprlib.repr(percent)}"
+            raise InputError(f"{found}; give three whole numbers and a fraction above 0") from error
         notes = []
         name: Any = given.get("interpolation") or "bicubic"
         if name not in _RESAMPLE:

@@ -7,7 +7,6 @@ never a default, because inputs must not depend on what is installed.
 from __future__ import annotations
 
 import importlib.metadata
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,22 +15,14 @@ from oversmooth.safety.errors import InputError
 PREFIX = "sample:"
 
 
-@dataclass(frozen=True)
-class _Library:
-    package: str
-    folder: str
-    photographs: tuple[str, ...]
-
-
 _OF_SKIMAGE = (
     "astronaut.png", "brick.png", "camera.png", "chelsea.png", "coffee.png", "coins.png", "grass.png", "gravel.png",
     "hubble_deep_field.jpg", "moon.png", "motorcycle_left.png", "rocket.jpg",
 )  # fmt: skip
 _LIBRARIES = {
-    "skimage": _Library("scikit-image", "data", _OF_SKIMAGE),
-    "sklearn": _Library("scikit-learn", "datasets/images", ("china.jpg", "flower.jpg")),
-}
-"""By module name; of scikit-image the photographs in its wheel, without near duplicates."""
+    "skimage": ("scikit-image", "data", _OF_SKIMAGE),
+    "sklearn": ("scikit-learn", "datasets/images", ("china.jpg", "flower.jpg")),
+}  # by module name, the package, the folder and its photographs; of scikit-image those in its wheel, no near duplicates
 NAMES = tuple(PREFIX + name for name in _LIBRARIES)
 
 
@@ -43,16 +34,15 @@ def is_sample(path: Path) -> bool:
 def find(path: Path) -> tuple[str, tuple[Path, ...]]:
     """The library with its version, and its photographs."""
     module = str(path).removeprefix(PREFIX)
-    library = _LIBRARIES.get(module)
-    if library is None:
+    if module not in _LIBRARIES:
         raise InputError(f"unknown samples {path}; choose {' or '.join(NAMES)}")
-    package = library.package
+    package, inside, photographs = _LIBRARIES[module]
     spec = find_spec(module)
     if spec is None:
         raise InputError(f"{path} needs {package}, which is not installed; install {package}")
     title = f"{package} {importlib.metadata.version(package)}"
-    places = [Path(folder) / library.folder for folder in spec.submodule_search_locations or ()]
-    files = tuple(file for folder in places for photo in library.photographs if (file := folder / photo).is_file())
+    places = [Path(folder) / inside for folder in spec.submodule_search_locations or ()]
+    files = tuple(file for folder in places for photo in photographs if (file := folder / photo).is_file())
     if not files:
         raise InputError(f"the installed {title} has no photographs; reinstall {package}")
     return title, files

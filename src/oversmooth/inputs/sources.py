@@ -35,8 +35,7 @@ class Source:
     path: Path
     format: Format
     files: tuple[Path, ...]
-    library: str = ""
-    """The library of sample photographs, with its version."""
+    library: str = ""  # the library of sample photographs, with its version
 
     def name(self, file: Path) -> str:
         """A file as users name it: its path in the given folder, or its own name."""

@@ -46,20 +46,13 @@ def text_inputs(
 
     Pieces are consecutive and fill their length, so padding is rare. If the text has more than ``count``, they are
     spread evenly over it. Batches have an ``attention_mask``, and ``token_type_ids`` if the tokenizer makes them.
-
-    Args:
-        tokenizer: of transformers.
-        source: a file or directory of text, or an .npz file of token ids.
-        count: maximum number of pieces.
-        length: tokens per piece, special ones included.
-        batch: pieces per batch.
-        lines: whether each line is a piece, as for reactions or sentences.
+    source: a file or directory of text, or an .npz file of token ids. length: tokens per piece, special ones included.
+    batch: pieces per batch. lines: whether each line is a piece, as for reactions or sentences.
     """
     check_positive(count=count, length=length, batch=batch)
     if not callable(tokenizer) or not hasattr(tokenizer, "num_special_tokens_to_add"):
-        raise InputError(
-            f"the tokenizer is {arguments.kind(tokenizer)}, not a transformers tokenizer; give one of those"
-        )
+        given = arguments.kind(tokenizer)
+        raise InputError(f"the tokenizer is {given}, not a transformers tokenizer; give one of those")
     resolved = resolve(Path(source), "text") if source is not None else Source(PROSE, "text", (PROSE,))
     if resolved.format == "npz":
         pieces, what, skipped = _ready_made(tokenizer, resolved.path, count, length)
@@ -72,8 +65,7 @@ def text_inputs(
             f"give {length - room + 1} or more"
         )
     if lines:
-        passages = lines_of(resolved, count)
-        pieces = [piece for passage in passages for piece in _windows(tokenizer, passage, length)[:1] if piece.words]
+        pieces = _first_pieces(tokenizer, lines_of(resolved, count), length)
     else:
         pieces = _cut(tokenizer, passages_of(resolved, count, length), count, length)
     if not pieces:
@@ -88,15 +80,18 @@ def text_inputs(
 def _cut(tokenizer: Any, passages: list[Passage], count: int, length: int) -> list[Piece]:
     """Pieces that fill their length, from one whole text or from the beginning of each passage."""
     if len(passages) > 1:
-        first = [piece for passage in passages for piece in _windows(tokenizer, passage, length)[:1]]
-        return [piece for piece in first if piece.words]
-    pieces = [piece for passage in passages for piece in _windows(tokenizer, passage, length) if piece.words]
+        return _first_pieces(tokenizer, passages, length)
+    pieces = [piece for piece in _windows(tokenizer, passages[0], length) if piece.words]
     full = [piece for piece in pieces if len(piece.special) == length]
     # The rest at the end is used if pieces are missing, unless it is short.
     rest = [piece for piece in pieces if len(piece.special) < length]
     if len(full) < count and rest and (not full or 2 * len(rest[-1].special) >= length):
         full.append(rest[-1])
     return [full[index] for index in spread(len(full), count)]
+
+
+def _first_pieces(tokenizer: Any, passages: list[Passage], length: int) -> list[Piece]:
+    return [piece for passage in passages for piece in _windows(tokenizer, passage, length)[:1] if piece.words]
 
 
 def _windows(tokenizer: Any, passage: Passage, length: int) -> list[Piece]:
@@ -118,11 +113,8 @@ def _encoded(tokenizer: Any, passage: Passage, length: int) -> list[Piece]:
         encodings = [tokenizer.prepare_for_model(ids[i : i + room], **asked) for i in range(0, len(ids), room)]
     pieces = []
     for number, encoding in enumerate(encodings):
-        values = {
-            key: torch.tensor(list(encoding[key]), dtype=torch.long)
-            for key in ("input_ids", "attention_mask", "token_type_ids")
-            if key in encoding
-        }
+        keys = [key for key in ("input_ids", "attention_mask", "token_type_ids") if key in encoding]
+        values = {key: torch.tensor(list(encoding[key]), dtype=torch.long) for key in keys}
         special = torch.tensor(list(encoding["special_tokens_mask"]), dtype=torch.bool)
         name = passage.name if len(encodings) == 1 else f"{passage.name}, piece {number + 1} of {len(encodings)}"
         pieces.append(Piece(name, values, special))
@@ -141,10 +133,8 @@ def _ready_made(tokenizer: Any, path: Path, count: int, length: int) -> tuple[li
     pieces, skipped = [], []
     indices = table.indices
     for index, ids, mask in zip(indices, table.ids, table.mask, strict=True):
-        values = {
-            "input_ids": torch.from_numpy(ids[:length].copy()),
-            "attention_mask": torch.from_numpy(mask[:length].copy()),
-        }
+        both = {"input_ids": ids, "attention_mask": mask}
+        values = {key: torch.from_numpy(row[:length].copy()) for key, row in both.items()}
         special = torch.isin(values["input_ids"], names) & values["attention_mask"].bool()
         if values["attention_mask"].any():
             pieces.append(Piece(f"row {index} of {path.name}", values, special))

@@ -22,8 +22,8 @@ from oversmooth.safety.randomness import seeded
 from oversmooth.steering.saving import read_file, restore_into
 
 LIBRARY = "timm"
+# Arguments that make timm load another file.
 _LOADING = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir")
-"""Arguments that make timm load another file."""
 
 
 def accepts(name: str) -> bool:
@@ -60,15 +60,6 @@ def timm_repository(name: str) -> str:
     return repository if isinstance(repository, str) and repository else name
 
 
-def why_no_timm() -> str:
-    """Why timm cannot be used; empty if it can."""
-    try:
-        import_library("timm", "a timm name")
-    except InputError as error:
-        return str(error)
-    return ""
-
-
 def from_timm(name: str, folder: Path | None, random: bool, seed: int) -> Loaded:
     timm = import_library("timm", f"loading the timm model {name}")
     hub = name.replace("timm/", "hf-hub:timm/", 1) if name.startswith("timm/") else name
@@ -76,10 +67,8 @@ def from_timm(name: str, folder: Path | None, random: bool, seed: int) -> Loaded
     if folder is not None:
         architecture = config["architecture"]
         if not isinstance(architecture, str) or ":" in architecture or not timm.is_model(architecture):
-            raise InputError(
-                f"{folder}: timm does not have the architecture {reprlib.repr(architecture)}; fix config.json, or "
-                "upgrade timm"
-            )
+            named = reprlib.repr(architecture)
+            raise InputError(f"{folder}: timm does not have the architecture {named}; fix config.json, or upgrade timm")
         check_numbers(config, str(folder))
     with fetching(name), watched(name), arrays_only(), seeded(seed):
         if random and folder is not None:

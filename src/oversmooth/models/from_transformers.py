@@ -13,12 +13,11 @@ from typing import Any
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.checkpoint import Checkpoint, read_config
 from oversmooth.models.building import check_numbers, watched
-from oversmooth.models.from_timm import why_no_timm
 from oversmooth.models.hub import cached, check_reachable, fetched_config, fetching, processor_folder
 from oversmooth.models.loaded import Loaded, Wanted, described
 from oversmooth.models.remote_code import arrays_only, check_asks_for_none, class_of, code_run
 from oversmooth.models.sources import folder_of
-from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.errors import InputError, reason, refusal
 from oversmooth.safety.libraries import import_library, unusable
 from oversmooth.safety.randomness import seeded
 from oversmooth.steering.apply import MARKER
@@ -42,7 +41,7 @@ def load(wanted: Wanted) -> Loaded:
     try:
         return from_transformers(name, None, wanted)
     except InputError as error:
-        if "/" not in name and (without := why_no_timm()):  # it may be one of timm's
+        if "/" not in name and (without := refusal(import_library, "timm", "a timm name")):  # it may be one of timm's
             raise InputError(f"{error}; {without}") from error
         raise
 
@@ -105,10 +104,8 @@ def from_transformers(name: str, folder: Path | None, wanted: Wanted) -> Loaded:
                         f"{name} lacks {len(lost)} weights of its blocks (first: {lost[0]}); fetch it again"
                     )
                 if missing:
-                    remarks.append(
-                        f"{len(missing)} weights are not in the checkpoint and were initialised at random: "
-                        f"{', '.join(missing[:3])}"
-                    )
+                    drawn = f"{len(missing)} weights are not in the checkpoint and were initialised at random"
+                    remarks.append(f"{drawn}: {', '.join(missing[:3])}")
         tokenizer, without = None, ""
         if getattr(model, "main_input_name", "") == "input_ids":
             try:
@@ -127,10 +124,10 @@ def from_transformers(name: str, folder: Path | None, wanted: Wanted) -> Loaded:
 
 
 def _why_no_tokenizer(error: BaseException) -> str:
-    try:
-        import_library("tokenizers", "reading it")  # without it transformers fails in arbitrary ways
-    except InputError as lacking:
-        return str(lacking)
+    if lacking := refusal(
+        import_library, "tokenizers", "reading it"
+    ):  # without it transformers fails in arbitrary ways
+        return lacking
     return reason(error) if "trust_remote_code" not in str(error) else "it needs code of its own, which is not run"
 
 
@@ -138,9 +135,8 @@ def _check_texts(folder: Path) -> None:
     """Refuse oversized text files beside the weights, before libraries read them whole."""
     for file in folder.iterdir():
         if file.suffix in _TEXTS and file.is_file() and (size := file.stat().st_size) > _MOST_TEXT:
-            raise InputError(
-                f"{file} has {size:,} bytes, over the limit of {_MOST_TEXT:,}; fetch it again, or remove it"
-            )
+            limit = f"over the limit of {_MOST_TEXT:,}"
+            raise InputError(f"{file} has {size:,} bytes, {limit}; fetch it again, or remove it")
 
 
 def _steered_weights(name: str, folder: Path | None) -> str | None:

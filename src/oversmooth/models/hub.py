@@ -53,21 +53,16 @@ def processor_folder(name: str) -> Path | None:
 
 
 def check_reachable(name: str, files: tuple[str, ...] = ("config.json",)) -> None:
-    """Refuse a name that cannot be reached: without a network the libraries retry for long. Cached names need none.
-
-    Args:
-        name: a hub id.
-        files: any of which, in the cache, makes it available.
+    """Refuse a hub id that cannot be reached: without a network the libraries retry for long. files: any of which, in
+    the cache, makes it available without one.
     """
     hub = import_library("huggingface_hub", f"fetching {name}")
     with contextlib.suppress(Exception):
         if any(isinstance(hub.try_to_load_from_cache(name, file), str) for file in files):
             return
     if getattr(hub.constants, "HF_HUB_OFFLINE", False):
-        raise InputError(
-            f"{name!r} is neither a path nor in the hub's cache, and HF_HUB_OFFLINE is set; "
-            "unset it, or give the directory of a downloaded checkpoint"
-        )
+        where = f"{name!r} is neither a path nor in the hub's cache, and HF_HUB_OFFLINE is set"
+        raise InputError(f"{where}; unset it, or give the directory of a downloaded checkpoint")
     with fetching(name):
         socket.getaddrinfo(urlparse(hub.constants.ENDPOINT).hostname, 443)
 

@@ -20,8 +20,7 @@ from oversmooth.safety.errors import InputError, about
 
 Kind = Literal["vision", "text", "other"]
 DEFAULT_COUNT, DEFAULT_LENGTH, DEFAULT_BATCH = 16, 128, 8
-DATA_COUNT = 64
-"""Default number of inputs from the user's data."""
+DATA_COUNT = 64  # default number of inputs from the user's data
 _LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 
 
@@ -47,17 +46,12 @@ class Loaded:
     tokenizer: Any = None
     preprocessing: Preprocessing | None = None
     argument: str = "pixel_values"
-    longest: int | None = None
-    """The largest number of tokens of an input; None if unknown."""
-    no_tokenizer: str = ""
-    """Why a language model has no tokenizer."""
+    longest: int | None = None  # the largest number of tokens of an input; None if unknown
+    no_tokenizer: str = ""  # why a language model has no tokenizer
     remarks: list[str] = field(default_factory=list)
-    folder: Path | None = None
-    """The user's directory that it was loaded from, if any."""
-    processor: Path | None = None
-    """The directory with the processor files of a hub id, if any."""
-    about: dict[str, Any] = field(default_factory=dict)
-    """Facts that a diagnosis stores, such as the training recipe."""
+    folder: Path | None = None  # the user's directory that it was loaded from, if any
+    processor: Path | None = None  # the directory with the processor files of a hub id, if any
+    about: dict[str, Any] = field(default_factory=dict)  # facts that a diagnosis stores, such as the training recipe
     write: Callable[[nn.Module, Path], None] | None = None
     """Writes the model in the format it was loaded from; None: its library does."""
 
@@ -103,9 +97,8 @@ class Loaded:
             raise InputError(
                 f"{self.name} has no tokenizer beside its weights{why}; add its tokenizer files, or pass inputs"
             )
-        raise InputError(
-            f"{self.name} takes neither images nor text; call oversmooth.diagnose(model, inputs) with your inputs"
-        )
+        how = "call oversmooth.diagnose(model, inputs) with your inputs"
+        raise InputError(f"{self.name} takes neither images nor text; {how}")
 
 
 def default_inputs(model: nn.Module, tokenizer: Any = None) -> Inputs:
@@ -122,32 +115,25 @@ def default_inputs(model: nn.Module, tokenizer: Any = None) -> Inputs:
 
 
 def described(model: nn.Module, name: str, folder: Path | None, tokenizer: Any) -> Loaded:
-    """A live model and what it states about its inputs.
+    """A live model and what it states of its inputs. folder: with its configuration; None: only the model states it."""
+    config, main = getattr(model, "config", None), getattr(model, "main_input_name", None)
 
-    Args:
-        model: a module.
-        name: of the model in reports.
-        folder: with its configuration; None: only the model states it.
-        tokenizer: of a language model.
-    """
-    config = getattr(model, "config", None)
-    main = getattr(model, "main_input_name", None)
+    def vision(preprocessing: Preprocessing, **more: Any) -> Loaded:
+        remarks = [preprocessing.note] if preprocessing.note else []
+        return Loaded(model, name, "vision", preprocessing=preprocessing, remarks=remarks, **more)
+
     if (timm_settings := _timm_settings(model)) is not None:
         # The file beside the weights describes them; a live model of the same architecture may have other settings.
         stated = read_config(folder).get("pretrained_cfg") if folder is not None else None
-        preprocessing = Preprocessing.from_timm(stated if isinstance(stated, dict) else timm_settings, name)
-        remarks = [preprocessing.note] if preprocessing.note else []
-        return Loaded(model, name, "vision", preprocessing=preprocessing, argument="x", remarks=remarks)
+        return vision(
+            Preprocessing.from_timm(stated if isinstance(stated, dict) else timm_settings, name), argument="x"
+        )
     if main == "pixel_values":
         part = getattr(config, "vision_config", config)
         with about(name):
             size = sides(getattr(part, "image_size", 224), "image_size")
-        if folder is not None:
-            preprocessing = Preprocessing.from_folder(folder, image_size=size, name=name)
-        else:
-            preprocessing = Preprocessing.unstated(name, image_size=size)
-        remarks = [preprocessing.note] if preprocessing.note else []
-        return Loaded(model, name, "vision", preprocessing=preprocessing, remarks=remarks)
+        unstated = Preprocessing.unstated(name, image_size=size)
+        return vision(unstated if folder is None else Preprocessing.from_folder(folder, image_size=size, name=name))
     if main == "input_ids" or tokenizer is not None:
         longest = next((getattr(config, key) for key in _LONGEST if isinstance(getattr(config, key, None), int)), None)
         if longest is not None and getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert"):

@@ -22,8 +22,8 @@ from oversmooth.safety.extensions import extensions
 from oversmooth.safety.libraries import import_library
 from oversmooth.steering import saving
 
+# Tried in this order, after loaders of other packages; the last accepts every name.
 LOADERS: tuple[ModuleType, ...] = (from_training, from_timm, from_transformers)
-"""Tried in this order, after loaders of other packages; the last accepts every name."""
 
 
 def load(

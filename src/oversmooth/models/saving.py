@@ -43,11 +43,8 @@ def save(loaded: Loaded, path: Path) -> None:
             save_timm(loaded.model, temporary)
         if loaded.write is None and steered_as(loaded.model) is not None:
             rename_weights(temporary)
-        if loaded.processor is not None:
-            for file in (loaded.processor / name for name in FILES):
-                if file.is_file() and not (temporary / file.name).exists():
-                    shutil.copyfile(file, temporary / file.name)
-        for file in beside:
+        processor = [] if loaded.processor is None else [loaded.processor / name for name in FILES]
+        for file in (*filter(Path.is_file, processor), *beside):
             if not (temporary / file.name).exists():
                 shutil.copyfile(file, temporary / file.name)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 from oversmooth.anatomy.checkpoint import Checkpoint, read_config
 from oversmooth.safety.errors import InputError
+
+_ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".json")
 
 
 def check_there(name: str) -> None:
@@ -35,12 +36,8 @@ def folder_of(path: Path) -> Path:
 
 
 def _looks_like_path(name: str) -> bool:
-    return (
-        name.startswith((".", "/", "~"))
-        or name.count("/") > 1
-        or (os.sep != "/" and os.sep in name)
-        or bool(re.search(r"\.(safetensors|bin|pt|pth|ckpt|json)$", name))
-    )
+    separated = name.count("/") > 1 or (os.sep != "/" and os.sep in name)
+    return name.startswith((".", "/", "~")) or separated or name.endswith(_ENDINGS)
 
 
 def is_timm(folder: Path) -> bool:

@@ -24,10 +24,8 @@ from oversmooth.safety.files import parse_json, whole_file
 from oversmooth.safety.signals import delay_signals
 from oversmooth.steering.saving import KEY, read_file, read_settings, restore_into, restore_structure
 
-RECIPE = "recipe"
-"""Key of the recipe in the metadata."""
-PARTS = "oversmooth_parts"
-"""Key of the settings of modules that were steered separately."""
+RECIPE = "recipe"  # key of the recipe in the metadata
+PARTS = "oversmooth_parts"  # key of the settings of modules that were steered separately
 
 
 def trained_file(path: Path) -> Path | None:
@@ -60,8 +58,7 @@ class TrainedFile:
     path: Path
     arrays: dict[str, Tensor]
     metadata: dict[str, str]
-    recipe: Any
-    """As JSON has it."""
+    recipe: Any  # as JSON has it
 
     @classmethod
     def read(cls, path: Path) -> TrainedFile:

@@ -21,8 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Keep = Callable[[str, Tensor], Tensor]
-"""Receives an intermediate by name, and returns it."""
+Keep = Callable[[str, Tensor], Tensor]  # receives an intermediate by name, and returns it
 
 
 class Attention(nn.Module):

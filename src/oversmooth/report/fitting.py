@@ -10,12 +10,9 @@ from typing import Any
 from oversmooth.report.charts.spectra import MOST_A_PLOT, outermost
 from oversmooth.results.facts import plain
 
-MOST_BYTES = 8_000_000
-"""Of a whole page."""
-_APART = 2_000_000
-"""Of these for what is not data: the library that draws, and the tables."""
-MOST_EIGENVALUES = 120_000
-"""Of all spectra together. BERT-base has 55,296."""
+MOST_BYTES = 8_000_000  # of a whole page
+_APART = 2_000_000  # of these for what is not data: the library that draws, and the tables
+MOST_EIGENVALUES = 120_000  # of all spectra together. BERT-base has 55,296.
 
 
 def embedded(value: Any) -> str:

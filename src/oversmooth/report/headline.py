@@ -11,11 +11,10 @@ from oversmooth.results import verdict
 from oversmooth.results.data import DiagnosisData
 from oversmooth.results.facts import Number
 
-_MOST_NAMED = 4
-"""Models, and facts, that are listed one by one."""
+_MOST_NAMED = 4  # models, and facts, that are listed one by one
 _ABOUT_EQUAL = 0.02
+# A minimum or maximum in between is named where it lies this far beyond both ends, as a share of the largest value.
 _TURNS = 0.05
-"""A minimum or maximum in between is named where it lies this far beyond both ends, as a share of the largest value."""
 
 
 def finding(models: list[Shown]) -> str:

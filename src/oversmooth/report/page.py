@@ -21,19 +21,16 @@ from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, UNKNOWN, arrow, fix
 from oversmooth.results import verdict
 from oversmooth.results.data import DiagnosisData
 from oversmooth.results.findings import agreement
-from oversmooth.results.parts import Eigenvalues, Layer
+from oversmooth.results.parts import Accuracy, Eigenvalues, Layer
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.foreign import shortened
 
-MOST_MODELS = 24
-"""Of one page, which shows `COLOURS_OF_MODELS` of them at a time."""
-_AFTER_TOKENS = ("eigenvalues", "plane", "dominance", "extrapolation")
-"""Charts that come after the tokens of one input."""
+MOST_MODELS = 24  # of one page, which shows `COLOURS_OF_MODELS` of them at a time
+_AFTER_TOKENS = ("eigenvalues", "plane", "dominance", "extrapolation")  # charts that come after the tokens of one input
 _LIBRARIES = ("oversmooth", "torch", "transformers", "timm")
 
 
-Links = Sequence[tuple[str, str]]
-"""Other pages: what they show, and where they are from here."""
+Links = Sequence[tuple[str, str]]  # other pages: what they show, and where they are from here
 
 
 def save(diagnoses: Sequence[DiagnosisData], path: Path, links: Links = ()) -> None:
@@ -46,9 +43,8 @@ def render(diagnoses: Sequence[DiagnosisData], links: Links = ()) -> str:
     if not 1 <= len(diagnoses) <= MOST_MODELS:
         raise InputError(f"a page shows 1 to {MOST_MODELS} models and {len(diagnoses)} were given; choose among them")
     models = charts.shown(diagnoses, PAGE)
-    found = {
-        name: drawing for name, chart in charts.CHARTS.items() if chart.in_page and (drawing := _drawn(chart, models))
-    }
+    in_page = {name: _drawn(chart, models) for name, chart in charts.CHARTS.items() if chart.in_page}
+    found = {name: drawing for name, drawing in in_page.items() if drawing}
     chosen = [_chosen_from(m) for m in models]
     drawn = embedded({"config": PAGE.config, "charts": found, "models": chosen, "at_once": COLOURS_OF_MODELS})
     data = [diagnosis.to_dict() for diagnosis in diagnoses]
@@ -150,17 +146,13 @@ def _chosen_from(model: charts.Shown) -> dict[str, Any]:
             continue
         share = spectrum.negative_share
         dark = round(100 * (share or 0))
-        layers.append(
-            {
-                "name": shortened(layer.name, 28),
-                "share": percent(share),
-                "cell": f"color-mix(in srgb, var(--map-negative) {dark}%, var(--map-none))",
-                "on": "white" if dark > 72 else "black",
-                "inverse_sigma": number(spectrum.inverse_sigma, 3) if spectrum.inverse_sigma is not None else None,
-                "joined": {variant: _in_short(e) for variant, e in spectrum.joined.items()},
-                "heads": {variant: [_in_short(e) for e in heads] for variant, heads in spectrum.heads.items()},
-            }
-        )
+        cell = f"color-mix(in srgb, var(--map-negative) {dark}%, var(--map-none))"
+        on, sigma = "white" if dark > 72 else "black", spectrum.inverse_sigma
+        found: dict[str, Any] = {"name": shortened(layer.name, 28), "share": percent(share), "cell": cell, "on": on}
+        found |= {"inverse_sigma": None if sigma is None else number(sigma, 3)}
+        found |= {"joined": {variant: _in_short(e) for variant, e in spectrum.joined.items()}}
+        found |= {"heads": {variant: [_in_short(e) for e in heads] for variant, heads in spectrum.heads.items()}}
+        layers.append(found)
     return {"label": model.label, "layers": layers}
 
 
@@ -228,20 +220,14 @@ def _tested(labels: list[str], diagnoses: Sequence[DiagnosisData]) -> dict[str, 
     return {
         "how": "; ".join(dict.fromkeys(f"{a.images} images, {a.how}" for _, a in tested)),
         "intensities": list(range(1, most + 1)),
-        "rows": [
-            (
-                label,
-                [
-                    *(
-                        (fixed(100 * v, 1), fixed(100 * error_of(a, at), 1))
-                        for at, v in enumerate((a.clean, *a.corrupted))
-                    ),
-                    *[(UNKNOWN, "")] * (most - len(a.corrupted)),
-                ],
-            )
-            for label, a in tested
-        ],
+        "rows": [(label, _shares(a) + [(UNKNOWN, "")] * (most - len(a.corrupted))) for label, a in tested],
     }
+
+
+def _shares(a: Accuracy) -> list[tuple[str, str]]:
+    """Clean first, with standard errors."""
+    values = enumerate((a.clean, *a.corrupted))
+    return [(fixed(100 * value, 1), fixed(100 * error_of(a, at), 1)) for at, value in values]
 
 
 def _row(depth: int, layer: Layer) -> dict[str, Any]:

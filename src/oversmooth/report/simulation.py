@@ -15,7 +15,7 @@ from oversmooth.report import figures, shell
 from oversmooth.report.charts.base import Key, Panel, Spec
 from oversmooth.report.charts.pieces import DASHES, answering, caption, marks, nominal, quantitative, tip
 from oversmooth.report.fitting import embedded
-from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, PAPER, UNKNOWN, Look, fixed, model_colour, number, ratio
+from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, PAPER, UNKNOWN, Medium, fixed, model_colour, number, ratio
 from oversmooth.report.terminal import plain_table
 from oversmooth.safety.files import check_writable, whole_file
 from oversmooth.theory.toy import ToyOutcome
@@ -59,31 +59,21 @@ def tables(outcomes: list[ToyOutcome]) -> list[Table]:
     answers = plain_table("scenario", "input convergence", "angle convergence", "rank collapse")
     end = plain_table("scenario", "HFC/LFC\npred.", "\nobs.", "|cos|\npred.", "\nobs.", "σ₂/σ₁\npred.", "\nobs.")
     for outcome in outcomes:
-        p, s, rate = outcome.prediction, outcome.observed, outcome.predicted_rate
+        p, s, rates_of = outcome.prediction, outcome.observed, (outcome.predicted_rate, outcome.seen_rate)
         agrees = outcome.agrees
         claims = [a for a in agrees if a is not None]
         word = f"{sum(claims)} of {len(claims)}" if len(agrees) > 1 else "yes" if all(claims) else "no"
-        seen = outcome.seen_rate
-        course.add_row(
-            outcome.case.name,
-            _spread(p.rho_smooth),
-            _spread(p.rho_rough),
-            _words(outcome.predicted),
-            _words(outcome.happened),
-            UNKNOWN if rate is None else f"× {_number(rate.mean())}",
-            UNKNOWN if seen is None else f"× {_number(seen.mean())}",
-            Text(word if claims else UNKNOWN, style="dim" if not claims else "green" if all(claims) else "red"),
-        )
-        answers.add_row(outcome.case.name, *(_words(values) for values in outcome.notions.values()))
-        end.add_row(
-            outcome.case.name,
-            _limit(outcome, "hfc_lfc"),
-            _number(math.exp(log)) if abs(log := float(s.log_hfc_lfc[-1].mean())) < 690 else ratio(log),
-            _limit(outcome, "abs_cos"),
-            _number(s.abs_cos[-1].mean()),
-            _limit(outcome, "sigma_ratio"),
-            _number(s.sigma_ratio[-1].mean()),
-        )
+        name, radii = outcome.case.name, (_spread(p.rho_smooth), _spread(p.rho_rough))
+        rates = (UNKNOWN if rate is None else f"× {_number(rate.mean())}" for rate in rates_of)
+        colour = "dim" if not claims else "green" if all(claims) else "red"
+        smooths = _words(outcome.predicted), _words(outcome.happened)
+        course.add_row(name, *radii, *smooths, *rates, Text(word if claims else UNKNOWN, style=colour))
+        answers.add_row(name, *(_words(values) for values in outcome.notions.values()))
+        log = float(s.log_hfc_lfc[-1].mean())
+        seen = [_number(math.exp(log)) if abs(log) < 690 else ratio(log)]
+        seen += [_number(values[-1].mean()) for values in (s.abs_cos, s.sigma_ratio)]
+        expected = [_limit(outcome, metric) for metric in ("hfc_lfc", "abs_cos", "sigma_ratio")]
+        end.add_row(name, *(cell for pair in zip(expected, seen, strict=True) for cell in pair))
     return [course, answers, end]
 
 
@@ -121,20 +111,15 @@ def numbers(outcomes: list[ToyOutcome], title: str) -> dict[str, Any]:
     cases = []
     for outcome in outcomes:
         p, s = outcome.prediction, outcome.observed
-        curves = {name: _plain(getattr(s, name).mean(-1)) for name, _, _ in _PANELS if name != "hfc_lfc"}
+        case: dict[str, Any] = {
+            "settings": {k: v for k, v in vars(outcome.case).items() if k != "name"},
+            "name": outcome.case.name,
+        }
+        case |= {"predicted": outcome.predicted, "happened": outcome.happened}
+        case |= {name: _plain(getattr(p, name)) for name in ("rho_smooth", "rho_rough")}
+        case |= {"notions": outcome.notions, "depth": _plain(s.depth)}
         cases.append(
-            {
-                "settings": {k: v for k, v in vars(outcome.case).items() if k != "name"},
-                "name": outcome.case.name,
-                "predicted": outcome.predicted,
-                "happened": outcome.happened,
-                "rho_smooth": _plain(p.rho_smooth),
-                "rho_rough": _plain(p.rho_rough),
-                "notions": outcome.notions,
-                "depth": _plain(s.depth),
-                "log_hfc_lfc": _plain(s.log_hfc_lfc.mean(-1)),
-                **curves,
-            }
+            case | {name: _plain(getattr(s, name).mean(-1)) for name in ("log_hfc_lfc", "abs_cos", "sigma_ratio")}
         )
     return {"title": title, "cases": cases}
 
@@ -189,12 +174,12 @@ def finding(outcomes: list[ToyOutcome]) -> str:
     return f"The spectra predict correctly whether tokens become equal in {often} scenarios"
 
 
-def _panel(outcomes: list[ToyOutcome], metric: str, label: str, notion: str, look: Look) -> Panel:
+def _panel(outcomes: list[ToyOutcome], metric: str, label: str, notion: str, medium: Medium) -> Panel:
     names = [outcome.case.name for outcome in outcomes]
-    colours = look.colours([model_colour(place) for place in range(len(names))])
+    colours = medium.colours([model_colour(place) for place in range(len(names))])
     keys = [Key("line", colour, name, "case", name) for name, colour in zip(names, colours, strict=True)]
     rows = [
-        {**row, **tip(look, f"layer {row['layer']:g}", [(place, number(row["value"]))])}
+        {**row, **tip(medium, f"layer {row['layer']:g}", [(place, number(row["value"]))])}
         for place, outcome in enumerate(outcomes)
         for row in _course(outcome, metric)
     ]
@@ -205,35 +190,29 @@ def _panel(outcomes: list[ToyOutcome], metric: str, label: str, notion: str, loo
     scale: Spec = {"type": "log", "domain": bounds, "nice": False} if log else {"domain": [0, 1]}
     ticks = {"labelExpr": _POWER} if log else {"format": ".1~f"}
     last = max(float(outcome.observed.depth[-1]) for outcome in outcomes)
-    legend = look.legend(symbolType="stroke", symbolStrokeWidth=3)
+    legend = medium.legend(symbolType="stroke", symbolStrokeWidth=3)
     # Lines that lie on one another all stay visible: the first drawn is the widest.
     widths = [1.6 + 1.3 * (len(names) - 1 - place) for place in range(len(names))]
     # With Post-LN the two signs of γ give one curve: dots over a line show both.
     dashes = [DASHES["line dotted" if _negative(outcome) else "line"] for outcome in outcomes]
     at = {
         "x": quantitative("layer", "layer", {"domain": [0, last], "nice": False}, tickCount=5, grid=False, format="d"),
-        "y": quantitative("value", None if look.in_page else label, scale, tickCount=5, **ticks),
+        "y": quantitative("value", None if medium.in_page else label, scale, tickCount=5, **ticks),
         "color": nominal("case", names, colours, legend),
+    }
+    stroke = {
+        "strokeDash": nominal("case", names, dashes, legend),
+        "strokeWidth": nominal("case", names, widths, None),
     }
     predicted = {"x": at["x"], "y": at["y"], "detail": {"field": "case"}}
     layers: list[Spec] = [
-        marks(
-            "line",
-            {
-                **at,
-                "strokeDash": nominal("case", names, dashes, legend),
-                "strokeWidth": nominal("case", names, widths, None),
-            },
-            rows,
-            clip=True,
-            opacity=1,
-        ),
-        marks("line", predicted, lines, clip=True, strokeDash=[5, 4], strokeWidth=1.2, color=look.colour("ink")),
-        marks("circle", at, rows if look.in_page else [], opacity=0, size=90, aria=False, **answering(look)),
+        marks("line", at | stroke, rows, clip=True, opacity=1),
+        marks("line", predicted, lines, clip=True, strokeDash=[5, 4], strokeWidth=1.2, color=medium.colour("ink")),
+        marks("circle", at, rows if medium.in_page else [], opacity=0, size=90, aria=False, **answering(medium)),
     ]
     return Panel(
-        caption(look, notion),
-        {**look.size(270, 240, 260), "layer": layers},
+        caption(medium, notion),
+        {**medium.size(270, 240, 260), "layer": layers},
         note=label,
         tips=keys,
         described=f"{label} of {', '.join(names)} by layer; the tables below have the ends",
@@ -247,32 +226,29 @@ def _negative(outcome: ToyOutcome) -> bool:
 
 def _course(outcome: ToyOutcome, metric: str) -> list[dict[str, Any]]:
     values = getattr(outcome.observed, metric).mean(-1).tolist()
-    depth = outcome.observed.depth.tolist()
-    rows = []
-    for layer, value in zip(depth, values, strict=True):
-        if math.isfinite(value) and value >= _FLOOR[metric]:
-            rows.append({"case": outcome.case.name, "layer": layer, "value": value})
-    return rows
+    course = zip(outcome.observed.depth.tolist(), values, strict=True)
+    known = ((x, y) for x, y in course if math.isfinite(y) and y >= _FLOOR[metric])
+    return [{"case": outcome.case.name, "layer": x, "value": y} for x, y in known]
 
 
 def _expected(outcome: ToyOutcome, metric: str) -> list[dict[str, Any]]:
     """The predicted end of a single draw without norm: a slope if smoothing dominates, else a level."""
     case, p, s = outcome.case, outcome.prediction, outcome.observed
-    if case.draws > 1 or case.norm != "none" or case.neutreno:
-        return []
     depth = s.depth.tolist()
-    if bool(p.smoothing[0]):
-        if metric != "hfc_lfc":
-            return [{"case": case.name, "layer": x, "value": 1.0} for x in depth] if metric == "abs_cos" else []
-        rate, end = math.log(float(p.rho_rough[0] / p.rho_smooth[0])), float(s.log_hfc_lfc[-1, 0])
-        line = [(x, math.exp(end + rate * (x - depth[-1]))) for x in depth if end + rate * (x - depth[-1]) < 0]
-        return [{"case": case.name, "layer": x, "value": y} for x, y in line if y >= _FLOOR[metric]]
-    if p.array is None or bool(p.array.turns[0]):
-        return []
-    value = float(getattr(p.array, metric)[0][0])
-    if not _FLOOR[metric] <= value < math.inf:
-        return []
-    return [{"case": case.name, "layer": x, "value": value} for x in depth]
+    course: list[tuple[float, float]] = []
+    if case.draws > 1 or case.norm != "none" or case.neutreno:
+        pass
+    elif bool(p.smoothing[0]):
+        if metric == "abs_cos":
+            course = [(x, 1.0) for x in depth]
+        elif metric == "hfc_lfc":
+            rate, end = math.log(float(p.rho_rough[0] / p.rho_smooth[0])), float(s.log_hfc_lfc[-1, 0])
+            logs = ((x, end + rate * (x - depth[-1])) for x in depth)
+            course = [(x, math.exp(log)) for x, log in logs if log < 0]
+    elif p.array is not None and not bool(p.array.turns[0]):
+        value = float(getattr(p.array, metric)[0][0])
+        course = [(x, value) for x in depth]
+    return [{"case": case.name, "layer": x, "value": y} for x, y in course if _FLOOR[metric] <= y < math.inf]
 
 
 def _words(values: list[str]) -> str:

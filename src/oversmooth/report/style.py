@@ -64,8 +64,7 @@ PALETTE: dict[str, Colour] = {
 """By what they mean; the page's style sheet knows them as ``--name``. Those of maps are the same on a dark ground: dark
 means more in both themes.
 """
-COLOURS_OF_MODELS = len(_MODELS)
-"""As many colours can be told apart by readers with any kind of colour vision."""
+COLOURS_OF_MODELS = len(_MODELS)  # as many colours can be told apart by readers with any kind of colour vision
 MODES = {"plain": "model-2", "smooth": "model-0", "sharpen": "model-1"}
 """Smoothing blue and sharpening orange wherever that is what tells the models apart."""
 _PARTS = ("attention", "mlp", "norm")
@@ -92,7 +91,7 @@ def part_colour(part: str) -> str:
 
 
 @dataclass(frozen=True)
-class Look:
+class Medium:
     """Where a chart is drawn. On paper it has a fixed size, legends and colours of its own; in the page it takes the
     width there is, colours are variables, so that dark mode and print need no redrawing, and it answers the mouse.
     """
@@ -118,75 +117,51 @@ class Look:
 
     def size(self, width: int, height: int, page_height: int = 0) -> dict[str, Any]:
         """width: on paper; in the page a chart takes what there is."""
-        return (
-            {"width": "container", "height": page_height or height}
-            if self.in_page
-            else dict(width=width, height=height)
-        )
+        page = {"width": "container", "height": page_height or height}
+        return page if self.in_page else dict(width=width, height=height)
 
     @property
     def config(self) -> dict[str, Any]:
         """Fonts, axes and grounds of a whole Vega-Lite description."""
-        soft = self.colour("soft")
-        axis = {
+        soft, ink, rule = (self.colour(name) for name in ("soft", "ink", "rule"))
+        axis: dict[str, Any] = {
             "labelColor": soft,
             "titleColor": soft,
             "gridColor": self.colour("grid"),
-            "domainColor": self.colour("rule"),
-            "tickColor": self.colour("rule"),
-            "labelFontSize": 11,
-            "titleFontSize": 12,
-            "titleFontWeight": "normal",
+            "domainColor": rule,
         }
+        axis |= {"tickColor": rule, "labelFontSize": 11, "titleFontSize": 12, "titleFontWeight": "normal"}
         if self.in_page:
+            quiet = {"labelPadding": 4, "tickSize": 4, "domain": False, "ticks": False, "labelOverlap": True}
             return {
                 "background": None,
                 "font": _PAGE_FONT,
                 "padding": {"left": 2, "right": 6, "top": 6, "bottom": 2},
                 "view": {"stroke": None},
-                "axis": {
-                    **axis,
-                    "labelPadding": 4,
-                    "tickSize": 4,
-                    "domain": False,
-                    "ticks": False,
-                    "labelOverlap": True,
-                },
+                "axis": {**axis, **quiet},
                 "axisX": {"grid": False, "domain": True, "ticks": True},
             }
+        title = {"fontSize": 13, "color": ink, "anchor": "start", "subtitleColor": soft, "subtitleFontSize": 11}
         return {
             "background": self.colour("ground"),
             "font": _PAPER_FONT,
             "padding": 8,
             "view": {"stroke": None},
             "axis": axis,
-            "title": {
-                "fontSize": 13,
-                "color": self.colour("ink"),
-                "anchor": "start",
-                "subtitleColor": soft,
-                "subtitleFontSize": 11,
-            },
-            "legend": {
-                "labelFontSize": 12,
-                "labelColor": self.colour("ink"),
-                "titleFontSize": 11,
-                "titleFontWeight": "normal",
-            },
+            "title": title,
+            "legend": {"labelFontSize": 12, "labelColor": ink, "titleFontSize": 11, "titleFontWeight": "normal"},
         }
 
 
-PAPER, PAGE = Look(in_page=False), Look(in_page=True)
+PAPER, PAGE = Medium(in_page=False), Medium(in_page=True)
 
 
 def css_variables() -> str:
     """The palette and the page's font as rules of a style sheet."""
     light = " ".join(f"--{name}: {colour.light};" for name, colour in PALETTE.items())
     dark = " ".join(f"--{name}: {colour.dark};" for name, colour in PALETTE.items())
-    return (
-        f":root {{ {light} --sans: {_PAGE_FONT}; }}\n"
-        f"@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
-    )
+    in_the_dark = f"@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
+    return f":root {{ {light} --sans: {_PAGE_FONT}; }}\n{in_the_dark}"
 
 
 UNKNOWN = "–"
@@ -265,8 +240,8 @@ def spread(value: Number) -> str:
 def sentence(text: str) -> str:
     """Begun with a capital and ended with a full stop; names of modules and code stay as they are.
 
-    >>> sentence("not simulated: too long"), sentence("encoder.layer.1 is gated"), sentence("Done.")
-    ('Not simulated: too long.', 'encoder.layer.1 is gated.', 'Done.')
+    >>> sentence("not simulated: too long"), sentence("encoder.layer.1 is gated"), sentence("Done."), sentence("")
+    ('Not simulated: too long.', 'encoder.layer.1 is gated.', 'Done.', '')
     """
     text = text.strip()
     word = re.match(r"[a-z]+(?=[\s,:;]|$)", text)

@@ -20,8 +20,7 @@ from oversmooth.results.parts import Eigenvalues, Layer
 if TYPE_CHECKING:
     from oversmooth.steering.record import Moved
 
-_MOST_ROWS = 300
-"""Of deeper models every so many layers are shown: a terminal takes seconds to lay out thousands."""
+_MOST_ROWS = 300  # of deeper models every so many layers are shown: a terminal takes seconds to lay out thousands
 _BAR = "▏▎▍▌▋▊▉█"
 number, share = partial(_number, digits=3), partial(percent, decimals=0)
 
@@ -55,27 +54,15 @@ def layers(diagnosis: DiagnosisData) -> Table:
     short = {"attention": "attn", "cross-attention and mlp": "rest"}
     headings = [f"Δ\n{short.get(part, part)}" for part in parts]
     columns = [metric for metric in METRICS.values() if metric.heading]
-    table = plain_table(
-        "depth",
-        *(metric.heading for metric in columns),
-        *headings,
-        "Re λ\n< 0",
-        "ρ\nsmooth",
-        "ρ\nrough",
-        "smooth\nshare",
-    )
+    known = "Re λ\n< 0", "ρ\nsmooth", "ρ\nrough", "smooth\nshare"
+    table = plain_table("depth", *(metric.heading for metric in columns), *headings, *known)
     for depth, layer in _some(list(enumerate(diagnosis.layers)), table):
         changes = [layer.change(part) for part in parts]
         s, d = layer.spectrum, layer.dominance
-        table.add_row(
-            str(depth),
-            *((fixed if metric.fixed else number)(layer.tokens.get(metric.name)) for metric in columns),
-            *(fixed(c, sign=True) for c in changes),
-            share(s.negative_share if s else None),
-            fixed(layer.rho_smooth),
-            fixed(d.rho_rough if d else None),
-            share(d.smoothing_share if d else None),
-        )
+        tokens = ((fixed if metric.fixed else number)(layer.tokens.get(metric.name)) for metric in columns)
+        radii = fixed(layer.rho_smooth), fixed(d.rho_rough if d else None)
+        shares = share(s.negative_share if s else None), share(d.smoothing_share if d else None)
+        table.add_row(str(depth), *tokens, *(fixed(c, sign=True) for c in changes), shares[0], *radii, shares[1])
     return table
 
 
@@ -119,9 +106,8 @@ def histogram(diagnosis: DiagnosisData, rows: int = 15) -> Table:
     """Real parts of the eigenvalues of H over all layers (Dovonon et al.'s figure 5), as bars."""
     values = diagnosis.real_parts
     table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(justify="right")
-    table.add_column()
-    table.add_column(justify="right")
+    for side in ("right", "left", "right"):
+        table.add_column(justify=side)
     if not values:
         return table
     size = sorted(abs(v) for v in values)[int(0.99 * (len(values) - 1))] or 1.0
@@ -133,11 +119,8 @@ def histogram(diagnosis: DiagnosisData, rows: int = 15) -> Table:
         middle = (place - (rows - 1) / 2) * width  # from the middle: the one at zero is exactly there
         eighths = round(count / max(counts) * 40 * 8)
         bar = "█" * (eighths // 8) + (_BAR[eighths % 8 - 1] if eighths % 8 else "")
-        table.add_row(
-            _number(middle, 2, sign=True),
-            Text(bar, style="magenta" if middle < 0 else "cyan"),
-            percent(count / len(values)),
-        )
+        drawn = Text(bar, style="magenta" if middle < 0 else "cyan")
+        table.add_row(_number(middle, 2, sign=True), drawn, percent(count / len(values)))
     return table
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from oversmooth.report import shell, training_charts, training_words
@@ -19,8 +20,7 @@ from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 
 MOST_RUNS = COLOURS_OF_MODELS
-MOST_SNAPSHOTS = 400
-"""Of one run in a page: more would be thinner than a line on any screen."""
+MOST_SNAPSHOTS = 400  # of one run in a page: more would be thinner than a line on any screen
 
 
 class Recorded(Protocol):
@@ -51,20 +51,10 @@ def render(runs: Sequence[Recorded]) -> str:
     first = training_words.headline_metric(shown)
     keys = training_charts.keys(shown)
     steps = sorted({row["step"] for run in shown for row in run.rows})
+    words = partial(training_words.summary, named=len(shown) > 1)
     thinned = [(run, _thinned(run.rows, names)) for run in shown]
     payload = {"steps": steps, "runs": [{"name": run.name, "rows": rows} for run, rows in thinned]}
-    panels = {
-        name: {
-            "heat": [training_charts.heat(name, shown, index, PAGE) for index in range(len(shown))],
-            "depth": training_charts.over_depth(name, shown),
-            "time": training_charts.over_time(name, shown, first=name == first),
-            "from": training_charts.first_depth(name),
-            "log": training_charts.is_log(name),
-            "percent": name in training_words.SHARES,
-            "title": title_of(name),
-        }
-        for name in names
-    }
+    panels = {name: training_charts.panels(name, shown, first=name == first) for name in names}
     drawn = {"config": PAGE.config, "charts": {}, "panels": panels, "keys": keys, "first": first}
     return shell.rendered(
         "training.html.j2",
@@ -74,12 +64,7 @@ def render(runs: Sequence[Recorded]) -> str:
         page_title=training_words.page_title(shown),
         finding=training_words.finding(shown),
         runs=[
-            {
-                "name": run.name,
-                "colour": key.colour,
-                "summary": training_words.summary(run, named=len(shown) > 1),
-                "metrics": training_charts.metrics([run]),
-            }
+            {"name": run.name, "colour": key.colour, "summary": words(run), "metrics": training_charts.metrics([run])}
             for run, key in zip(shown, keys, strict=True)
         ],
         first=first,

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from oversmooth.metrics import METRICS
 from oversmooth.report.charts.base import Key, Spec
 from oversmooth.report.charts.pieces import answering, inline, log_axis, marks, nominal, quantitative, written_at_ends
-from oversmooth.report.style import PAGE, Look, model_colour
-from oversmooth.report.training_words import SHARES, Run, axis_of
+from oversmooth.report.style import PAGE, Medium, model_colour
+from oversmooth.report.training_words import SHARES, Run, axis_of, title_of
 
 _DOT: Spec = {"size": 26, "opacity": 1, "tooltip": {"content": "data"}}
 _CROSS: Spec = {"shape": "cross", "size": 90, "angle": 45, "filled": True, "opacity": 1, "aria": False}
 _THRESHOLD: Spec = {"strokeDash": [6, 4], "strokeWidth": 1.5, "aria": False}
 _LOGARITHMIC = ("gradient_norm",)
-_NOTHING = [0.1, 1.0]
-"""The ends of an axis on which nothing is shown; logarithms have them too."""
+_NOTHING = [0.1, 1.0]  # the ends of an axis on which nothing is shown; logarithms have them too
 
 
 def keys(runs: Sequence[Run]) -> list[Key]:
@@ -43,55 +43,55 @@ def is_log(name: str) -> bool:
     return name in _LOGARITHMIC or (name in METRICS and METRICS[name].scale == "log")
 
 
-def heat(name: str, runs: Sequence[Run], index: int, look: Look) -> Spec:
+def panels(name: str, runs: Sequence[Run], *, first: bool) -> Spec:
+    """What the page needs to draw a metric. first: whether it is that of the headline."""
+    return {
+        "heat": [heat(name, runs, index, PAGE) for index in range(len(runs))],
+        "depth": over_depth(name, runs),
+        "time": over_time(name, runs, first=first),
+        "from": first_depth(name),
+        "log": is_log(name),
+        "percent": name in SHARES,
+        "title": title_of(name),
+    }
+
+
+def heat(name: str, runs: Sequence[Run], index: int, medium: Medium) -> Spec:
     """Time across, depth upwards, one cell per snapshot and depth; data are put in by the page, or here for paper."""
     low, high = _domain(name, runs)
     label = "datum.value" if not is_log(name) else "pow(10, datum.value)"
-    legend = {
-        "title": axis_of(name),
-        "orient": "right",
-        "gradientLength": 130,
-        "labelExpr": f"format({label}, '{'.0%' if name in SHARES else '.3~g'}')",
-        "values": [low, (low + high) / 2, high],
-        "type": "symbol",
-        "symbolType": "square",
-    }
+    words = f"format({label}, '{'.0%' if name in SHARES else '.3~g'}')"
+    legend = {"title": axis_of(name), "orient": "right", "gradientLength": 130, "labelExpr": words}
+    legend |= {"values": [low, (low + high) / 2, high], "type": "symbol", "symbolType": "square"}
+    colour = {"field": "shown", "type": "quantitative", "scale": medium.ramp(low, high)}
     plain = {"nice": False, "zero": False}
     at = {
         "x": _steps("from"),
         "x2": {"field": "to"},
         "y": quantitative("low", "depth", plain, tickMinStep=1, format="d", grid=False, tickCount=6),
         "y2": {"field": "high"},
-        "color": {
-            "field": "shown",
-            "type": "quantitative",
-            "scale": look.ramp(low, high),
-            "legend": look.legend() and legend,
-        },
+        "color": {**colour, "legend": medium.legend() and legend},
     }
-    drawn = {"name": "cells"} if look.in_page else inline(cells(runs[index], name))
-    layers = [marks("rect", at, drawn, aria=False, **answering(look)), *([_now()] if look.in_page else [])]
+    drawn = {"name": "cells"} if medium.in_page else inline(cells(runs[index], name))
+    layers = [marks("rect", at, drawn, aria=False, **answering(medium)), *([_now()] if medium.in_page else [])]
     if crossed := [one for _, alarm in _alarms(name, [runs[index]]) for one in alarm["crossings"]]:
         at_crossing = {"x": _steps("step"), "y": {**at["y"], "field": "depth"}}
-        layers.append(marks("point", at_crossing, crossed, **_CROSS, color=look.colour("map-alarm"), stroke="white"))
-    return {**look.size(320, 180, 190), "layer": layers}
+        layers.append(marks("point", at_crossing, crossed, **_CROSS, color=medium.colour("map-alarm"), stroke="white"))
+    return {**medium.size(320, 180, 190), "layer": layers}
 
 
 def cells(run: Run, name: str) -> list[dict[str, Any]]:
     """One rectangle per snapshot and depth, which reaches half the way to its neighbours."""
     rows = [row for row in run.rows if isinstance(row.get(name), list)]
-    made = []
-    for place, row in enumerate(rows):
-        step = row["step"]
-        begin = (step + rows[max(0, place - 1)]["step"]) / 2
-        end = (step + rows[min(place + 1, len(rows) - 1)]["step"]) / 2
-        if len(rows) == 1:
-            begin, end = step - 0.5, step + 0.5
+    steps, made = [row["step"] for row in rows], []
+    edges = [steps[0], *((a + b) / 2 for a, b in pairwise(steps)), steps[-1]] if rows else []
+    if len(rows) == 1:
+        edges = [steps[0] - 0.5, steps[0] + 0.5]
+    for row, (begin, end) in zip(rows, pairwise(edges), strict=True):
         for depth, value in enumerate(row[name], first_depth(name)):
-            if value is None or (is_log(name) and value <= 0):
-                continue
-            shown = math.log10(value) if is_log(name) else value
-            made.append({"from": begin, "to": end, "low": depth - 0.5, "high": depth + 0.5, "shown": shown})
+            if value is not None and (value > 0 or not is_log(name)):
+                shown = math.log10(value) if is_log(name) else value
+                made.append({"from": begin, "to": end, "low": depth - 0.5, "high": depth + 0.5, "shown": shown})
     return made
 
 
@@ -111,23 +111,20 @@ def over_depth(name: str, runs: Sequence[Run]) -> Spec:
     }
     threshold = {"x": at["x"], "y": at["y"]}
     layers = [
-        *(
-            marks("line", threshold, rows, color=colour, point={"color": colour, "size": 30}, **_THRESHOLD)
-            for colour, rows in alarms
-            if rows
-        ),
-        marks("line", at | kept, strokeWidth=2),
-        marks("circle", at, transform=[{"filter": "!datum.kept"}], **_DOT),
+        marks("line", threshold, rows, color=colour, point={"color": colour, "size": 30}, **_THRESHOLD)
+        for colour, rows in alarms
+        if rows
     ]
+    layers.append(marks("line", at | kept, strokeWidth=2))
+    layers.append(marks("circle", at, transform=[{"filter": "!datum.kept"}], **_DOT))
     return {**PAGE.size(320, 200, 220), "data": {"name": "curves"}, "layer": layers}
 
 
 def over_time(name: str, runs: Sequence[Run], *, first: bool = False) -> Spec:
     """After the last block, over training. first: as the page's first chart, which is larger."""
     alarms = _alarms(name, runs)
-    deepest = (
-        max((len(row[name]) for run in runs for row in run.rows if name in row), default=1) - 1 + first_depth(name)
-    )
+    depths = max((len(row[name]) for run in runs for row in run.rows if name in row), default=1)
+    deepest = depths - 1 + first_depth(name)
     limits = [(colour, row) for colour, alarm in alarms for row in _limits(name, alarm) if row["depth"] == deepest]
     x, y = _steps("step"), _axis(name, [*_values(name, runs, last=True), *(row["value"] for _, row in limits)])
     at = {"x": x, "y": y, "color": _by_run(runs)}
@@ -156,11 +153,8 @@ def _alarms(name: str, runs: Sequence[Run]) -> list[tuple[str, dict[str, Any]]]:
 
 def _limits(name: str, alarm: dict[str, Any]) -> list[Spec]:
     """The value beyond which an alarm goes off, at every depth that it watches."""
-    return [
-        {"depth": depth, "value": limit}
-        for depth, limit in enumerate(alarm["limits"], first_depth(name))
-        if limit is not None
-    ]
+    limits = enumerate(alarm["limits"], first_depth(name))
+    return [{"depth": depth, "value": limit} for depth, limit in limits if limit is not None]
 
 
 def _now() -> Spec:
@@ -201,10 +195,8 @@ def _axis(name: str, values: list[float]) -> Spec:
     low, high = min(values), max(values)
     if is_log(name):
         air = max(1.08, (high / low) ** 0.06)
-        domain = [low / air, high * air]
-        return quantitative(
-            "value", axis_of(name), {"type": "log", "domain": domain, "nice": False}, **log_axis(*domain)
-        )
+        logs = {"type": "log", "domain": [low / air, high * air], "nice": False}
+        return quantitative("value", axis_of(name), logs, **log_axis(low / air, high * air))
     air = 0.06 * (high - low) or 0.05 * abs(high) or 0.05
     ticks = {"format": "~%"} if name in SHARES else {"format": "~g"}
     scale = {"domain": [low - air, high + air], "zero": False, "nice": False}

@@ -40,10 +40,10 @@ _LEADS = {
     "stable_rank": "The stable rank of the tokens of one input.",
     "sigma_ratio": "The second singular value of an input over its first.",
     "rank_one_distance": "The distance of the tokens of one input to a rank-one array.",
-    "change_attention": "The change of log HFC/LFC through attention. Below zero, tokens become more similar.",
-    "change_mlp": "The change of log HFC/LFC through the MLP. Below zero, tokens become more similar.",
-    "change_norm": "The change of log HFC/LFC through norms. Below zero, tokens become more similar.",
-    "change_other": "The change of log HFC/LFC through other sublayers. Below zero, tokens become more similar.",
+    **{
+        f"change_{part}": f"The change of log HFC/LFC through {name}. Below zero, tokens become more similar."
+        for part, name in _SUBLAYERS.items()
+    },
     "negative_share": "Share of the eigenvalues of H = (W_V W_O)ᵀ with negative real part.",
     "rho_smooth": "The largest |1 + λ| over the eigenvalues λ of H = (W_V W_O)ᵀ: how fast equal tokens grow.",
     "asymmetry": "‖H − Hᵀ‖/‖H‖ of H = (W_V W_O)ᵀ: 0 if H is symmetric.",
@@ -55,10 +55,9 @@ _LEADS = {
     "gradient_norm": "Norm of the gradient of the loss with respect to the tokens.",
     "gradient_hfc": "Share of the squared gradient that acts on the differences between tokens.",
 }
-SHARES = ("negative_share", "smoothing_share", "gradient_hfc")
-"""Metrics that are written in per cent."""
+SHARES = ("negative_share", "smoothing_share", "gradient_hfc")  # metrics that are written in per cent
+# What the headline is of: the first of these that was recorded.
 _HEADLINES = ("cos", "hfc_lfc", "effective_rank", "stable_rank")
-"""What the headline is of: the first of these that was recorded."""
 _UNNAMED = ("", "run", "runs", "this run", "out", "output")
 _ABOUT_EQUAL = 0.02
 
@@ -72,8 +71,7 @@ class Run:
     """Snapshots in the order of their steps: "step", and by metric one number per depth, or one for the model."""
     about: dict[str, Any] = field(default_factory=dict)
     """What is known of it: "model", the class, and "blocks", their names."""
-    alarms: list[dict[str, Any]] = field(default_factory=list)
-    """As `History.alarms` has them."""
+    alarms: list[dict[str, Any]] = field(default_factory=list)  # as `History.alarms` has them
 
 
 def title_of(name: str) -> str:
@@ -154,11 +152,14 @@ def alarms(runs: Sequence[Run]) -> list[tuple[str, list[tuple[str, list[str]]]]]
 
 def ends(run: Run, metric: str) -> str:
     """After the last block, in the first snapshot and in the last."""
-    rows = [row[metric][-1] for row in run.rows if isinstance(row.get(metric), list) and row[metric]]
-    return arrow(rows, partial(value_of, metric)) if rows else UNKNOWN
+    values = [value for _, value in _last(run, metric)]
+    return arrow(values, partial(value_of, metric)) if values else UNKNOWN
 
 
 def _ends(run: Run, metric: str) -> list[tuple[int, float]]:
+    return [(step, value) for step, value in _last(run, metric) if value is not None]
+
+
+def _last(run: Run, metric: str) -> list[tuple[int, float | None]]:
     """Steps, and the metric there after the last block."""
-    rows = [(row["step"], row[metric][-1]) for row in run.rows if isinstance(row.get(metric), list) and row[metric]]
-    return [(step, value) for step, value in rows if value is not None]
+    return [(row["step"], row[metric][-1]) for row in run.rows if isinstance(row.get(metric), list) and row[metric]]

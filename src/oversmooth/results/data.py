@@ -6,7 +6,6 @@ ratio) are None here and ``null`` there.
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import json
 import math
@@ -20,8 +19,8 @@ from oversmooth.results.facts import ModelFacts, Number, Provenance, Steered
 from oversmooth.results.notes import Note
 from oversmooth.results.parts import Accuracy, Extrapolation, Layer, OneInput, share_of_smoothing
 from oversmooth.safety import arguments
-from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.files import check_plain, check_writable, parse_json, read_bytes, whole_file
+from oversmooth.safety.errors import InputError, about, reason
+from oversmooth.safety.files import check_plain, check_writable, parse_json, read_text, whole_file
 from oversmooth.safety.foreign import json_text
 from oversmooth.safety.machine import check_fits
 from oversmooth.safety.typed import typed
@@ -48,16 +47,12 @@ class DiagnosisData:
     extrapolation: list[Extrapolation] = field(default_factory=list)
     verdict: list[str] = field(default_factory=list)
     """In plain words: the answer, what was measured, what was predicted, and where the two disagree."""
-    remarks: list[str] = field(default_factory=list)
-    """What a reader should know about how this was measured, in words."""
-    notes: list[Note] = field(default_factory=list)
-    """The same as values, in the same order; empty before version 4."""
+    remarks: list[str] = field(default_factory=list)  # what a reader should know about how this was measured, in words
+    notes: list[Note] = field(default_factory=list)  #: The same as values, in the same order; empty before version 4.
     steering: Annotated[dict[str, Any], Steered] | None = None
     """Of a steered model: the methods, how far a warm start moved layers, and whether its constraint is satisfied."""
-    accuracy: Accuracy | None = None
-    """Of a classifier that was tested as well."""
-    one_input: OneInput | None = None
-    """The tokens of the example input; None if they were not stored."""
+    accuracy: Accuracy | None = None  #: Of a classifier that was tested as well.
+    one_input: OneInput | None = None  #: The tokens of the example input; None if they were not stored.
 
     def __repr__(self) -> str:
         """One line; `to_dict` gives everything."""
@@ -208,14 +203,9 @@ class DiagnosisData:
         remedy = "give a file written by Diagnosis.save"
         path = arguments.path(path, remedy=remedy)
         check_fits(_MEMORY_PER_BYTE * check_plain(path, remedy), f"reading {path}", remedy)
-        try:
-            text = read_bytes(path, remedy, _MOST_BYTES).decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path} cannot be read ({reason(error)}); {remedy}") from error
-        try:
+        text = read_text(path, remedy, _MOST_BYTES)
+        with about(str(path)):
             return cls.from_json(text)
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from error
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per layer: metrics, changes, and the summary of spectra and dominance."""
@@ -263,34 +253,6 @@ def _check_whole(diagnosis: DiagnosisData) -> None:
     for entry in diagnosis.extrapolation:
         courses = [course for course in (entry.simulated, entry.real) if course is not None]
         _check_alike(entry.what, *((course.depth, course.log_hfc_lfc) for course in courses))
-    if diagnosis.one_input is not None:
-        _check_bytes(diagnosis.one_input, len(diagnosis.layers))
-
-
-def _check_bytes(shown: OneInput, depths: int) -> None:
-    """Check that what is shown of one input has as many bytes as it has tokens, pairs and heads."""
-    groups = shown.groups
-    if not 2 <= groups <= shown.tokens or groups > 4096:
-        raise ValueError(f"one_input has {groups} groups of {shown.tokens} tokens")
-    if shown.grid is not None and (len(shown.grid) != 2 or shown.leading + math.prod(shown.grid) != groups):
-        raise ValueError(f"one_input has {groups} groups, which do not make its grid")
-    _check_alike("one_input", (shown.labels or [""] * groups, [""] * groups), (shown.received, shown.received_most))
-    _check_alike("one_input", (shown.similarity, [""] * depths), (shown.received, [""] * (depths - 1)))
-    if any(_bytes(code) != groups * (groups - 1) // 2 for code in shown.similarity):
-        raise ValueError("a similarity of one_input does not have the size of its pairs of tokens")
-    if any(code and (not _bytes(code) or _bytes(code) % groups) for code in shown.received):
-        raise ValueError("the attention received in one_input does not have the size of its tokens")
-    picture = shown.picture
-    if picture is not None and _bytes(picture.pixels) != 3 * picture.width * picture.height:
-        raise ValueError("the picture of one_input does not have the size of its pixels")
-
-
-def _bytes(code: str) -> int:
-    """How many bytes it stands for."""
-    try:
-        return len(base64.b64decode(code, validate=True))
-    except ValueError as error:
-        raise ValueError("one_input holds what is not base64") from error
 
 
 def _check_alike(what: str, *pairs: tuple[Sequence[Any], Sequence[Any]]) -> None:

@@ -8,11 +8,9 @@ from typing import Annotated, Any, Literal, TypedDict
 from torch import Tensor
 
 Number = float | None
-Numbers = dict[str, Number]
-"""Metrics by name: those of `metrics.METRICS`."""
+Numbers = dict[str, Number]  # metrics by name: those of `metrics.METRICS`
 Verdict = Annotated[str, Literal["smooth", "rough", "tie", "undecided"]]
-Alone = Annotated[str, Literal["smooth", "rough", "open"]]
-"""What weights alone, or a simulation, decide."""
+Alone = Annotated[str, Literal["smooth", "rough", "open"]]  # what weights alone, or a simulation, decide
 
 
 class _ModelAlways(TypedDict):
@@ -27,23 +25,19 @@ class ModelFacts(_ModelAlways, total=False):
 
     layout: str
     stack: str
-    shared: bool
-    """Whether several blocks have the same weights."""
+    shared: bool  # whether several blocks have the same weights
     kv_heads: int
     head_dim: int
     causal: bool | None
-    norm: str | None
-    """Where it stands: "pre", "post", …"""
+    norm: str | None  # where it stands: "pre", "post", …
     norm_kind: str | None
     dtype: str
     parameters: int
     input_kind: Annotated[str, Literal["image", "text", "other"]]
     """What the model was run on: decides which reference models are of its kind."""
     training: bool
-    dropout: bool
-    """In train mode: whether dropout was active."""
-    recipe: dict[str, Any]
-    """Of a model that `oversmooth train` made."""
+    dropout: bool  # in train mode: whether dropout was active
+    recipe: dict[str, Any]  # of a model that `oversmooth train` made
     state: str
     mode: str | None
 
@@ -63,15 +57,13 @@ class Provenance(_ProvenanceAlways, total=False):
     device: str
     created: str
     seed: int
-    tokens: list[int]
-    """Valid tokens of the shortest and of the longest input."""
+    tokens: list[int]  # valid tokens of the shortest and of the longest input
     rank_inputs: int
     joined_inputs: int
     spectra_inputs: int
     joined: bool
     variant: str
-    left_out: list[int]
-    """Positions of the tokens that token metrics leave out: `diagnose(special=...)`."""
+    left_out: list[int]  # positions of the tokens that token metrics leave out: `diagnose(special=...)`
     counting_rule: str
     massive_rule: str
     top1: Number
@@ -82,8 +74,7 @@ class Massive(TypedDict):
 
     input_share: Number
     tokens: int
-    positions: dict[str, int]
-    """Number of massive tokens by position, for the most frequent positions."""
+    positions: dict[str, int]  # number of massive tokens by position, for the most frequent positions
     largest_ratio: Number
 
 

@@ -14,14 +14,11 @@ from oversmooth.results.data import DiagnosisData
 from oversmooth.results.facts import Number
 from oversmooth.results.parts import Course, Extrapolation, Layer
 
-DEFINITIONS = ("hfc_lfc", "cos", "effective_rank")
-"""The metrics by which tokens end more or less similar."""
+DEFINITIONS = ("hfc_lfc", "cos", "effective_rank")  # the metrics by which tokens end more or less similar
 _LEAST = 0.005  # change that counts as one: relative, but absolute for the cosine
-_STILL = 0.1
-"""Change of log HFC/LFC over a whole course that counts as none."""
+_STILL = 0.1  # change of log HFC/LFC over a whole course that counts as none
 _LARGEST = 700.0  # whose exponential is a float
-_SAME_RATE = 1.25
-"""Predicted and real rates within this factor of each other agree."""
+_SAME_RATE = 1.25  # predicted and real rates within this factor of each other agree
 
 
 @dataclass(frozen=True)
@@ -30,17 +27,11 @@ class End:
 
     before: float
     after: float
-    side: int
-    """Whether tokens end more similar (1), less similar (−1), or about as similar (0)."""
+    side: int  # whether tokens end more similar (1), less similar (−1), or about as similar (0)
 
 
 def ends(diagnosis: DiagnosisData, *, without_massive: bool = False) -> dict[str, End]:
-    """By metric, where both ends are known.
-
-    Args:
-        diagnosis: of a model that ran.
-        without_massive: leave out massive-activation tokens.
-    """
+    """By metric, where both ends are known. without_massive: leave out massive-activation tokens."""
     found = {}
     for metric in DEFINITIONS:
         course = diagnosis.curve(metric, without_massive=without_massive)
@@ -57,12 +48,9 @@ class Sublayers:
     """What each sublayer does to log HFC/LFC, over all blocks; below 0 it smooths."""
 
     sums: dict[str, float]
-    total: float
-    """Rounded to two digits."""
-    strongest: str
-    """The one that does most of the total; empty where the total is 0."""
-    depth: int
-    """Where it does most, counted from 1."""
+    total: float  # rounded to two digits
+    strongest: str  # the one that does most of the total; empty where the total is 0
+    depth: int  # where it does most, counted from 1
 
 
 def sublayers(diagnosis: DiagnosisData) -> Sublayers | None:
@@ -83,10 +71,7 @@ def sublayers(diagnosis: DiagnosisData) -> Sublayers | None:
 
 def agreement(blocks: list[Layer]) -> tuple[int, list[int]]:
     """In how many blocks attention changed HFC/LFC in the direction that its spectrum predicts, and the depths where it
-    did not.
-
-    Args:
-        blocks: without what enters the first.
+    did not. blocks: without what enters the first.
     """
     agree, apart = 0, []
     for index, layer in enumerate(blocks):
@@ -114,14 +99,10 @@ class Comparison:
     unknown: spectra decide nothing, or the blocks did not run.
     """
     before: Number = None
-    after: Number = None
-    """HFC/LFC before the repeated blocks and after them."""
-    blocks: int = 0
-    """How many ran."""
-    real_rate: Number = None
-    """Factor on HFC/LFC per real block, on average."""
-    factor: Number = None
-    """How many times too fast, or too slow, the predicted rate is: a quotient of logarithms."""
+    after: Number = None  # HFC/LFC before the repeated blocks and after them
+    blocks: int = 0  # how many ran
+    real_rate: Number = None  # factor on HFC/LFC per real block, on average
+    factor: Number = None  # how many times too fast, or too slow, the predicted rate is: a quotient of logarithms
 
 
 def compared(entry: Extrapolation) -> Comparison:

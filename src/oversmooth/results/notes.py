@@ -4,81 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from oversmooth.theory.reasons import Reason
 
-NoteKind = Literal[
-    # What was run.
-    "wrapped",
-    "loading",
-    "anatomy",
-    "steering",
-    "train_mode",
-    "train_mode_with_dropout",
-    "tokens_only",
-    # Which inputs and tokens were measured.
-    "short_inputs",
-    "packed_inputs",
-    "mask_unread",
-    "special_unread",
-    "left_out",
-    "skipped_input",
-    "more_skipped_inputs",
-    # How exact it is, and what theory does not cover.
-    "approximate",
-    "idle_layers",
-    "norm_elsewhere",
-    "undecided_layers",
-    "variant_without_norm",
-    "norm_not_found",
-    "norm_of_another_kind",
-    # More depth.
-    "single_token",
-    "stack_skipped",
-    "real_blocks_failed",
-    "not_simulated",
-    "raw_before_norm",
-    "radii_per_block",
-    "special_counted",
-]
-
-
-MOST_NAMES = 4
-"""Layers that a note names."""
-
-
-@dataclass(frozen=True)
-class Note:
-    """One note, as a value: ``str`` turns it into English."""
-
-    kind: Annotated[str, NoteKind]
-    count: int | None = None
-    total: int | None = None
-    what: str = ""
-    """A name: of a layer, a variant, a metric, a position, or of what is repeated."""
-    names: list[str] = field(default_factory=list)
-    """The first few layers, or positions of tokens."""
-    error: float | None = None
-    reason: Reason | None = None
-    text: str = ""
-    """What another part of the package or another library says, in its own words."""
-
-    def __str__(self) -> str:
-        return _WORDS[self.kind](self)
-
-    @property
-    def first(self) -> str:
-        """The first of the names."""
-        return self.names[0] if self.names else ""
-
-
+MOST_NAMES = 4  # layers that a note names
 _APPROXIMATE = {
     "abs_cos": "mean |cos| is sampled",
     "effective_rank": "the effective rank is sketched",
     "sigma_ratio": "stable rank, σ₂/σ₁ and the distance to rank one come from followed directions",
 }
 _WORDS: dict[str, Callable[[Note], str]] = {
+    # What was run.
     "wrapped": lambda n: f"{n.what} is a wrapper: the module inside it was measured",
     "loading": lambda n: n.text,
     "anatomy": lambda n: n.text,
@@ -86,6 +23,7 @@ _WORDS: dict[str, Callable[[Note], str]] = {
     "train_mode": lambda _: "the model is in train mode, without dropout",
     "train_mode_with_dropout": lambda _: "the model is in train mode: dropout is active and part of every number",
     "tokens_only": lambda _: "blocks were selected by name, so only tokens were measured; spectra need known attention",
+    # Which inputs and tokens were measured.
     "short_inputs": lambda n: f"{n.count} of {n.total} inputs have fewer than two valid tokens and are skipped",
     "packed_inputs": lambda n: f"{n.count} texts were packed with others into one input; each is measured by itself",
     "mask_unread": lambda _: "the padding mask does not fit the tokens and was ignored: all tokens are valid",
@@ -95,6 +33,7 @@ _WORDS: dict[str, Callable[[Note], str]] = {
     ),
     "skipped_input": lambda n: n.text,
     "more_skipped_inputs": lambda n: f"{n.count} more inputs were skipped",
+    # How exact it is, and what theory does not cover.
     "approximate": lambda n: (
         f"{_APPROXIMATE.get(n.what, n.what)}, with an error of about {n.error or 0.0:.2g}; exact=True avoids it"
     ),
@@ -114,6 +53,7 @@ _WORDS: dict[str, Callable[[Note], str]] = {
         f"variant has no effect in {_of(n)} layers (first: {n.first}): the norm before "
         "attention is not a known LayerNorm or RMSNorm"
     ),
+    # More depth.
     "single_token": lambda _: "more depth was skipped: the first input has a single valid token",
     "stack_skipped": lambda n: f"repeating the stack was skipped: {n.text}",
     "real_blocks_failed": lambda n: (
@@ -124,6 +64,29 @@ _WORDS: dict[str, Callable[[Note], str]] = {
     "radii_per_block": lambda _: "radii are per block: the geometric mean over the stack",
     "special_counted": lambda _: "special tokens are included",
 }
+NoteKind: Any = Literal[tuple(_WORDS)]
+
+
+@dataclass(frozen=True)
+class Note:
+    """One note, as a value: ``str`` turns it into English."""
+
+    kind: Annotated[str, NoteKind]
+    count: int | None = None
+    total: int | None = None
+    what: str = ""  # a name: of a layer, a variant, a metric, a position, or of what is repeated
+    names: list[str] = field(default_factory=list)  # the first few layers, or positions of tokens
+    error: float | None = None
+    reason: Reason | None = None
+    text: str = ""  # what another part of the package or another library says, in its own words
+
+    def __str__(self) -> str:
+        return _WORDS[self.kind](self)
+
+    @property
+    def first(self) -> str:
+        """The first of the names."""
+        return self.names[0] if self.names else ""
 
 
 def _of(note: Note) -> str:

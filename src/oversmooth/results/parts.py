@@ -15,25 +15,20 @@ from oversmooth.theory.reasons import Reason
 class Change:
     """What one sublayer of a block did: mean differences of logarithms over inputs. Negative log_hfc_lfc smooths."""
 
-    part: str
-    """attention, mlp, or norm if it acts on the residual stream."""
+    part: str  #: attention, mlp, or norm if it acts on the residual stream.
     log_hfc_lfc: Number
     spread: Number
-    log_hfc: Number
-    """Growth of the high-frequency component, in which tokens differ."""
-    log_lfc: Number
-    """Growth of the low-frequency component, which tokens share."""
+    log_hfc: Number  #: Growth of the high-frequency component, in which tokens differ.
+    log_lfc: Number  #: Growth of the low-frequency component, which tokens share.
 
 
 @dataclass
 class Eigenvalues:
     """A spectrum of H and its summary."""
 
-    negative_share: Number
-    """Share of eigenvalues with negative real part."""
+    negative_share: Number  #: Share of eigenvalues with negative real part.
     mean_real: Number
-    rho_smooth: Number
-    """The largest |1 + λ|; None if a factor between H and the residual stream varies by token."""
+    rho_smooth: Number  #: The largest |1 + λ|; None if a factor between H and the residual stream varies by token.
     real: list[float] = field(default_factory=list, repr=False)
     imag: list[float] = field(default_factory=list, repr=False)
 
@@ -42,8 +37,7 @@ class Eigenvalues:
 class Spectrum:
     """Spectra of H of one layer, from weights alone except for the observed 1/σ."""
 
-    negative_share: Number
-    """Of H of all heads jointly, as are the next two."""
+    negative_share: Number  #: Of H of all heads jointly, as are the next two.
     mean_real: Number
     rho_smooth: Number
     joined: dict[str, Eigenvalues] = field(repr=False)
@@ -62,17 +56,13 @@ class Spectrum:
 class LayerDominance:
     """Which eigenvalue dominates in one layer. A triple is an (input, layer, head)."""
 
-    smoothing_share: Number
-    """Share of triples in which the smoothing eigenvalue dominates; None if none is decided."""
-    rho_rough: Number
-    """Of all heads jointly, mean over the sample of inputs; compare with joined_rho_smooth."""
+    smoothing_share: Number  #: Share of triples in which the smoothing eigenvalue dominates; None if none is decided.
+    rho_rough: Number  #: Of all heads jointly, mean over the sample of inputs; compare with joined_rho_smooth.
     rho_smooth_heads: list[Number]
-    rho_rough_heads: list[list[Number]] = field(repr=False)
-    """One row per input, one column per head."""
+    rho_rough_heads: list[list[Number]] = field(repr=False)  #: One row per input, one column per head.
     verdict_heads: list[list[Verdict]] = field(repr=False)
     """smooth, rough, tie or undecided, in the same rows and columns."""
-    joined_inputs: list[int] = field(default_factory=list, repr=False)
-    """The inputs of the sample, counted from 0."""
+    joined_inputs: list[int] = field(default_factory=list, repr=False)  #: The inputs of the sample, counted from 0.
     joined_rho_smooth: list[Number] = field(default_factory=list, repr=False)
     joined_rho_rough: list[Number] = field(default_factory=list, repr=False)
     joined_verdict: list[Verdict] = field(default_factory=list, repr=False)
@@ -81,8 +71,7 @@ class LayerDominance:
     """Share of triples without a verdict, because rounding could change it or no theorem covers the layer."""
     certified_share: Number = None
     """Share of triples whose verdict is proven, rounding included; the other decided ones are estimated."""
-    undecided_because: list[str] = field(default_factory=list)
-    """Why, for the first few such triples, in words."""
+    undecided_because: list[str] = field(default_factory=list)  #: Why, for the first few such triples, in words.
     undecided_reasons: list[Reason] = field(default_factory=list, repr=False)
     """The same as values; empty before version 4."""
 
@@ -108,10 +97,8 @@ class Layer:
     """One block, or, first in the list, what enters the first block."""
 
     name: str
-    tokens: Numbers
-    """After the block."""
-    spread: Numbers = field(default_factory=dict, repr=False)
-    """Standard deviation over inputs."""
+    tokens: Numbers  #: After the block.
+    spread: Numbers = field(default_factory=dict, repr=False)  #: Standard deviation over inputs.
     attention_out: Numbers | None = field(default=None, repr=False)
     """After the attention sublayer (and, in Post-LN, the norm that follows it)."""
     attention_out_spread: Numbers | None = field(default=None, repr=False)
@@ -155,29 +142,22 @@ class Course:
 class Extrapolation:
     """What more depth would do: by the spectra, by a simulation of attention alone, and by the real blocks repeated."""
 
-    what: str
-    """last block, or stack."""
+    what: str  #: last block, or stack.
     input: int
     rho_smooth: Number
     rho_rough: Number
     verdict: Verdict
-    predicted_rate: Number
-    """Factor on HFC/LFC per block if smoothing dominates; None otherwise."""
+    predicted_rate: Number  #: Factor on HFC/LFC per block if smoothing dominates; None otherwise.
     residual: Number
     variant: str
     """How the norm entered: raw, folded, observed, or post (tokens whose features have zero mean, as after a norm)."""
-    simulated: Course | None
-    """Attention alone, fixed as last measured."""
-    simulated_verdict: Alone
-    """smooth if HFC/LFC kept falling, rough if it did not, open if that is unclear."""
-    real: Course | None
-    """The real blocks, norms and MLPs included, with attention recomputed each time."""
-    note: str = ""
-    """The reason and the notes, in words."""
+    simulated: Course | None  #: Attention alone, fixed as last measured.
+    simulated_verdict: Alone  #: smooth if HFC/LFC kept falling, rough if it did not, open if that is unclear.
+    real: Course | None  #: The real blocks, norms and MLPs included, with attention recomputed each time.
+    note: str = ""  #: The reason and the notes, in words.
     reason: Reason | None = None
     """Why the verdict is undecided, a tie, or not what the radii say; None before version 4."""
-    notes: list[Note] = field(default_factory=list)
-    """What else limits this entry; empty before version 4."""
+    notes: list[Note] = field(default_factory=list)  #: What else limits this entry; empty before version 4.
 
 
 @dataclass
@@ -186,13 +166,10 @@ class Accuracy:
 
     images: int
     clean: float
-    corrupted: list[float]
-    """Per intensity of corruption, from 1; of ``corrupted_images`` images."""
+    corrupted: list[float]  #: Per intensity of corruption, from 1; of ``corrupted_images`` images.
     corrupted_images: int
-    how: str
-    """How images were corrupted, in words."""
-    trained: Number = None
-    """On the whole test set, as recorded after training."""
+    how: str  #: How images were corrupted, in words.
+    trained: Number = None  #: On the whole test set, as recorded after training.
 
 
 @dataclass
@@ -208,18 +185,13 @@ class Picture:
 class OneInput:
     """Which tokens of one input are similar after every block, for the report. Bytes are in base64."""
 
-    what: str
-    """Which input it is."""
+    what: str  #: Which input it is.
     kind: Annotated[str, Literal["image", "text", "tokens"]]
     tokens: int
-    groups: int
-    """Tokens as shown: all, or groups of them if there are too many."""
-    grid: list[int] | None
-    """Rows and columns of an image's patches."""
-    leading: int
-    """Tokens before the patches, such as [CLS]."""
-    labels: list[str] = field(repr=False)
-    """The text of each; empty if unknown."""
+    groups: int  #: Tokens as shown: all, or groups of them if there are too many.
+    grid: list[int] | None  #: Rows and columns of an image's patches.
+    leading: int  #: Tokens before the patches, such as [CLS].
+    labels: list[str] = field(repr=False)  #: The text of each; empty if unknown.
     picture: Picture | None
     similarity: list[str] = field(repr=False)
     """Per depth, the cosines of all pairs, row by row above the diagonal: byte / 127 − 1."""
@@ -227,7 +199,5 @@ class OneInput:
     """Per block and head, the mean attention that each token receives, in 255ths of the largest; empty if attention was
     not observed.
     """
-    received_most: list[Number] = field(repr=False)
-    """Per block, the largest of these."""
-    aggregated: str = ""
-    """How tokens were grouped, in words; empty if each is shown by itself."""
+    received_most: list[Number] = field(repr=False)  #: Per block, the largest of these.
+    aggregated: str = ""  #: How tokens were grouped, in words; empty if each is shown by itself.

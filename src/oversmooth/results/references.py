@@ -16,12 +16,9 @@ class Reference:
 
     name: str
     kind: Kind
-    hfc_lfc_ratio: float
-    """HFC/LFC after the last block over that before the first."""
-    cosine: float
-    """Mean cosine after the last block."""
-    smoothing_share: float
-    """Share of (input, layer, head) triples whose spectrum predicts smoothing."""
+    hfc_lfc_ratio: float  # HFC/LFC after the last block over that before the first
+    cosine: float  # mean cosine after the last block
+    smoothing_share: float  # share of (input, layer, head) triples whose spectrum predicts smoothing
     constrained: bool = False
     """Whether it was trained under a spectral constraint: an extreme, not what models of its kind do."""
 

@@ -5,6 +5,7 @@ Neutral by design: smoothing is a quantity, not a fault. The values behind these
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -24,19 +25,9 @@ _SUBLAYERS = {"mlp": "MLPs", "norm": "norms"}
 
 def sentences(diagnosis: DiagnosisData) -> list[str]:
     """The verdict, one topic a sentence, the answer first."""
-    topics = (
-        headline,
-        _dropout,
-        _measured,
-        _by_sublayer,
-        _massive,
-        constraint,
-        _predicted,
-        _agreement,
-        _accuracy,
-    )
-    further = [_repeated(entry) for entry in diagnosis.extrapolation]
-    return [*(sentence for topic in topics if (sentence := topic(diagnosis))), *further]
+    topics = (headline, _dropout, _measured, _by_sublayer, _massive, constraint, _predicted, _agreement, _accuracy)
+    said = [topic(diagnosis) for topic in topics]
+    return [*filter(None, said), *map(_repeated, diagnosis.extrapolation)]
 
 
 def headline(diagnosis: DiagnosisData) -> str:
@@ -98,31 +89,24 @@ def _times(ratio: float) -> str:
 def _references(diagnosis: DiagnosisData, ratio: float) -> str:
     """The models of the same kind that end nearest."""
     kind = kind_of(diagnosis)
-    known = [
-        one
-        for one in references_for(diagnosis)
-        # Without the model itself: by its name, with or without its size, or by the same three digits.
-        if not one.constrained
-        and diagnosis.name.casefold() not in (one.name.casefold(), one.name.casefold().partition("-")[0])
-        and abs(ratio / one.hfc_lfc_ratio - 1) > 2e-3
-    ]
+
+    def itself(one: Reference) -> bool:
+        """By its name, with or without its size, or by the same three digits."""
+        names = one.name.casefold(), one.name.casefold().partition("-")[0]
+        return diagnosis.name.casefold() in names or abs(ratio / one.hfc_lfc_ratio - 1) <= 2e-3
+
+    known = [one for one in references_for(diagnosis) if not one.constrained and not itself(one)]
     if kind is None or not known:
         return "No reference for this kind of model." if kind is None else f"No other {kind} to compare with."
-
-    def apart(reference: Reference) -> float:
-        return abs(math.log(reference.hfc_lfc_ratio) - math.log(max(ratio, 1e-9)))
-
-    nearest = sorted(known, key=apart)[:_MOST_REFERENCES]
+    log = math.log(max(ratio, 1e-9))
+    nearest = sorted(known, key=lambda one: abs(math.log(one.hfc_lfc_ratio) - log))[:_MOST_REFERENCES]
     listed = ", ".join(f"{one.hfc_lfc_ratio:.2g} in {one.name}" for one in nearest)
     return f"Reference {kind}s, relative to their start: {listed}."
 
 
 def _by_side(sides: Mapping[str, int]) -> str:
-    clauses = []
-    for side, words in _SIDES.items():
-        if names := [_METRICS[metric] for metric, found in sides.items() if found == side]:
-            clauses.append(f"{words} by {' and '.join(names)}")
-    return ", ".join(clauses)
+    named = {words: [_METRICS[one] for one, found in sides.items() if found == side] for side, words in _SIDES.items()}
+    return ", ".join(f"{words} by {' and '.join(names)}" for words, names in named.items() if names)
 
 
 def _dropout(diagnosis: DiagnosisData) -> str:
@@ -135,9 +119,9 @@ def _measured(diagnosis: DiagnosisData) -> str:
     found = ends(diagnosis)
     if not found:
         return ""
-    clauses = []
-    for metric, end in found.items():
-        clauses.append(f"{_METRICS[metric]} from {_value(metric, end.before)} to {_value(metric, end.after)}")
+    clauses = [
+        f"{_METRICS[one]} from {_value(one, end.before)} to {_value(one, end.after)}" for one, end in found.items()
+    ]
     sides = {metric: end.side for metric, end in found.items()}
     if len(set(sides.values())) == 1:
         by = {1: "", 2: " by both", 3: " by all three"}[len(sides)]
@@ -206,10 +190,8 @@ def _warnings(verified: Mapping[str, Any]) -> list[str]:
         return [f"{warning[0].upper()}{warning[1:]}." for warning in verified["doubts"]]
     warnings = []
     if outside := sum(layer["outside_when_folded"] for layer in layers):
-        warnings.append(
-            f"The range is that of H alone. With its norm and layer scale, H leaves it in {_count(outside)}, where the "
-            "constraint guarantees nothing."
-        )
+        leaves = f"With its norm and layer scale, H leaves it in {_count(outside)}"
+        warnings.append(f"The range is that of H alone. {leaves}, where the constraint guarantees nothing.")
     if zero := sum(layer["zero_eigenvalues"] > 0 for layer in layers):
         warnings.append(f"Eigenvalues of 0, which neither smooth nor sharpen, occur in {_count(zero)}.")
     return warnings
@@ -248,10 +230,8 @@ def _agreement(diagnosis: DiagnosisData) -> str:
     if not agree and not apart:
         return ""
     where = f"; it did not at depth {_runs(apart)}" if apart else ""
-    return (
-        f"Prediction against measurement: in {agree} of {agree + len(apart)} blocks, attention changed HFC/LFC in the "
-        f"predicted direction (all heads jointly){where}."
-    )
+    changed = "attention changed HFC/LFC in the predicted direction (all heads jointly)"
+    return f"Prediction against measurement: in {agree} of {agree + len(apart)} blocks, {changed}{where}."
 
 
 def _accuracy(diagnosis: DiagnosisData) -> str:
@@ -347,10 +327,6 @@ def _signed(value: Number) -> str:
 
 def _runs(numbers: list[int]) -> str:
     """Numbers with neighbours joined: 0–2, 5."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
+    grouped = itertools.groupby(enumerate(numbers), lambda one: one[1] - one[0])
+    runs = [[number for _, number in run] for _, run in grouped]
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)

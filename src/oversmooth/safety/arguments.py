@@ -19,11 +19,9 @@ from torch import Tensor
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.machine import check_fits
 
-_SEVERAL = ("tokens", "queries", "keys", "inputs", "layers")
-"""Names that take a plural verb."""
+_SEVERAL = ("tokens", "queries", "keys", "inputs", "layers")  # names that take a plural verb
 _PLURAL = {"is": "are", "has": "have", "it": "them"}
-_WORTH_ASKING = 1 << 27
-"""Entries from which on free memory is checked, which reads files: half a GiB in float32."""
+_WORTH_ASKING = 1 << 27  # entries from which on free memory is checked, which reads files: half a GiB in float32
 _LEAST_SEED, _MOST_SEED = -(2**63), 2**64 - 1  # torch's
 _LONGEST_NAME = 255  # bytes, as file systems have it
 _MOST_SHOWN = 60
@@ -44,9 +42,8 @@ def tensor(value: Any, what: str, shape: str, *, least: int = 2, floating: bool 
     if x.ndim < least:
         raise InputError(f"{what} {described(x, what)}; give {shape}")
     if floating and not x.is_floating_point():
-        raise InputError(
-            f"{what} {_agree(what, 'has')} dtype {x.dtype}; convert {_agree(what, 'it')} to a floating type first"
-        )
+        has, it = _agree(what, "has"), _agree(what, "it")
+        raise InputError(f"{what} {has} dtype {x.dtype}; convert {it} to a floating type first")
     return x
 
 
@@ -193,9 +190,7 @@ def shown(value: Any) -> str:
 
 def described(x: Tensor, what: str = "it") -> str:
     """The shape of a tensor, for a sentence after its name."""
-    if x.ndim == 0:
-        return f"{_agree(what, 'is')} a single number"
-    return f"{_agree(what, 'has')} shape {tuple(x.shape)}"
+    return f"{_agree(what, 'has')} shape {tuple(x.shape)}" if x.ndim else f"{_agree(what, 'is')} a single number"
 
 
 def _made_tensor(value: Any, what: str, shape: str, dtype: torch.dtype | None = None) -> Tensor:
@@ -206,8 +201,8 @@ def _made_tensor(value: Any, what: str, shape: str, dtype: torch.dtype | None = 
     try:
         return torch.as_tensor(value, dtype=dtype)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        words = f"{what} {_agree(what, 'is')} {kind(value)} that is not an array of numbers"
-        raise InputError(f"{words}; give {wanted}") from error
+        is_kind = f"{_agree(what, 'is')} {kind(value)}"
+        raise InputError(f"{what} {is_kind} that is not an array of numbers; give {wanted}") from error
 
 
 def _check_holds_numbers(x: Tensor, what: str) -> None:
@@ -218,8 +213,7 @@ def _check_holds_numbers(x: Tensor, what: str) -> None:
     if x.device.type == "meta":
         raise InputError(f"{what} {_agree(what, 'is')} on the meta device, without numbers; load the weights")
     if x.is_floating_point() and x.element_size() < 2:  # float8 can be stored but not computed with
-        words = f"{what} {_agree(what, 'has')} dtype {x.dtype}"
-        raise InputError(f"{words}; convert {_agree(what, 'it')} to float32 first")
+        raise InputError(f"{what} {_agree(what, 'has')} dtype {x.dtype}; convert {_agree(what, 'it')} to float32 first")
     if x.numel() > _WORTH_ASKING and x.device.type == "cpu":
         check_fits(4 * x.numel(), f"a copy in float32 of {what}, {tuple(x.shape)},", "give fewer at a time")
 

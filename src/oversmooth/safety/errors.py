@@ -1,8 +1,8 @@
 """`InputError`, the package's error for bad input."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from oversmooth.safety import foreign
 
@@ -20,14 +20,12 @@ class InputError(ValueError):
 
 def reason(error: BaseException, most: int = 120) -> str:
     """Another library's message, shortened and without URLs; the error's type if it has none."""
+    said = ""
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"{error.name.partition('.')[0]} is not installed; install it"
-    try:
+    with suppress(Exception):  # a class of somebody's own
         said = str(error)
-    except Exception:  # a class of somebody's own
-        said = ""
-    text = re.sub(r"\s+", " ", re.sub(r"https?://\S+", "the hub", said)).strip()
-    text = text[:most].rstrip(". (")
+    text = re.sub(r"\s+", " ", re.sub(r"https?://\S+", "the hub", said)).strip()[:most].rstrip(". (")
     if not isinstance(error, InputError) and _OF_PYTHON.search(text):
         return "unexpected content"
     return text if text not in ("", "None") else type(error).__name__
@@ -38,6 +36,15 @@ _OF_PYTHON = re.compile(
     r"NoneType|object has no attribute|object is not|not subscriptable|unexpected keyword|positional argument|"
     r"unsupported operand|indices must be|object at 0x"
 )
+
+
+def refusal(call: Callable[..., object], *arguments: object) -> str:
+    """The sentence with which a call refuses; empty if it does not."""
+    try:
+        call(*arguments)
+    except InputError as error:
+        return str(error)
+    return ""
 
 
 @contextmanager

@@ -12,28 +12,22 @@ import shutil
 import socket
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from oversmooth.safety.errors import InputError, reason
 
-MOST_JSON = 64 * 2**20
-"""Bytes of a JSON file; an index of a thousand shards has a few million."""
+MOST_JSON = 64 * 2**20  # bytes of a JSON file; an index of a thousand shards has a few million
 _OF_MODELS = (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "preprocessor_config.json",
     "processor_config.json",
 )  # fmt: skip
 _DEEPEST = 64  # levels of lists and objects; deeper files are attacks
 _ONLY_IF_LARGE, _MOST_PACKED = 2**29, 200  # bytes, and unpacked bytes per packed byte
-_KINDS = {
-    stat.S_IFDIR: "a directory",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
+_KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+_KINDS |= {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 _MARK = ".oversmooth"
 _PROCESSES = "/proc/self/ns/pid"
 
@@ -41,21 +35,17 @@ _PROCESSES = "/proc/self/ns/pid"
 # Written whole or not at all
 
 
-def whole_file(path: Path) -> AbstractContextManager[Path]:
-    """A temporary path, renamed to ``path`` if the block succeeds and removed otherwise."""
-    if not path.is_symlink() and (kind := _kind(path)):  # it would be replaced for everyone
-        raise InputError(f"{path} cannot be written: it is {kind}; name a file")
-    return _whole(path, Path.touch)
-
-
 def whole_folder(path: Path) -> AbstractContextManager[Path]:
     """`whole_file` for a directory, which must be new or empty."""
     check_new_folder(path)
-    return _whole(path, Path.mkdir)
+    return whole_file(path, folder=True)
 
 
 @contextmanager
-def _whole(path: Path, make: Callable[[Path], None]) -> Iterator[Path]:
+def whole_file(path: Path, *, folder: bool = False) -> Iterator[Path]:
+    """A temporary path, renamed to ``path`` if the block succeeds and removed otherwise."""
+    if not folder and not path.is_symlink() and (kind := _kind(path)):  # it would be replaced for everyone
+        raise InputError(f"{path} cannot be written: it is {kind}; name a file")
     made = [parent for parent in path.parents if not parent.exists()]
     beside = path.parent.resolve()
     # The name contains the target, machine and process; file systems allow 255 bytes.
@@ -66,7 +56,7 @@ def _whole(path: Path, make: Callable[[Path], None]) -> Iterator[Path]:
         for left in beside.glob(f".*.{process_space()}-*-*{_MARK}*"):  # left by a killed process of this machine
             if (process := re.search(rf"-(\d+)-\w{{8}}{_MARK}(\.|$)", left.name)) and has_ended(int(process[1])):
                 _remove(left)
-        make(temporary)
+        temporary.mkdir() if folder else temporary.touch()
         mode = temporary.stat().st_mode & 0o777  # by the user's umask; libraries make private files
         yield temporary
         for file in (temporary, *(one for one in temporary.rglob("*") if not one.is_symlink())):
@@ -192,22 +182,18 @@ def cache_folder() -> Path:
     """Directory for reproducible results: OVERSMOOTH_CACHE, else a folder in the user's cache directory."""
     if named := os.environ.get("OVERSMOOTH_CACHE"):
         return Path(named)
-    users = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if not users.is_absolute():  # as its specification has it
-        try:
-            users = Path.home() / ".cache"
-        except RuntimeError:  # no home, as in some containers: nothing is cached
-            return Path(os.devnull)
-    return users / "oversmooth"
+    users = os.environ.get("XDG_CACHE_HOME", "")
+    try:  # only absolute paths count, as its specification has it
+        return (Path(users) if os.path.isabs(users) else Path.home() / ".cache") / "oversmooth"
+    except RuntimeError:  # no home, as in some containers: nothing is cached
+        return Path(os.devnull)
 
 
 def data_folder(*names: str) -> Path | None:
     """A data set or model of one of these names in OVERSMOOTH_DATA, or in its folders data and weights."""
     given = os.environ.get("OVERSMOOTH_DATA")
-    if not given:
-        return None
-    candidates = (Path(given) / inside / name for inside in ("data", "weights", "") for name in names)
-    return next((folder for folder in candidates if folder.is_dir()), None)
+    places = [Path(given, inside) for inside in ("data", "weights", "")] if given else []
+    return next((place / name for place in places for name in names if (place / name).is_dir()), None)
 
 
 def data_place() -> str:
@@ -251,13 +237,17 @@ def read_bytes(path: Path, remedy: str, most: int = MOST_JSON) -> bytes:
     return data
 
 
-def read_json(path: Path, remedy: str, most: int = MOST_JSON) -> Any:
-    """The content of a JSON file."""
+def read_text(path: Path, remedy: str, most: int = MOST_JSON) -> str:
+    """The content of a text file."""
     try:
-        text = read_bytes(path, remedy, most).decode("utf-8")
+        return read_bytes(path, remedy, most).decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} cannot be read: it is not UTF-8 text (byte {error.start:,}); {remedy}") from error
-    return parse_json(text, f"{path} cannot be read: it is not JSON", remedy)
+
+
+def read_json(path: Path, remedy: str, most: int = MOST_JSON) -> Any:
+    """The content of a JSON file."""
+    return parse_json(read_text(path, remedy, most), f"{path} cannot be read: it is not JSON", remedy)
 
 
 def parse_json(text: str | bytes, otherwise: str, remedy: str) -> Any:

@@ -6,10 +6,8 @@ import re
 import unicodedata
 from typing import Any
 
-MOST_LETTERS = 280
-"""Length of a sentence: below 300 with the program's name."""
-READABLE = "oversmooth.readable"
-"""Error handler for `str.encode`: missing characters become similar ASCII, or their code point."""
+MOST_LETTERS = 280  # length of a sentence: below 300 with the program's name
+READABLE = "oversmooth.readable"  # error handler for `str.encode`: missing letters become similar ASCII, or their code
 # Control characters except \t and \n, marks that change the direction of writing, line separators, lone surrogates.
 _OBEYED = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _ALIKE = {
@@ -27,13 +25,11 @@ def visible(text: str, encoding: str = "utf-8") -> str:
 
 
 def sentence(text: str, most: int = MOST_LETTERS) -> str:
-    """One printable line, shortened inside long names and lists; the remedy after the last semicolon stays."""
+    """One printable line, shortened inside long names, then in the middle: the remedy at the end stays."""
     text = visible(re.sub(r"\s*[\r\n\t]\s*", " ", text).strip())
     if len(text) > most:
         text = re.sub(r"\S{91,}", lambda word: shortened(word[0], 90), text)
-    problem, semicolon, remedy = text.rpartition("; ")
-    remedy = shortened(semicolon + remedy, max(140, most - len(problem)))
-    return shortened(problem, most - len(remedy)) + remedy
+    return shortened(text, most)
 
 
 def shortened(text: str, most: int) -> str:

@@ -12,7 +12,7 @@ import threading
 
 TYPE_CHECKING = False  # typing's own takes time
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
 _NAMES = {"SIGINT": "Ctrl-C", "SIGTERM": "SIGTERM", "SIGHUP": "the end of its terminal"}  # no SIGHUP on Windows
@@ -59,21 +59,14 @@ def catch_signals() -> Iterator[Received]:
         else:
             before_unraisable(what)
 
-    before: dict[int, Any] = {}
-    for name in _NAMES:
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-            with contextlib.suppress(ValueError):  # only the main thread handles signals
-                before[number] = signal.signal(number, receive)
     before_unraisable, sys.unraisablehook = sys.unraisablehook, unraisable
     _active.append(received)
     try:
-        yield received
+        with _handled(_NAMES, lambda was: was in (signal.SIG_DFL, signal.default_int_handler), receive):
+            yield received
     finally:
         _active.pop()
         sys.unraisablehook = before_unraisable
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -83,21 +76,27 @@ def delay_signals() -> Iterator[None]:
     For libraries that convert exceptions: safetensors reports a Ctrl-C as a damaged file.
     """
     waiting: list[int] = []
+    try:  # SIGUSR2 is the warning of batch systems
+        with _handled((*_NAMES, "SIGUSR2"), callable, lambda number, _frame: waiting.append(number)):
+            yield
+    finally:
+        for number in waiting[:1]:
+            signal.raise_signal(number)
+
+
+@contextlib.contextmanager
+def _handled(names: Iterable[str], replaceable: Callable[[Any], bool], handle: Any) -> Iterator[None]:
+    """Handle these signals within the block, where what handles them now may be replaced."""
     before: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():  # others receive no signals
-        for name in (*_NAMES, "SIGUSR2"):  # the warning of batch systems
-            number = getattr(signal, name, None)
-            if number is not None and callable(was := signal.getsignal(number)):
-                before[number] = was
-                signal.signal(number, lambda number, _frame: waiting.append(number))
+    for number in (getattr(signal, name) for name in names if hasattr(signal, name)):
+        was = signal.getsignal(number)
+        if threading.current_thread() is threading.main_thread() and replaceable(was):  # others receive no signals
+            before[number] = signal.signal(number, handle)
     try:
         yield
     finally:
         for number, was in before.items():
             signal.signal(number, was)
-        for number in waiting[:1]:
-            signal.raise_signal(number)
 
 
-held_back = delay_signals
-"""The former name."""
+held_back = delay_signals  # the former name

@@ -14,8 +14,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any
 
-_LARGEST = 1e100
-"""Limit of numbers: their sums, squares and chart axes stay finite."""
+_LARGEST = 1e100  # limit of numbers: their sums, squares and chart axes stay finite
 _PLAIN: dict[Any, tuple[str, typing.Callable[[Any], bool]]] = {
     str: ("text", lambda value: type(value) is str),
     bool: ("true or false", lambda value: type(value) is bool),
@@ -58,7 +57,7 @@ def typed(kind: Any, value: Any, where: str = "") -> Any:
     _check(isinstance(value, dict), value, where, "an object")
     if origin is dict:
         return {key: typed(parts[1], v, _at(where, key)) for key, v in value.items()}
-    fields, needed = _fields(kind)
+    fields, needed = fields_of(kind)
     if missing := sorted(needed - value.keys()):
         raise ValueError(f"{where or 'it'} has no {missing[0]!r}")
     unknown = [name for name in value if name not in fields]
@@ -69,14 +68,14 @@ def typed(kind: Any, value: Any, where: str = "") -> Any:
 
 
 @cache
-def _fields(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
+def fields_of(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
     """Types of a dataclass's or typed dictionary's fields by name, and the required names."""
     hints = typing.get_type_hints(kind, include_extras=True)
     if typing.is_typeddict(kind):
         return hints, kind.__required_keys__
     fields, none = [field for field in dataclasses.fields(kind) if field.init], dataclasses.MISSING
-    needed = frozenset(field.name for field in fields if field.default is none and field.default_factory is none)
-    return {field.name: hints[field.name] for field in fields}, needed
+    needed = (field.name for field in fields if field.default is none and field.default_factory is none)
+    return {field.name: hints[field.name] for field in fields}, frozenset(needed)
 
 
 def _at(where: str, name: object) -> str:

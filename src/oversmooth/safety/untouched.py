@@ -16,12 +16,10 @@ from torch.nn.utils import parametrize
 from oversmooth.safety.errors import InputError
 
 _PLAIN = (bool, int, float, complex, str, type(None))
+# Attributes that torch keeps in every module: hooks, and state that is restored elsewhere.
 _OWN = frozenset(name for name, value in nn.Module().__dict__.items() if isinstance(value, dict))
-"""Attributes that torch keeps in every module: hooks, and state that is restored elsewhere."""
-_FROZEN = 2**28
-"""Bytes of frozen weights that are copied, because a pass may write to them, as momentum encoders do."""
-_LARGE = 2**24
-"""Bytes of a non-buffer tensor that is copied; larger ones are caches, which a pass refills."""
+_FROZEN = 2**28  # bytes of frozen weights that are copied, because a pass may write to them, as momentum encoders do
+_LARGE = 2**24  # bytes of a non-buffer tensor that is copied; larger ones are caches, which a pass refills
 
 
 @contextmanager
@@ -31,13 +29,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
     Restored: random states of torch, Python, numpy (if loaded) and modules; train flags; buffers; frozen weights up to
     256 MiB; number, text and tensor attributes of modules; caches of autocast and of parametrizations. Compiled code
     is bypassed, not recompiled. Not restored: counters in other hooks, objects that modules create in the pass, lists
-    and other containers, and tensors over 16 MiB that are not buffers.
-
-    Args:
-        model: the module itself, not a wrapper.
-
-    Raises:
-        InputError: the model changed weights that were not copied.
+    and other containers, and tensors over 16 MiB that are not buffers. Raises `Rewritten` where the model changed
+    weights that were not copied. model: the module itself, not a wrapper.
     """
     # Unless it is loaded nothing is compiled, and importing it takes seconds.
     eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
@@ -48,10 +41,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def in_its_own_mode(model: nn.Module) -> Iterator[None]:
     """Keep the model's mode within the block; in train mode, restore its state afterwards."""
-    with ExitStack() as stack:
-        stack.enter_context(caches_of_their_own())
-        for what in (random_states(), put_back(model)) if model.training else ():
-            stack.enter_context(what)
+    kept = (random_states(), put_back(model)) if model.training else (nullcontext(), nullcontext())
+    with caches_of_their_own(), kept[0], kept[1]:
         yield
 
 
@@ -67,8 +58,8 @@ def put_back(model: nn.Module, *, counted: bool = False) -> Iterator[None]:
         yield
 
 
+# Models that were observed to change no weights, for which no copies are made.
 _leaves_weights_alone: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-"""Models that were observed to change no weights, for which no copies are made."""
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from oversmooth.report.charts.base import Drawing, Panel, Shown, chart, shown
 from oversmooth.report.charts.depth import notions
 from oversmooth.report.charts.pieces import by_model, depth_axis, inline, nominal, quantitative
-from oversmooth.report.style import Look
+from oversmooth.report.style import Medium
 
 
 @chart(
@@ -17,21 +17,21 @@ from oversmooth.report.style import Look
         "resolve": {"scale": {"color": "independent", "strokeWidth": "independent"}},
     },
 )
-def steered(models: list[Shown], look: Look) -> Drawing:
+def steered(models: list[Shown], medium: Medium) -> Drawing:
     """The curves of a model sharpening, smoothing and left alone, with what the spectra predict beside them; a row a
     state of training (Dovonon et al.'s figure 3).
     """
     rows = []
     for state in dict.fromkeys(m.diagnosis.model["state"] for m in models if "state" in m.diagnosis.model):
-        group = shown([m.diagnosis for m in models if m.diagnosis.model.get("state") == state], look)
-        panels = notions(group, look) + _smoothing_shares(group, look)
+        group = shown([m.diagnosis for m in models if m.diagnosis.model.get("state") == state], medium)
+        panels = notions(group, medium) + _smoothing_shares(group, medium)
         if panels:
             row = [{**panel.spec, "title": panel.title} for panel in panels]
             rows.append(Panel("", {"hconcat": row, "spacing": 64, "bounds": "flush"}))
     return Drawing(rows)
 
 
-def _smoothing_shares(models: list[Shown], look: Look) -> list[Panel]:
+def _smoothing_shares(models: list[Shown], medium: Medium) -> list[Panel]:
     """By layer, the share of cases in which the smoothing eigenvalue dominates."""
     rows = [
         {"model": m.key, "depth": depth, "value": layer.dominance.smoothing_share}
@@ -47,8 +47,8 @@ def _smoothing_shares(models: list[Shown], look: Look) -> list[Panel]:
     encoding = {
         "x": depth_axis(max(len(m.diagnosis.layers) for m in models)),
         "y": quantitative("value", "smoothing cases", scale, format="~%", values=[0, 0.25, 0.5, 0.75, 1]),
-        "color": by_model(models, look),
+        "color": by_model(models, medium),
         "strokeWidth": broad,
     }
-    spec = {**look.size(210, 190), "data": inline(rows), "mark": "line", "encoding": encoding}
+    spec = {**medium.size(210, 190), "data": inline(rows), "mark": "line", "encoding": encoding}
     return [Panel("predicted from spectra", spec)]

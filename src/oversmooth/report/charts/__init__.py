@@ -3,8 +3,8 @@
 A new chart is a function in a file of this folder::
 
     @chart(title="Norms", lead="How long tokens are.")
-    def norms(models, look):
-        return Drawing([Panel("norms", {**look.size(210, 190), "data": ..., "mark": ..., "encoding": ...})])
+    def norms(models, medium):
+        return Drawing([Panel("norms", {**medium.size(210, 190), "data": ..., "mark": ..., "encoding": ...})])
 
 It then has a section of its own in the page, and is a figure among the others.
 """

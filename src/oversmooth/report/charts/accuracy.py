@@ -16,7 +16,7 @@ from oversmooth.report.charts.pieces import (
     quantitative,
     tip,
 )
-from oversmooth.report.style import UNKNOWN, Look, fixed, percent
+from oversmooth.report.style import UNKNOWN, Medium, fixed, percent
 from oversmooth.results.parts import Accuracy, standard_error
 
 
@@ -26,7 +26,7 @@ from oversmooth.results.parts import Accuracy, standard_error
     "one standard error.",
     missing="Accuracy was not tested.",
 )
-def accuracy(models: list[Shown], look: Look) -> Drawing:
+def accuracy(models: list[Shown], medium: Medium) -> Drawing:
     """Accuracy against the intensity of corruption, a line per model."""
     tested = [(m, [found.clean, *found.corrupted]) for m in models if (found := m.diagnosis.accuracy)]
     if not tested:
@@ -43,30 +43,31 @@ def accuracy(models: list[Shown], look: Look) -> Drawing:
     most = max(len(values) for _, values in tested)
     x = depth_axis(most, "intensity of corruption")
     y = quantitative("value", "accuracy, %", {"zero": False, "nice": True}, tickCount=5)
-    at = {"x": x, "y": y, "color": by_model(drawn, look)}
+    at = {"x": x, "y": y, "color": by_model(drawn, medium)}
     stops = []
     for intensity in range(most):
-        said = [
-            (i, f"{percent(values[intensity])} ± {fixed(100 * error_of(m.diagnosis.accuracy, intensity), 1)}")
-            if intensity < len(values)
-            else (i, UNKNOWN)
-            for i, (m, values) in enumerate(tested)
-        ]
-        stops.append((float(intensity), tip(look, f"intensity {intensity}" if intensity else "clean", said)))
+        said = [(i, _said(m, values, intensity)) for i, (m, values) in enumerate(tested)]
+        stops.append((float(intensity), tip(medium, f"intensity {intensity}" if intensity else "clean", said)))
     spec = {
-        **look.size(260, 190, 220),
+        **medium.size(260, 190, 220),
         "data": inline(rows),
         "layer": [
-            *hover_columns(look, stops, x),
+            *hover_columns(medium, stops, x),
             marks("rule", {**at, "y": {**y, "field": "low"}, "y2": {"field": "high"}}, strokeWidth=1.5, opacity=0.55),
             marks("line", at, strokeWidth=2, strokeJoin="round"),
-            marks("circle", {**at, "size": dots(look, 30, 60)}, opacity=1, aria=False),
+            marks("circle", {**at, "size": dots(medium, 30, 60)}, opacity=1, aria=False),
         ],
     }
     named = ", ".join(m.label for m in drawn)
     described = f"Accuracy of {named} against the intensity of corruption; the table beside it has the values"
-    legend = model_legend(drawn, look)
+    legend = model_legend(drawn, medium)
     return Drawing([Panel("", spec, tips=legend, described=described, place="accuracy")], legend)
+
+
+def _said(m: Shown, values: list[float], intensity: int) -> str:
+    if intensity >= len(values):
+        return UNKNOWN
+    return f"{percent(values[intensity])} ± {fixed(100 * error_of(m.diagnosis.accuracy, intensity), 1)}"
 
 
 def error_of(accuracy: Accuracy | None, intensity: int) -> float:

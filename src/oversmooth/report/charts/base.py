@@ -1,4 +1,4 @@
-"""What a chart is: a function from diagnoses and a look to panels, registered once under its own name."""
+"""What a chart is: a function from diagnoses and a medium to panels, registered once under its own name."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from oversmooth.report.style import COLOURS_OF_MODELS, MODES, Look, model_colour, plain_signs
+from oversmooth.report.style import COLOURS_OF_MODELS, MODES, Medium, model_colour, plain_signs
 from oversmooth.results.data import DiagnosisData
 from oversmooth.safety.foreign import visible
 
-Spec = dict[str, Any]
-"""A Vega-Lite description, or a part of one."""
+Spec = dict[str, Any]  # a Vega-Lite description, or a part of one
 
 
 @dataclass(frozen=True)
@@ -19,22 +18,18 @@ class Shown:
     """A diagnosis as charts name and colour it."""
 
     label: str
-    colour: str
-    """A name of the palette."""
-    key: str | int
-    """What rows of data call it: its label where a legend is drawn from them, its place in the page."""
+    colour: str  # a name of the palette
+    key: str | int  # what rows of data call it: its label where a legend is drawn from them, its place in the page
     diagnosis: DiagnosisData
 
 
 class Key(NamedTuple):
     """A sign and what it stands for, in a legend of the page or in what it shows under the mouse."""
 
-    kind: str
-    """A class of the page's signs: line, line dashed, tick, round, ring, diamond; empty for a square."""
+    kind: str  # a class of the page's signs: line, line dashed, tick, round, ring, diamond; empty for a square
     colour: str
     label: str
-    field: str = ""
-    """Where a reader may hide what it stands for: rows whose `field` is `value`."""
+    field: str = ""  # where a reader may hide what it stands for: rows whose `field` is `value`
     value: str | int = ""
 
 
@@ -43,61 +38,45 @@ class Panel:
     """One pair of axes, with what is written around it."""
 
     title: str
-    spec: Spec
-    """With data and size, and without a title."""
-    note: str = ""
-    """Beside the title."""
-    keys: list[Key] = field(default_factory=list)
-    """Beside the title in the page: a legend of this panel alone."""
+    spec: Spec  # with data and size, and without a title
+    note: str = ""  # beside the title
+    keys: list[Key] = field(default_factory=list)  # beside the title in the page: a legend of this panel alone
     tips: list[Key] = field(default_factory=list)
     """What a row's `tip`, ``[[place among these, text], ...]``, refers to; its `title` stands above."""
-    finding: str = ""
-    """Below it in the page, in words."""
-    described: str = ""
-    """In the page, for readers who do not see it."""
-    place: str = ""
-    """In the page: panels of one place stand in for each other as the reader chooses."""
-    option: str = ""
-    """The choice among panels of one place, as the page lists it."""
-    without_massive: bool | None = None
-    """Whether it is shown without massive-activation tokens; None: with and without."""
+    finding: str = ""  # below it in the page, in words
+    described: str = ""  # in the page, for readers who do not see it
+    place: str = ""  # in the page: panels of one place stand in for each other as the reader chooses
+    option: str = ""  # the choice among panels of one place, as the page lists it
+    without_massive: bool | None = None  # whether it is shown without massive-activation tokens; None: with and without
     widths: tuple[int, int] | None = None
     """Pixels in the page below which it is scrolled rather than squeezed, and beyond which it grows no further."""
 
 
 @dataclass
 class Drawing:
-    panels: list[Panel]
-    """None where there is no data."""
-    legend: list[Key] = field(default_factory=list)
-    """Of all panels, where the page writes one."""
+    panels: list[Panel]  # None where there is no data
+    legend: list[Key] = field(default_factory=list)  # of all panels, where the page writes one
 
 
-Draw = Callable[[list[Shown], Look], Drawing]
+Draw = Callable[[list[Shown], Medium], Drawing]
 
 
 @dataclass(frozen=True)
 class Chart:
     name: str
-    title: str
-    """The page's heading."""
+    title: str  # the page's heading
     draw: Draw
-    lead: str = ""
-    """Below the heading, in words; ``x_y`` becomes x with the index y."""
-    missing: str = "not measured"
-    """What the page says where a model has no data for it."""
-    one_model: bool = False
-    """The page shows one model at a time, as the reader chooses; figures show all."""
-    under: str = ""
-    """The chart under whose heading it stands in the page; empty: it has its own."""
+    lead: str = ""  # below the heading, in words; ``x_y`` becomes x with the index y
+    missing: str = "not measured"  # what the page says where a model has no data for it
+    one_model: bool = False  # the page shows one model at a time, as the reader chooses; figures show all
+    under: str = ""  # the chart under whose heading it stands in the page; empty: it has its own
     in_page: bool = True
     in_files: bool = True
     arranged: Spec = field(default_factory=dict)
     """How a figure sets its panels beside each other, in Vega-Lite's words; in a row if nothing is said."""
 
 
-CHARTS: dict[str, Chart] = {}
-"""By name, in the order in which they are shown."""
+CHARTS: dict[str, Chart] = {}  # by name, in the order in which they are shown
 IN_A_ROW: Spec = {"spacing": 64, "bounds": "flush"}
 
 
@@ -112,20 +91,20 @@ def chart(**settings: Any) -> Callable[[Draw], Draw]:
     return known
 
 
-def shown(diagnoses: Sequence[DiagnosisData], look: Look) -> list[Shown]:
+def shown(diagnoses: Sequence[DiagnosisData], medium: Medium) -> list[Shown]:
     """Diagnoses with the names and colours that tell them apart."""
-    names = [d.name if look.in_page else visible(plain_signs(d.name)) for d in diagnoses]
+    names = [d.name if medium.in_page else visible(plain_signs(d.name)) for d in diagnoses]
     modes = [mode_of(d) for d in diagnoses]
     by_mode = len(set(modes)) == len(modes) > 1 and set(modes) <= set(MODES)
     # More models than colours can be told apart: the page shows a few at a time, and colours those.
-    many = look.in_page and len(diagnoses) > COLOURS_OF_MODELS
+    many = medium.in_page and len(diagnoses) > COLOURS_OF_MODELS
     colours = [
         MODES[mode] if by_mode else f"shown-{index}" if many else model_colour(index)
         for index, mode in enumerate(modes)
     ]
     labels = distinct(names)
     named = enumerate(zip(labels, colours, diagnoses, strict=True))
-    return [Shown(label, colour, index if look.in_page else label, d) for index, (label, colour, d) in named]
+    return [Shown(label, colour, index if medium.in_page else label, d) for index, (label, colour, d) in named]
 
 
 def mode_of(diagnosis: DiagnosisData) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from oversmooth.report.charts.base import Drawing, Key, Shown, Spec, chart
 from oversmooth.report.charts.pieces import BY_LAYER, answering, by_layer, marks, nominal, quantitative, tip, titled
-from oversmooth.report.style import Look, number, part_colour, spread
+from oversmooth.report.style import Medium, number, part_colour, spread
 from oversmooth.results.parts import Layer
 
 _SIGNED = "datum.value == 0 ? '0' : format(datum.value, '+~g')"
@@ -20,32 +20,32 @@ _SIGNED = "datum.value == 0 ? '0' : format(datum.value, '+~g')"
     one_model=True,
     arranged=BY_LAYER,
 )
-def changes(models: list[Shown], look: Look) -> Drawing:
+def changes(models: list[Shown], medium: Medium) -> Drawing:
     """What attention, MLP and norm add to log HFC/LFC, layer by layer, a panel per model."""
     parts = list(dict.fromkeys(part for m in models for layer in m.diagnosis.layers for part in stages(layer)))
-    colours = look.colours([part_colour(part) for part in parts])
-    keys = [*(Key("", colour, part, "part", part) for part, colour in zip(parts, colours, strict=True))]
-    keys.append(Key("tick", look.colour("ink"), "whole block"))
+    colours = medium.colours([part_colour(part) for part in parts])
+    keys = [Key("", colour, part, "part", part) for part, colour in zip(parts, colours, strict=True)]
+    keys.append(Key("tick", medium.colour("ink"), "whole block"))
 
     def draw(m: Shown, x: Spec, size: Callable[..., Spec]) -> Spec | None:
-        bars, sums = _rows(m, parts, look)
+        bars, sums = _rows(m, parts, medium)
         if not bars:
             return None
-        x["scale"] |= {"paddingInner": 0.28 if look.in_page else 0.1}
+        x["scale"] |= {"paddingInner": 0.28 if medium.in_page else 0.1}
         y = quantitative("value", "Δ log HFC/LFC", {}, tickCount=6, labelExpr=_SIGNED)
         # The page has room that a few bars should not fill.
-        width = 64 if look.in_page and len(sums) < 6 else {"band": 1}
-        colour = nominal("part", parts, colours, look.legend())
-        at, mark = {"x": x, "y": y}, {"width": width, **answering(look)}
+        width = 64 if medium.in_page and len(sums) < 6 else {"band": 1}
+        colour = nominal("part", parts, colours, medium.legend())
+        at, mark = {"x": x, "y": y}, {"width": width, **answering(medium)}
         layers = [
             marks("bar", {**at, "color": colour, "order": {"field": "place"}}, bars, **mark),
-            marks("rule", {"y": {"datum": 0}}, [{}], color=look.colour("faint"), aria=False),
-            marks("tick", at, sums, thickness=2.5, color=look.colour("ink"), **mark),
+            marks("rule", {"y": {"datum": 0}}, [{}], color=medium.colour("faint"), aria=False),
+            marks("tick", at, sums, thickness=2.5, color=medium.colour("ink"), **mark),
         ]
         return {**size(190, 250), "layer": layers}
 
-    note, described = "" if look.in_page else "black: whole block", "Change of log HFC/LFC by sublayer"
-    return Drawing(by_layer(models, look, draw, described, "changes", note=note, tips=keys), keys if parts else [])
+    note, described = "" if medium.in_page else "black: whole block", "Change of log HFC/LFC by sublayer"
+    return Drawing(by_layer(models, medium, draw, described, "changes", note=note, tips=keys), keys if parts else [])
 
 
 def stages(layer: Layer) -> list[str]:
@@ -61,7 +61,7 @@ def stages(layer: Layer) -> list[str]:
     return names
 
 
-def _rows(m: Shown, parts: list[str], look: Look) -> tuple[list[Spec], list[Spec]]:
+def _rows(m: Shown, parts: list[str], medium: Medium) -> tuple[list[Spec], list[Spec]]:
     """Bars, and their sums."""
     bars, sums = [], []
     for depth, layer in enumerate(m.diagnosis.layers):
@@ -70,12 +70,12 @@ def _rows(m: Shown, parts: list[str], look: Look) -> tuple[list[Spec], list[Spec
         if not found:
             continue
         total = sum(value for _, value in found)
-        said = [(parts.index(part), number(c.log_hfc_lfc, 3, sign=True) + spread(c.spread)) for part, c in named] + [
-            (len(parts), number(total, 3, sign=True))
-        ]
-        more = tip(look, titled(depth, layer.name), said, layer=depth)
+        said = [(parts.index(part), number(c.log_hfc_lfc, 3, sign=True) + spread(c.spread)) for part, c in named]
+        said.append((len(parts), number(total, 3, sign=True)))
+        more = tip(medium, titled(depth, layer.name), said, layer=depth)
+        placed = ((part, parts.index(part), value) for part, value in found)
         bars += [
-            {"depth": depth, "part": part, "place": parts.index(part), "value": value, **more} for part, value in found
+            {"depth": depth, "part": part, "place": place, "value": value, **more} for part, place, value in placed
         ]
         sums.append({"depth": depth, "value": total, **more})
     return bars, sums

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 from oversmooth.metrics import METRICS
@@ -24,18 +25,16 @@ from oversmooth.report.charts.pieces import (
     tip,
     titled,
 )
-from oversmooth.report.style import Look, number, percent, spread
+from oversmooth.report.style import Medium, number, percent, spread
 from oversmooth.results.facts import Number
 from oversmooth.results.parts import Layer
 
 _SIZE = (210, 190, 240)
 _PLACES = {"input convergence": "hfc", "angle convergence": "cos"}
 """In the page, by notion; whatever else is measured shares one place, where the reader chooses."""
-_BESIDE = {"cos": "abs_cos"}
-"""Metrics that the page draws dashed beside others."""
+_BESIDE = {"cos": "abs_cos"}  # metrics that the page draws dashed beside others
 _MOST_DOTTED = 30
-_ROOM = 0.13
-"""Above the largest possible rank, as a share of it: for its label, where no line can be."""
+_ROOM = 0.13  # above the largest possible rank, as a share of it: for its label, where no line can be
 _BOUNDED = ("effective_rank", "stable_rank")
 """Metrics that cannot exceed the smaller of tokens and width: their axis shows all that is possible."""
 
@@ -46,35 +45,32 @@ _BOUNDED = ("effective_rank", "stable_rank")
     "parallel if the mean cosine rises to 1, and a rank-one array if the effective rank falls to 1. Depth 0 is the "
     "input of the first block. Bands show one standard deviation over inputs.",
 )
-def curves(models: list[Shown], look: Look) -> Drawing:
+def curves(models: list[Shown], medium: Medium) -> Drawing:
     """The three definitions after every block, a line per model (Dovonon et al.'s figure 2). In the page with
     massive-activation tokens and without them, where there are any.
     """
-    panels = notions(models, look)
-    if look.in_page and any(layer.without_massive for m in models for layer in m.diagnosis.layers):
+    panels = notions(models, medium)
+    if medium.in_page and any(layer.without_massive for m in models for layer in m.diagnosis.layers):
         for panel in panels:
             panel.without_massive = False
-        panels += notions(models, look, without_massive=True)
-    return Drawing(panels, model_legend(models, look) if len(models) > 1 else [])
+        panels += notions(models, medium, without_massive=True)
+    return Drawing(panels, model_legend(models, medium) if len(models) > 1 else [])
 
 
-def notions(models: list[Shown], look: Look, *, without_massive: bool = False) -> list[Panel]:
+def notions(models: list[Shown], medium: Medium, *, without_massive: bool = False) -> list[Panel]:
     """A panel per metric: in the page every metric that is shown, on paper one for each definition."""
-    found = [
-        metric
-        for metric in METRICS.values()
-        if (metric.label and metric.name not in _BESIDE.values() if look.in_page else metric.panel)
-        and _known(models, *_drawn(metric, look))
-    ]
-    return [_curve(models, metric, look, without_massive=without_massive) for metric in found]
+    page = [metric for metric in METRICS.values() if metric.label and metric.name not in _BESIDE.values()]
+    wanted = page if medium.in_page else [metric for metric in METRICS.values() if metric.panel]
+    found = (metric for metric in wanted if _known(models, *_drawn(metric, medium)))
+    return [_curve(models, metric, medium, without_massive=without_massive) for metric in found]
 
 
-def of_metric(models: list[Shown], name: str, look: Look) -> list[Panel]:
+def of_metric(models: list[Shown], name: str, medium: Medium) -> list[Panel]:
     """One metric over depth, on request: as wide as a legend of several models, and named by its heading."""
     metric = METRICS[name]
     if not _known(models, metric):
         return []
-    panel = _curve(models, metric, look, without_massive=False)
+    panel = _curve(models, metric, medium, without_massive=False)
     return [dataclasses.replace(panel, title="", spec={**panel.spec, "width": 640, "height": 300})]
 
 
@@ -83,8 +79,8 @@ def _known(models: list[Shown], *metrics: Metric) -> bool:
     return any(_value(layer, metric) is not None for m in models for layer in m.diagnosis.layers for metric in metrics)
 
 
-def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: bool) -> Panel:
-    series = list(zip(DASHES, _drawn(metric, look), strict=False))
+def _curve(models: list[Shown], metric: Metric, medium: Medium, *, without_massive: bool) -> Panel:
+    series = list(zip(DASHES, _drawn(metric, medium), strict=False))
     beside = len(series) > 1
     count = max(len(m.diagnosis.layers) for m in models)
     rows: list[Spec] = []
@@ -105,30 +101,30 @@ def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: 
         scale = {"domain": [0, (1 + _ROOM) * max(ceilings)], "nice": False}
         above = {"test": f"datum.value > {max(ceilings)}", "value": 0}
         ticks = {"gridOpacity": {"condition": above, "value": 1}}  # the label stands there
-    label = None if look.in_page else metric.label or metric.name
+    label = None if medium.in_page else metric.label or metric.name
     x = depth_axis(count)
-    y, colour = quantitative("value", label, scale, **{"tickCount": 5, **ticks}), by_model(models, look)
+    y, colour = quantitative("value", label, scale, **{"tickCount": 5, **ticks}), by_model(models, medium)
     dash = {"strokeDash": nominal("kind", list(DASHES), list(DASHES.values()), None)} if beside else {}
     detail = {"detail": [{"field": "model"}, *([{"field": "kind"}] if beside else [])]}
     at = {"x": x, "y": y, "color": colour}
     size = 0 if count > _MOST_DOTTED else 18 if len(models) <= 3 else 12
     layers: list[Spec] = [
         marks("area", {**at, "y": {**y, "field": "low"}, "y2": {"field": "high"}, **detail}, opacity=0.15),
-        *hover_columns(look, _stops(models, series, look, without_massive), x),
+        *hover_columns(medium, _stops(models, series, medium, without_massive), x),
         marks("line", {**at, **dash, **detail}, strokeWidth=2, strokeJoin="round"),
     ]
-    if look.in_page or size:
+    if medium.in_page or size:
         known: list[Spec] = [{"filter": "isValid(datum.value)"}]
-        layers.append(marks("circle", {**at, "size": dots(look, size)}, transform=known, opacity=1, aria=False))
-    layers += _ceiling(list(ceilings), look) if ceilings else []
+        layers.append(marks("circle", {**at, "size": dots(medium, size)}, transform=known, opacity=1, aria=False))
+    layers += _ceiling(list(ceilings), medium) if ceilings else []
     place = _PLACES.get(metric.notion, "rank")
     named = ", ".join(m.label for m in models)
     return Panel(
-        caption(look, metric.notion if place in _PLACES.values() or not look.in_page else "rank collapse"),
-        {**look.size(*_SIZE), "data": inline(rows), "layer": layers},
-        note=metric.label if place == "hfc" and look.in_page else "",
+        caption(medium, metric.notion if place in _PLACES.values() or not medium.in_page else "rank collapse"),
+        {**medium.size(*_SIZE), "data": inline(rows), "layer": layers},
+        note=metric.label if place == "hfc" and medium.in_page else "",
         keys=[Key(kind, "currentcolor", of.heading) for kind, of in series] if beside else [],
-        tips=_tips(models, series, look),
+        tips=_tips(models, series, medium),
         described=f"{metric.label} of {named} over depth; the table under Numbers has the values",
         place=place,
         option=metric.label if place == "rank" else "",
@@ -138,32 +134,23 @@ def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: 
 
 def _ceilings(models: list[Shown]) -> dict[int, None]:
     """The largest rank that each model's tokens can have, every one once."""
-    found: dict[int, None] = {}
-    for m in models:
-        tokens, width = m.diagnosis.provenance.get("tokens"), m.diagnosis.model.get("width")
-        if tokens and width:
-            found[min(max(tokens), width)] = None
-    return found
+    sizes = ((m.diagnosis.provenance.get("tokens"), m.diagnosis.model.get("width")) for m in models)
+    return dict.fromkeys(min(max(tokens), width) for tokens, width in sizes if tokens and width)
 
 
-def _ceiling(heights: list[int], look: Look) -> list[Spec]:
+def _ceiling(heights: list[int], medium: Medium) -> list[Spec]:
     """A line for each height, and one label above the highest: elsewhere curves would cross it."""
-    colour = look.colour("soft")
-    rule = {"type": "rule", "strokeDash": [3, 3], "color": colour, "aria": False}
-    text = {"type": "text", "align": "left", "baseline": "bottom", "dx": 2, "dy": -3, "x": 0, "color": colour}
-    several = ", ".join(str(height) for height in sorted(heights))
-    label = {**text, "text": f"largest possible: {several}", "fontSize": 10.5}
-    lines: list[Spec] = [
-        {"data": inline([{}]), "mark": rule, "encoding": {"y": {"datum": height, "type": "quantitative"}}}
-        for height in heights
-    ]
-    above = {"y": {"datum": max(heights), "type": "quantitative"}}
-    return [*lines, {"data": inline([{}]), "mark": label, "encoding": above}]
+    colour = medium.colour("soft")
+    at: list[Spec] = [{"y": {"datum": height, "type": "quantitative"}} for height in (*heights, max(heights))]
+    lines = [marks("rule", y, [{}], strokeDash=[3, 3], color=colour, aria=False) for y in at[:-1]]
+    said = f"largest possible: {', '.join(map(str, sorted(heights)))}"
+    beside: Spec = {"align": "left", "baseline": "bottom", "dx": 2, "dy": -3, "x": 0, "color": colour}
+    return [*lines, marks("text", at[-1], [{}], **beside, text=said, fontSize=10.5)]
 
 
-def _drawn(metric: Metric, look: Look) -> list[Metric]:
+def _drawn(metric: Metric, medium: Medium) -> list[Metric]:
     """In one panel: the metric, and in the page what is drawn beside it."""
-    beside = METRICS.get(_BESIDE.get(metric.name, "")) if look.in_page else None
+    beside = METRICS.get(_BESIDE.get(metric.name, "")) if medium.in_page else None
     return [metric, beside] if beside else [metric]
 
 
@@ -181,14 +168,12 @@ def _band(layer: Layer, metric: Metric, value: Number, without_massive: bool) ->
     """One standard deviation to either side; of the logarithm, and so a factor that never reaches zero, for HFC/LFC."""
     if value is None or (without_massive and layer.without_massive):
         return None, None
-    log_width, width = layer.spread.get("log_hfc_lfc"), layer.spread.get(metric.name)
-    if metric.name == "hfc_lfc":
-        if log_width is None:
-            return None, None
-        factor = math.exp(min(max(log_width, 0.0), 100.0))
-        return _rounded(value / factor), _rounded(value * factor)
+    width = layer.spread.get("log_hfc_lfc" if metric.name == "hfc_lfc" else metric.name)
     if width is None:
         return None, None
+    if metric.name == "hfc_lfc":
+        factor = math.exp(min(max(width, 0.0), 100.0))
+        return _rounded(value / factor), _rounded(value * factor)
     low = max(value - width, value / 10) if metric.scale == "log" else value - width
     return _rounded(low), _rounded(value + width)
 
@@ -207,30 +192,24 @@ def _span(values: list[float]) -> list[float]:
     return [low / air, high * air]
 
 
-def _tips(models: list[Shown], series: list[tuple[str, Metric]], look: Look) -> list[Key]:
-    several = len(models) > 1
-    found = []
-    for m in models:
-        for kind, metric in series:
-            words = [m.label] * several + [metric.label] * (len(series) > 1 or not several)
-            found.append(Key(kind, look.colour(m.colour), ", ".join(words), "model", m.key))
+def _tips(models: list[Shown], series: list[tuple[str, Metric]], medium: Medium) -> list[Key]:
+    several, found = len(models) > 1, []
+    for m, (kind, metric) in itertools.product(models, series):
+        words = [m.label] * several + [metric.label] * (len(series) > 1 or not several)
+        found.append(Key(kind, medium.colour(m.colour), ", ".join(words), "model", m.key))
     return [*found, Key("", "", "inputs with massive tokens")]
 
 
 def _stops(
-    models: list[Shown], series: list[tuple[str, Metric]], look: Look, without_massive: bool
+    models: list[Shown], series: list[tuple[str, Metric]], medium: Medium, without_massive: bool
 ) -> list[tuple[float, Spec]]:
     stops: list[tuple[float, Spec]] = []
-    if not look.in_page:
+    if not medium.in_page:
         return stops
     for depth in range(max(len(m.diagnosis.layers) for m in models)):
         said: list[tuple[int, str]] = []
-        names = []
-        for place, m in enumerate(models):
-            if depth >= len(m.diagnosis.layers):
-                continue
-            layer = m.diagnosis.layers[depth]
-            names.append(layer.name)
+        here = [(i, m.diagnosis.layers[depth]) for i, m in enumerate(models) if depth < len(m.diagnosis.layers)]
+        for place, layer in here:
             for i, (kind, metric) in enumerate(series):
                 value = _tokens(layer, without_massive).get(metric.name)
                 alone = kind != "line" or (without_massive and layer.without_massive)
@@ -239,5 +218,5 @@ def _stops(
             massive = layer.massive.get("input_share") if layer.massive and len(models) == 1 else None
             if massive is not None:
                 said.append((len(series), percent(massive)))
-        stops.append((depth, tip(look, titled(depth, *dict.fromkeys(names)), said)))
+        stops.append((depth, tip(medium, titled(depth, *dict.fromkeys(layer.name for _, layer in here)), said)))
     return stops

@@ -19,13 +19,12 @@ from oversmooth.report.charts.pieces import (
     quantitative,
     tip,
 )
-from oversmooth.report.style import Look, number, ratio, sentence
+from oversmooth.report.style import Medium, number, ratio, sentence
 from oversmooth.results.facts import Number
 from oversmooth.results.parts import Extrapolation
 
 _LOG_10 = math.log(10)
-_LOWEST = -14
-"""As a power of ten: courses fall below what a number holds, and are drawn down to here."""
+_LOWEST = -14  # as a power of ten: courses fall below what a number holds, and are drawn down to here
 _HIGHEST = 300
 _SIGNS = {"real": ("line", "ink"), "simulated": ("line dashed", "smooth"), "predicted": ("line dotted", "rate")}
 _KINDS = {
@@ -35,8 +34,7 @@ _KINDS = {
 }
 _TICKS = (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 100000)
 _MOST_LINEAR = 60
-_APART = 1.7
-"""Times as far as the tick before, at least: labels would overlap."""
+_APART = 1.7  # times as far as the tick before, at least: labels would overlap
 _OPTIONS = ("as deep as real blocks", "as deep as simulated")
 _LOWEST_SEEN = 3
 """Powers of ten below the real blocks that are drawn beside them: a prediction that falls faster leaves the panel."""
@@ -50,22 +48,24 @@ _SPECTRA = {"smooth": "smoothing dominates", "rough": "smoothing does not domina
     missing="More depth was not simulated.",
     one_model=True,
 )
-def extrapolation(models: list[Shown], look: Look) -> Drawing:
+def extrapolation(models: list[Shown], medium: Medium) -> Drawing:
     """HFC/LFC over further depth, a panel for the last block and one for the stack. In the page the reader chooses
     between the depth that real blocks were run for and all that was simulated.
     """
     entries = [(m, e) for m in models for e in m.diagnosis.extrapolation]
     found = {what: [(m, e) for m, e in entries if e.what == what] for what in [e.what for _, e in entries]}
-    options = _OPTIONS if look.in_page else _OPTIONS[:1]
-    panels = [p for what, of in found.items() for option in options if (p := _panel(what, of, models, look, option))]
+    options = _OPTIONS if medium.in_page else _OPTIONS[:1]
+    panels = [p for what, of in found.items() for option in options if (p := _panel(what, of, models, medium, option))]
     dotted = any(e.predicted_rate is not None for _, e in entries)
     kinds = [kind for kind in _KINDS if kind != "predicted" or dotted]
-    legend = [Key(_SIGNS[kind][0], look.colour(_SIGNS[kind][1]), _KINDS[kind], "kind", _KINDS[kind]) for kind in kinds]
+    legend = [
+        Key(_SIGNS[kind][0], medium.colour(_SIGNS[kind][1]), _KINDS[kind], "kind", _KINDS[kind]) for kind in kinds
+    ]
     return Drawing(panels, legend if panels else [])
 
 
 def _panel(
-    what: str, found: list[tuple[Shown, Extrapolation]], models: list[Shown], look: Look, option: str
+    what: str, found: list[tuple[Shown, Extrapolation]], models: list[Shown], medium: Medium, option: str
 ) -> Panel | None:
     alone = len(models) == 1
     courses = [(m, kind, x, log) for m, e in found for kind, x, log in _courses(e)]
@@ -90,43 +90,33 @@ def _panel(
     ticks = {"values": _ticks(end), "labelOverlap": "greedy"} if wide else {"tickCount": 6, "tickMinStep": 1}
     further = "further blocks (logarithmic)" if wide else "further blocks"
     x = quantitative("depth", further, scale, format="d", grid=False, **ticks)
-    log_scale: Spec = {
-        "type": "log",
-        "domain": [10 ** max(least - air, -_HIGHEST), 10 ** min(most + air, _HIGHEST)],
-        "nice": False,
-    }
-    y = quantitative("value", "HFC/LFC", log_scale, **log_axis(*log_scale["domain"]))
+    domain = [10 ** max(least - air, -_HIGHEST), 10 ** min(most + air, _HIGHEST)]
+    y = quantitative("value", "HFC/LFC", {"type": "log", "domain": domain, "nice": False}, **log_axis(*domain))
     kinds = [kind for kind in _KINDS if any(row["kind"] == _KINDS[kind] for row in rows)]
     names = [_KINDS[kind] for kind in kinds]
     # Beside the names of models it would be wider than the panels.
-    legend = look.legend(columns=2, symbolType="stroke", symbolStrokeWidth=2, orient="top" if alone else "bottom")
-    paint = nominal("kind", names, look.colours([_SIGNS[kind][1] for kind in kinds]), legend)
-    colour = paint if alone else by_model(models, look)
+    legend = medium.legend(columns=2, symbolType="stroke", symbolStrokeWidth=2, orient="top" if alone else "bottom")
+    paint = nominal("kind", names, medium.colours([_SIGNS[kind][1] for kind in kinds]), legend)
+    colour = paint if alone else by_model(models, medium)
     dash = nominal("kind", names, [DASHES[_SIGNS[kind][0]] for kind in kinds], legend)
     layers: list[Spec] = [
-        *hover_columns(look, _stops(measured, look), x),
+        *hover_columns(medium, _stops(measured, medium), x),
         marks("line", {"x": x, "y": y, "color": colour, "strokeDash": dash}, clip=True, strokeWidth=2),
     ]
-    if look.in_page:
-        layers.append(
-            marks(
-                "circle",
-                {"x": x, "y": y, "color": colour, "size": dots(look, 0 if len(rows) > 80 else 14)},
-                transform=[{"filter": f"isValid(datum.value) && datum.kind != {_KINDS['predicted']!r}"}],
-                opacity=1,
-                clip=True,
-            )
-        )
+    if medium.in_page:
+        at = {"x": x, "y": y, "color": colour, "size": dots(medium, 0 if len(rows) > 80 else 14)}
+        known: list[Spec] = [{"filter": f"isValid(datum.value) && datum.kind != {_KINDS['predicted']!r}"}]
+        layers.append(marks("circle", at, transform=known, opacity=1, clip=True))
     finding = _in_words(found[0][1])
-    title = caption(look, f"the {what}, repeated")
+    title = caption(medium, f"the {what}, repeated")
     return Panel(
         title,
-        {**look.size(290, 190, 230), "data": inline(rows), "layer": layers},
+        {**medium.size(290, 190, 230), "data": inline(rows), "layer": layers},
         finding=finding,
-        tips=[Key(sign, look.colour(colour), _KINDS[kind]) for kind, (sign, colour) in _SIGNS.items()],
+        tips=[Key(sign, medium.colour(colour), _KINDS[kind]) for kind, (sign, colour) in _SIGNS.items()],
         described=f"{title}: {finding}",
         place="further-" + "".join(letter if letter.isalnum() else "-" for letter in what),
-        option=option if look.in_page else "",
+        option=option if medium.in_page else "",
     )
 
 
@@ -154,11 +144,11 @@ def _rate(e: Extrapolation, end: float) -> Iterator[tuple[float, float]]:
         yield x, start + math.log(e.predicted_rate) * x
 
 
-def _stops(measured: list[tuple[Shown, str, float, Number]], look: Look) -> list[tuple[float, Spec]]:
+def _stops(measured: list[tuple[Shown, str, float, Number]], medium: Medium) -> list[tuple[float, Spec]]:
     at: dict[float, list[tuple[int, str]]] = {}
     for _, kind, x, log in measured:
         at.setdefault(x, []).append((list(_KINDS).index(kind), ratio(log)))
-    return [(x, tip(look, f"{x:g} more blocks", said)) for x, said in sorted(at.items())]
+    return [(x, tip(medium, f"{x:g} more blocks", said)) for x, said in sorted(at.items())]
 
 
 def _in_words(e: Extrapolation) -> str:

@@ -9,19 +9,15 @@ from itertools import pairwise
 from typing import Any
 
 from oversmooth.report.charts.base import Key, Panel, Shown, Spec
-from oversmooth.report.style import Look
+from oversmooth.report.style import Medium
 from oversmooth.safety.foreign import shortened, visible
 
 _MOST_OF_A_NAME = 60
-_MOST_OF_THREE = 22
-"""Letters of names of which three stand side by side in a legend."""
+_MOST_OF_THREE = 22  # letters of names of which three stand side by side in a legend
 _DENSE = (1, 1.5, 2, 3, 4, 5, 6, 8)
-_EDGE = 0.9999
-"""What lies at the very end of an axis is inside it, however it was rounded."""
-BY_LAYER: Spec = {"columns": 2, "spacing": 24}
-"""How figures set panels of `by_layer` beside each other."""
-DASHES = {"line": [1, 0], "line dashed": [5, 3], "line dotted": [2, 4]}
-"""By the page's signs."""
+_EDGE = 0.9999  # what lies at the very end of an axis is inside it, however it was rounded
+BY_LAYER: Spec = {"columns": 2, "spacing": 24}  # how figures set panels of `by_layer` beside each other
+DASHES = {"line": [1, 0], "line dashed": [5, 3], "line dotted": [2, 4]}  # by the page's signs
 
 
 def quantitative(field: str, title: str | None, scale: Spec, **axis: Any) -> Spec:
@@ -63,13 +59,8 @@ def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 def nominal(field: str, domain: list[Any], values: list[Any], legend: Spec | None) -> Spec:
     """A colour, a dash or a shape for each of these."""
-    return {
-        "field": field,
-        "type": "nominal",
-        "sort": domain,
-        "scale": {"domain": domain, "range": values},
-        "legend": legend,
-    }
+    scale = {"domain": domain, "range": values}
+    return {"field": field, "type": "nominal", "sort": domain, "scale": scale, "legend": legend}
 
 
 def inline(rows: list[Spec]) -> Spec:
@@ -85,17 +76,10 @@ def marks(
     return {**own, "mark": {"type": kind, **settings}, "encoding": at}
 
 
-def written_at_ends(x: Spec, y: Spec, rows: list[Spec] | Spec, look: Look) -> Spec:
+def written_at_ends(x: Spec, y: Spec, rows: list[Spec] | Spec, medium: Medium) -> Spec:
     """What rows have to say, right of their points."""
-    text: Spec = {
-        "align": "left",
-        "dx": 7,
-        "fontSize": 13,
-        "fontWeight": 600,
-        "aria": False,
-        "color": look.colour("ink"),
-    }
-    return marks("text", {"x": x, "y": y, "text": {"field": "said"}}, rows, **text)
+    text: Spec = {"align": "left", "dx": 7, "fontSize": 13, "fontWeight": 600, "aria": False}
+    return marks("text", {"x": x, "y": y, "text": {"field": "said"}}, rows, **text, color=medium.colour("ink"))
 
 
 def depth_axis(count: int, title: str = "depth") -> Spec:
@@ -106,34 +90,31 @@ def depth_axis(count: int, title: str = "depth") -> Spec:
     )
 
 
-def by_model(models: list[Shown], look: Look) -> Spec:
+def by_model(models: list[Shown], medium: Medium) -> Spec:
     """Colours of lines; on paper with a legend, where there are several."""
     columns = 3 if max(len(m.label) for m in models) < _MOST_OF_THREE else 2
-    legend = look.legend(symbolType="stroke", symbolStrokeWidth=3, columns=columns) if len(models) > 1 else None
-    return nominal("model", [m.key for m in models], look.colours([m.colour for m in models]), legend)
+    legend = medium.legend(symbolType="stroke", symbolStrokeWidth=3, columns=columns) if len(models) > 1 else None
+    return nominal("model", [m.key for m in models], medium.colours([m.colour for m in models]), legend)
 
 
-def model_legend(models: list[Shown], look: Look) -> list[Key]:
-    return [Key("line", look.colour(m.colour), m.label, "model", m.key) for m in models]
+def model_legend(models: list[Shown], medium: Medium) -> list[Key]:
+    return [Key("line", medium.colour(m.colour), m.label, "model", m.key) for m in models]
 
 
-def dots(look: Look, size: float, grown: float = 48) -> Spec:
+def dots(medium: Medium, size: float, grown: float = 48) -> Spec:
     """The size of points on lines: in the page they grow where the mouse is."""
-    return (
-        {"condition": {"param": "hover", "empty": False, "value": grown}, "value": size}
-        if look.in_page
-        else {"value": size}
-    )
+    on_hover = {"condition": {"param": "hover", "empty": False, "value": grown}} if medium.in_page else {}
+    return {**on_hover, "value": size}
 
 
-def answering(look: Look) -> Spec:
+def answering(medium: Medium) -> Spec:
     """What a mark needs to show its `tip`, and to let itself be clicked where a click means a layer."""
-    return {"tooltip": {"content": "data"}, "cursor": "pointer"} if look.in_page else {}
+    return {"tooltip": {"content": "data"}, "cursor": "pointer"} if medium.in_page else {}
 
 
-def tip(look: Look, title: str, said: list[tuple[int, str]], **more: Any) -> Spec:
+def tip(medium: Medium, title: str, said: list[tuple[int, str]], **more: Any) -> Spec:
     """What a row of data says under the mouse, by place among the panel's `tips`; nothing on paper."""
-    return {"title": title, "tip": [list(entry) for entry in said], **more} if look.in_page else {}
+    return {"title": title, "tip": [list(entry) for entry in said], **more} if medium.in_page else {}
 
 
 def titled(depth: int, *names: str) -> str:
@@ -141,42 +122,31 @@ def titled(depth: int, *names: str) -> str:
     return f"{depth} · {' / '.join(visible(shortened(name, _MOST_OF_A_NAME)) for name in names)}"
 
 
-def hover_columns(look: Look, stops: list[tuple[float, Spec]], x: Spec) -> list[Spec]:
+def hover_columns(medium: Medium, stops: list[tuple[float, Spec]], x: Spec) -> list[Spec]:
     """Invisible columns, one around each x, that show everything known there."""
-    if not look.in_page or not stops:
+    if not medium.in_page or not stops:
         return []
     low, high = x["scale"]["domain"]
     places = [at for at, _ in stops]
     edges = [low, *((a + b) / 2 for a, b in pairwise(places)), high]
     field = x["field"]
     rows = [{field: at, "from": edges[i], "to": edges[i + 1], **said} for i, (at, said) in enumerate(stops)]
-    return [
-        {
-            "data": inline(rows),
-            "params": [
-                {
-                    "name": "hover",
-                    "select": {"type": "point", "fields": [field], "on": "pointerover", "clear": "pointerout"},
-                }
-            ],
-            "mark": {"type": "rect", "aria": False, "tooltip": {"content": "data"}, "color": look.colour("ink")},
-            "encoding": {
-                "x": {"field": "from", "type": "quantitative", "scale": x["scale"]},
-                "x2": {"field": "to"},
-                "fillOpacity": {"condition": {"param": "hover", "empty": False, "value": 0.07}, "value": 0},
-            },
-        }
-    ]
+    select = {"type": "point", "fields": [field], "on": "pointerover", "clear": "pointerout"}
+    shade = {"condition": {"param": "hover", "empty": False, "value": 0.07}, "value": 0}
+    width = {"x": {"field": "from", "type": "quantitative", "scale": x["scale"]}, "x2": {"field": "to"}}
+    mark: Spec = {"aria": False, "tooltip": {"content": "data"}, "color": medium.colour("ink")}
+    columns = marks("rect", {**width, "fillOpacity": shade}, rows, **mark)
+    return [{"data": columns["data"], "params": [{"name": "hover", "select": select}], **columns}]
 
 
-def caption(look: Look, text: str) -> str:
+def caption(medium: Medium, text: str) -> str:
     """Titles of panels begin with a capital in the page, where they stand in text; names of models never change."""
-    return text[:1].upper() + text[1:] if look.in_page else text
+    return text[:1].upper() + text[1:] if medium.in_page else text
 
 
 def by_layer(
     models: list[Shown],
-    look: Look,
+    medium: Medium,
     draw: Callable[[Shown, Spec, Callable[..., Spec]], Spec | None],
     described: str,
     place: str,
@@ -186,16 +156,11 @@ def by_layer(
     panels = []
     for m in models:
         count = len(m.diagnosis.layers)
-        bands = {
-            "field": "depth",
-            "type": "ordinal",
-            "title": "depth",
-            "axis": {"labelAngle": 0, "labelOverlap": True, "grid": False},
-            "scale": {"domain": list(range(1, count))},
-        }
-        spec = draw(m, bands, partial(look.size, max(120, min(420, 26 * count))))
+        axis, scale = {"labelAngle": 0, "labelOverlap": True, "grid": False}, {"domain": list(range(1, count))}
+        bands = {"field": "depth", "type": "ordinal", "title": "depth", "axis": axis, "scale": scale}
+        spec = draw(m, bands, partial(medium.size, max(120, min(420, 26 * count))))
         if spec is not None:
-            title, said = "" if look.in_page else m.label, f"{described}, by layer of {m.label}"
+            title, said = "" if medium.in_page else m.label, f"{described}, by layer of {m.label}"
             # Neither too narrow to tell layers apart nor, with few of them, absurdly wide.
             widths = 14 * count + 50, 150 * count + 60
             panels.append(Panel(title, spec, place=place, described=said, widths=widths, **more))

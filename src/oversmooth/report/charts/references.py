@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, chart
 from oversmooth.report.charts.pieces import answering, caption, inline, log_axis, marks, nominal, quantitative, tip
-from oversmooth.report.style import Look, number, percent
+from oversmooth.report.style import Medium, number, percent
 from oversmooth.results.data import DiagnosisData
 from oversmooth.results.facts import Number
-from oversmooth.results.references import Reference, kind_of, references_for
+from oversmooth.results.references import Reference, references_for
 
-_LEAST_FOR_A_PERCENTILE = 20
 _FIELDS = {
     "hfc_lfc_ratio": "HFC/LFC, end over start",
     "cosine": "mean cosine at the end",
@@ -26,14 +25,14 @@ _KINDS = ("this model", "reference", "constrained reference")
     one_model=True,
     in_files=False,
 )
-def references(models: list[Shown], look: Look) -> Drawing:
+def references(models: list[Shown], medium: Medium) -> Drawing:
     """A strip for each of three figures: this model, and reference models of the same kind."""
     panels = []
     for m in models:
         known = references_for(m.diagnosis)
         for field, value in figures_of(m.diagnosis).items() if known else ():
             if value is not None and (value > 0 or field != "hfc_lfc_ratio"):
-                panels.append(_strip(m, field, value, known, look))
+                panels.append(_strip(m, field, value, known, medium))
     return Drawing(panels)
 
 
@@ -45,10 +44,10 @@ def figures_of(diagnosis: DiagnosisData) -> dict[str, Number]:
     return {"hfc_lfc_ratio": ratio, "cosine": cosine, "smoothing_share": diagnosis.smoothing_share}
 
 
-def _strip(m: Shown, field: str, value: float, known: list[Reference], look: Look) -> Panel:
+def _strip(m: Shown, field: str, value: float, known: list[Reference], medium: Medium) -> Panel:
     values = [("this model", value, 0), *((r.name, float(getattr(r, field)), 2 if r.constrained else 1) for r in known)]
     rows = [
-        {"name": f"{place}", "value": one, "kind": _KINDS[kind], **tip(look, name, [(0, _said(field, one))])}
+        {"name": f"{place}", "value": one, "kind": _KINDS[kind], **tip(medium, name, [(0, _said(field, one))])}
         for place, (name, one, kind) in enumerate(values)
     ]
     ends = [one for _, one, _ in values]
@@ -60,34 +59,19 @@ def _strip(m: Shown, field: str, value: float, known: list[Reference], look: Loo
     elif field == "smoothing_share":
         x = quantitative("value", None, {"domain": [-0.04, 1.04], "nice": False}, format="~%", values=[0, 0.5, 1])
     names = [name for name, *_ in values]
-    y: Spec = {
-        "field": "name",
-        "type": "ordinal",
-        "sort": None,
-        "title": None,
-        "axis": {"labelExpr": f"{names!r}[datum.value]", "labelLimit": 130, "grid": True, "labelFontSize": 11},
-    }
-    colours = [look.colour(m.colour), look.colour("soft"), look.colour("ground")]
-    at = {
-        "x": x,
-        "y": y,
-        "fill": nominal("kind", list(_KINDS), colours, None),
-        "stroke": nominal("kind", list(_KINDS), [colours[0], colours[1], colours[1]], None),
-    }
-    spec = {
-        **look.size(200, 20 * len(rows)),
-        "data": inline(rows),
-        "layer": [
-            marks("circle", at, size=90, opacity=1, strokeWidth=1.5, **answering(look)),
-        ],
-    }
-    title = caption(look, _FIELDS[field])
+    axis = {"labelExpr": f"{names!r}[datum.value]", "labelLimit": 130, "grid": True, "labelFontSize": 11}
+    y: Spec = {"field": "name", "type": "ordinal", "sort": None, "title": None, "axis": axis}
+    colours = medium.colours([m.colour, "soft", "ground"])
+    fill, stroke = (nominal("kind", list(_KINDS), of, None) for of in (colours, [*colours[:2], colours[1]]))
+    at = {"x": x, "y": y, "fill": fill, "stroke": stroke}
+    dots = marks("circle", at, size=90, opacity=1, strokeWidth=1.5, **answering(medium))
+    spec = {**medium.size(200, 20 * len(rows)), "data": inline(rows), "layer": [dots]}
+    title = caption(medium, _FIELDS[field])
     described = f"{title}: {_said(field, value)}; " + ", ".join(f"{n} {_said(field, v)}" for n, v, _ in values[1:])
     return Panel(
         title,
         spec,
         note=_said(field, value),
-        finding=_percentile(m.diagnosis, field, value, known),
         tips=[Key("", "", _FIELDS[field])],
         described=described,
         place=field.replace("_", "-"),
@@ -96,12 +80,3 @@ def _strip(m: Shown, field: str, value: float, known: list[Reference], look: Loo
 
 def _said(field: str, value: float) -> str:
     return percent(value, 0) if field == "smoothing_share" else number(value, 3)
-
-
-def _percentile(diagnosis: DiagnosisData, field: str, value: float, known: list[Reference]) -> str:
-    """Where it lies among models that were not constrained; nothing where they are too few to say."""
-    others = [float(getattr(r, field)) for r in known if not r.constrained]
-    if len(others) < _LEAST_FOR_A_PERCENTILE:
-        return ""
-    below = sum(one < value for one in others) / len(others)
-    return f"Higher than {percent(below, 0)} of {len(others)} reference models ({kind_of(diagnosis)})."

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, chart
 from oversmooth.report.charts.pieces import inline, marks, nominal, quantitative
-from oversmooth.report.style import Look, number_expression, percent
+from oversmooth.report.style import Medium, number_expression, percent
 
-MOST_A_PLOT = 2_000
-"""Eigenvalues of one plot; more cannot be told apart in a plot of this size."""
+MOST_A_PLOT = 2_000  # eigenvalues of one plot; more cannot be told apart in a plot of this size
 _BINS = 80
 _ZERO = 1e-6  # relative, as a diagnosis has it
 _SIGNS = {"Re λ < 0": "negative", "Re λ ≥ 0": "positive"}
@@ -23,7 +22,7 @@ _SIDES = {"|1 + λ| > 1": "smooth", "|1 + λ| < 1": "negative"}
     "sharpening. The first and last bars include everything beyond them.",
     arranged={"columns": 3, "spacing": {"column": 64, "row": 90}, "bounds": "flush"},
 )
-def eigenvalues(models: list[Shown], look: Look) -> Drawing:
+def eigenvalues(models: list[Shown], medium: Medium) -> Drawing:
     """Real parts of the eigenvalues of the joined H over all layers, a panel per model (Dovonon et al.'s figure 5)."""
     real = [(m, values) for m in models if (values := m.diagnosis.real_parts)]
     if not real:
@@ -38,44 +37,27 @@ def eigenvalues(models: list[Shown], look: Look) -> Drawing:
         # Zeros count as neither, where the diagnosis says which of them are.
         known = m.diagnosis.negative_share
         negative = sum(x < 0 for x in values) / len(values) if known is None else known
+        across, up = ({"domain": domain, "nice": False} for domain in ([-end, end], [0, most]))
         encoding = {
-            "x": {
-                **quantitative(
-                    "from", "Re λ", {"domain": [-end, end], "nice": False}, tickCount=7, grid=False, labelSeparation=6
-                ),
-                "bin": "binned",
-            },
+            "x": quantitative("from", "Re λ", across, tickCount=7, grid=False, labelSeparation=6) | {"bin": "binned"},
             "x2": {"field": "to"},
             # Flush: a label that overhangs the axis would push this panel's title above its neighbours'.
-            "y": quantitative(
-                "share",
-                "share of eigenvalues",
-                {"domain": [0, most], "nice": False},
-                format="~%",
-                tickCount=4,
-                labelFlush=True,
-            ),
+            "y": quantitative("share", "share of eigenvalues", up, format="~%", tickCount=4, labelFlush=True),
             "y2": {"datum": 0},
-            "color": nominal("sign", list(_SIGNS), look.colours(list(_SIGNS.values())), look.legend()),
+            "color": nominal("sign", list(_SIGNS), medium.colours(list(_SIGNS.values())), medium.legend()),
         }
-        mark = {"type": "bar", "binSpacing": 0, **({"tooltip": {"content": "data"}} if look.in_page else {})}
-        spec = {**look.size(260, 150, 190), "data": inline(rows), "mark": mark, "encoding": encoding}
-        if look.in_page:
+        mark = {"type": "bar", "binSpacing": 0, **({"tooltip": {"content": "data"}} if medium.in_page else {})}
+        spec = {**medium.size(260, 150, 190), "data": inline(rows), "mark": mark, "encoding": encoding}
+        if medium.in_page:
             ends = number_expression("datum.from", 3), number_expression("datum.to", 3)
             between = f"'Re λ from ' + {ends[0]} + ' to ' + {ends[1]}"
             share = "[[0, format(datum.share, '.2%')]]"
             spec["transform"] = [{"calculate": between, "as": "title"}, {"calculate": share, "as": "tip"}]
-        panels.append(
-            Panel(
-                m.label,
-                spec,
-                note=f"{len(values):,} eigenvalues, {percent(negative)} with Re λ < 0",
-                tips=[Key("", "", "of all eigenvalues")],
-                described=f"Real parts of the eigenvalues of {m.label}: {percent(negative)} are negative",
-                place=f"eigenvalues-{m.key}",
-            )
-        )
-    return Drawing(panels, [Key("", look.colour(colour), sign, "sign", sign) for sign, colour in _SIGNS.items()])
+        note = f"{len(values):,} eigenvalues, {percent(negative)} with Re λ < 0"
+        said = f"Real parts of the eigenvalues of {m.label}: {percent(negative)} are negative"
+        tips = [Key("", "", "of all eigenvalues")]
+        panels.append(Panel(m.label, spec, note=note, tips=tips, described=said, place=f"eigenvalues-{m.key}"))
+    return Drawing(panels, [Key("", medium.colour(colour), sign, "sign", sign) for sign, colour in _SIGNS.items()])
 
 
 def _bars(values: list[float], end: float) -> list[Spec]:
@@ -100,18 +82,18 @@ def _bars(values: list[float], end: float) -> list[Spec]:
     one_model=True,
     arranged={"columns": 3, "spacing": {"column": 64, "row": 64}, "bounds": "flush"},
 )
-def plane(models: list[Shown], look: Look) -> Drawing:
+def plane(models: list[Shown], medium: Medium) -> Drawing:
     """Eigenvalues of H in the plane: on paper those of all layers, a panel per model; in the page those that the reader
     chooses, which it puts into this description.
     """
     legend = [
-        *(Key("round", look.colour(colour), side) for side, colour in _SIDES.items()),
-        Key("line dashed", look.colour("soft"), "|1 + λ| = 1"),
-        Key("ring", look.colour("ink"), "ρ smooth"),
+        *(Key("round", medium.colour(colour), side) for side, colour in _SIDES.items()),
+        Key("line dashed", medium.colour("soft"), "|1 + λ| = 1"),
+        Key("ring", medium.colour("ink"), "ρ smooth"),
     ]
     tips = [Key("", "", "of"), Key("", "", "|1 + λ|")]
-    if look.in_page:
-        spec = _plane(look, {"name": "points"}, {"name": "quiet"}, "box", "width", "height", "unit")
+    if medium.in_page:
+        spec = _plane(medium, {"name": "points"}, {"name": "quiet"}, "box", "width", "height", "unit")
         unit = {"name": "unit", "expr": _unit("box", "width", "height")}
         spec |= {"params": [{"name": "box", "value": [-1, 1, -1, 1]}, unit], "datasets": {"points": [], "quiet": []}}
         # One unit for both axes: the page draws it for the width it has, and does not stretch it.
@@ -129,7 +111,7 @@ def plane(models: list[Shown], look: Look) -> Drawing:
         box = [pick(z[axis] for z in kept) for axis in (0, 1) for pick in (min, max)]
         rows = inline([{"re": re, "im": im} for re, im in kept])
         sides = str(box), "260", "230"
-        spec = _plane(look, rows, inline([]), *sides, _unit(*sides)) | look.size(260, 230)
+        spec = _plane(medium, rows, inline([]), *sides, _unit(*sides)) | medium.size(260, 230)
         panels.append(Panel(m.label, spec, note="dashed: |1 + λ| = 1; ring: ρ smooth, the largest |1 + λ|"))
     return Drawing(panels, legend)
 
@@ -143,14 +125,11 @@ def _unit(box: str, width: str, height: str) -> str:
     """Of both axes, a pixel, with some air around everything. box: an expression of the least and greatest Re λ and
     the least and greatest Im λ.
     """
-    sides = [
-        f"({high} - {low}) / {side}"
-        for side, (low, high) in ((s, _ends(box, i)) for i, s in enumerate((width, height)))
-    ]
-    return f"(1.12 * max({sides[0]}, {sides[1]}))"
+    sides = [(side, *_ends(box, place)) for place, side in enumerate((width, height))]
+    return f"(1.12 * max({', '.join(f'({high} - {low}) / {side}' for side, low, high in sides)}))"
 
 
-def _plane(look: Look, points: Spec, quiet: Spec, box: str, width: str, height: str, unit: str) -> Spec:
+def _plane(medium: Medium, points: Spec, quiet: Spec, box: str, width: str, height: str, unit: str) -> Spec:
     """Points around the circle |1 + λ| = 1, with one unit for both axes."""
 
     def axis(place: int, title: str, ticks: int) -> Spec:
@@ -162,7 +141,7 @@ def _plane(look: Look, points: Spec, quiet: Spec, box: str, width: str, height: 
     x, y = axis(0, "Re λ", 7), axis(1, "Im λ", 6)
     at = {"x": {**x, "field": "re"}, "y": {**y, "field": "im"}}
     growth: list[Spec] = [{"calculate": "sqrt(pow(1 + datum.re, 2) + pow(datum.im, 2))", "as": "growth"}]
-    if look.in_page:
+    if medium.in_page:
         size = number_expression("abs(datum.im)")
         imaginary = f"(datum.im ? (datum.im < 0 ? ' − ' : ' + ') + {size} + ' i' : '')"
         growth.append({"calculate": f"'λ = ' + {number_expression('datum.re')} + {imaginary}", "as": "title"})
@@ -174,23 +153,23 @@ def _plane(look: Look, points: Spec, quiet: Spec, box: str, width: str, height: 
         {"calculate": "datum.count > 800 ? 14 : datum.count > 250 ? 22 : 34", "as": "size"},
         {"calculate": "datum.count > 400 ? 0.62 : 0.8", "as": "opacity"},
     ]
-    mark: Spec = {"clip": True, "aria": False, **({"tooltip": {"content": "data"}} if look.in_page else {})}
+    mark: Spec = {"clip": True, "aria": False, **({"tooltip": {"content": "data"}} if medium.in_page else {})}
     as_is = {"type": "quantitative", "scale": None, "legend": None}
-    side = nominal("side", list(_SIDES), look.colours(list(_SIDES.values())), look.legend())
+    side = nominal("side", list(_SIDES), medium.colours(list(_SIDES.values())), medium.legend())
     shown = {**at, "color": side, "size": {"field": "size", **as_is}, "opacity": {"field": "opacity", **as_is}}
     turn: list[Spec] = [
         {"calculate": "cos(datum.degree * PI / 180) - 1", "as": "re"},
         {"calculate": "sin(datum.degree * PI / 180)", "as": "im"},
     ]
     circle, degrees = {**at, "order": {"field": "degree"}}, {"sequence": {"start": 0, "stop": 361, "as": "degree"}}
-    dashed = {"clip": True, "color": look.colour("soft"), "strokeWidth": 1.5, "strokeDash": [5, 4]}
-    ring = {**mark, "filled": False, "stroke": look.colour("ink"), "strokeWidth": 1.6, "opacity": 1, "size": 110}
+    dashed = {"clip": True, "color": medium.colour("soft"), "strokeWidth": 1.5, "strokeDash": [5, 4]}
+    ring = {**mark, "filled": False, "stroke": medium.colour("ink"), "strokeWidth": 1.6, "opacity": 1, "size": 110}
     largest: list[Spec] = [*growth, *crowd, {"filter": "datum.growth == datum.largest"}]
-    axes = [marks("rule", {name: {"datum": 0}}, [{}], color=look.colour("rule"), aria=False) for name in ("x", "y")]
+    axes = [marks("rule", {name: {"datum": 0}}, [{}], color=medium.colour("rule"), aria=False) for name in ("x", "y")]
     layers = [
         *axes,
         marks("line", circle, degrees, transform=turn, **dashed),
-        marks("circle", at, quiet, transform=growth, **mark, color=look.colour("faint"), opacity=0.28, size=12),
+        marks("circle", at, quiet, transform=growth, **mark, color=medium.colour("faint"), opacity=0.28, size=12),
         marks("circle", shown, points, transform=growth + crowd, **mark),
         marks("circle", at, points, transform=largest, **ring),
     ]
