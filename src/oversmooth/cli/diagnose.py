@@ -73,7 +73,9 @@ def diagnose(
     leave_out: Annotated[str | None, _input("LIST", _LEAVE_OUT)] = None,
     random_init: Annotated[bool, _input(None, _RANDOM, "--random-init")] = False,
     spectra: Annotated[bool, _analysis(None, _SPECTRA)] = True,
-    depth: Annotated[int, _analysis("N", "Extra blocks to extrapolate over; 0 for none.", min=0, max=10_000)] = 24,
+    depth: Annotated[
+        int, _analysis("N", "Repeats of the last block to predict; 0 for none.", min=0, max=1_000_000)
+    ] = 48,
     variant: Annotated[Variant, _analysis("NAME", _VARIANT)] = Variant.raw,
     joined: Annotated[int, _analysis("N", "Inputs for which all heads are also analysed jointly (slow).", min=0)] = 1,
     ranks: Annotated[int, _analysis("N", "Inputs for which ranks are computed.", min=0)] = 4,

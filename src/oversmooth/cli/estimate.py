@@ -90,7 +90,7 @@ def _seconds(one_pass: float, inputs: int, settings: Mapping[str, Any]) -> float
     if not settings.get("spectra", True):
         return one_pass * (15 + 5 * inputs)
     joined = 40 * min(settings.get("joined", 1), inputs)
-    return one_pass * (30 + 3 * settings.get("depth", 24) + joined + 8 * inputs)
+    return one_pass * (30 + 3 * min(settings.get("depth", 48), 48) + joined + 8 * inputs)
 
 
 def _shown(seconds: float) -> str:

@@ -46,7 +46,8 @@ from oversmooth.trace.valid import LeftOut
 if TYPE_CHECKING:
     from oversmooth.models import Loaded
 
-MOST_BLOCKS = 10_000  # limit of blocks to extrapolate over: each of them is run
+MOST_BLOCKS = 1_000_000  # limit of repeats to predict
+_STACK = 48  # blocks of the stack that are run again, about
 _MOST_PLACES = 12  # left-out tokens that a note names
 
 
@@ -141,7 +142,7 @@ def diagnose(
     ranks: int = 4,
     variant: str = "raw",
     rule: str = "complex",
-    depth: int = 24,
+    depth: int = 48,
     example: bool = True,
     exact: bool = False,
     seed: int = 0,
@@ -167,7 +168,7 @@ def diagnose(
         ranks: inputs whose ranks are computed exactly (slow).
         variant: "raw" leaves the norm before attention out of H, as the papers do; "folded" and "observed" include it.
         rule: "complex" uses eigenvalues as they are, "real" only their real parts (per head).
-        depth: blocks to extrapolate over; 0 for none.
+        depth: how often the last block is repeated: 16 times in fact, beyond by prediction; 0 for not at all.
         example: store token similarities and attention of the first input, with its text or a small picture of it.
         exact: take no shortcut. Otherwise the effective rank of arrays of more than 1,024 tokens and features is
             sketched, |cos| of more than 4,096 tokens is sampled, and ρ_rough of all heads jointly has a budget.
@@ -363,7 +364,9 @@ def _extrapolate(sample: Sample, source: _Source, options: Options, special: boo
     entries = [last_block(sample, modules, options.depth, options.seed)]
     if len({block.layer.name for block in blocks}) > 1:
         try:
-            entries.append(whole_stack(sample, modules, max(1, round(2 * options.depth / len(blocks))), options.seed))
+            entries.append(
+                whole_stack(sample, modules, max(1, round(min(options.depth, _STACK) / len(blocks))), options.seed)
+            )
         except InputError as error:
             source.notes.append(Note("stack_skipped", text=str(error)))
     source.notes += [Note("real_blocks_failed", what=entry.what) for entry in entries if entry.real is None]

@@ -1,29 +1,33 @@
-"""What more depth would do to one input: what the spectra say, attention alone applied again, the real blocks again.
+"""What more depth would do to one input: the real blocks again, and where attention alone pulls by its spectra.
 
-Three answers that need not agree: spectra and simulation freeze attention as it was last seen and know neither MLP nor
-(in Post-LN) norm; the real blocks have both, and compute attention again.
+The two need not agree. Spectra freeze attention as it was last seen and know neither MLP nor how norms grow: they say
+to which side attention pulls, and no rate. The real blocks have all of it. They are run a few times, and `log_time`
+says how that goes on.
 """
 
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from oversmooth import metrics
 from oversmooth.anatomy.steered import steered_as
-from oversmooth.results.facts import Number, plain
+from oversmooth.results.facts import plain
 from oversmooth.results.notes import Note
 from oversmooth.results.parts import Course, Extrapolation
 from oversmooth.safety.errors import InputError, about
 from oversmooth.safety.untouched import in_eval_mode
+from oversmooth.theory.depth import log_time
 from oversmooth.theory.dominance import dominance
 from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
 from oversmooth.theory.radii import AttentionChange
 from oversmooth.theory.reasons import Reason
-from oversmooth.theory.simulate import Simulation, simulate
 from oversmooth.theory.stack import stack_dominance
 from oversmooth.theory.weights import centre_features, fold_norm
 from oversmooth.trace.layout import attention_batch_first, first_tensor
@@ -32,55 +36,57 @@ from oversmooth.trace.reducers.heads import inverse_sigma
 from oversmooth.trace.study import Sample
 from oversmooth.trace.watch import as_tokens, run_again
 
-# Simulated layers: enough for what is slow to show, cheap since only the two bands are measured.
-_SIMULATED = 96
-# Up to this many entries, a quarter of a GiB, attention is kept as matrices: repeating q kᵀ takes longer.
-_MATRICES = 1 << 26
-# Change of log HFC/LFC per layer below which a simulation has settled.
-_STILL = 1e-4
-# Least fall of log HFC/LFC over the second half of a simulation that counts as smoothing.
-_FALL = 0.1
+RUN = 16
+"""Blocks that are really run, before steps in log depth go on from there: see benchmarks/depth.py."""
 
 
 def last_block(sample: Sample, modules: dict[str, nn.Module], depth: int, seed: int) -> Extrapolation:
     """What repeating the last block so often does. sample: what `study` gave; modules: all of the model's, by name."""
     blocks, block = sample.blocks, sample.blocks[-1]
-    real = _real([block], sample.plan, modules, depth)
+    found = _predicted(sample, modules, depth)
     if block.plan.undecided:
-        return _undecided("last block", block.plan.undecided, real)
+        return replace(_undecided("last block", block.plan.undecided), **found)
     A, keep = _first(block), block.plan.layer.keep
-    course, seen, notes = None, "open", []
     change = _change(modules, block, len(blocks))
     with torch.autocast(A.device.type, enabled=False):
         gains = change is not None and change.constant_gain is not None
         W_V, W_O, offset, variant = _effective(block, centre=not gains)
         with about(block.plan.layer.name):
-            prediction = dominance(A, W_V, W_O, residual=keep, bias=offset, change=change, limit=False, seed=seed)
-        try:
-            if change is not None:
-                raise InputError("its attention is steered, which simulation does not know")
-            course, seen = _simulated([block], [A], [(W_V, W_O)], [offset])
-        except InputError as error:
-            notes.append(Note("not_simulated", text=str(error)))
-    if gains and block.plan.norm_position == "post":
-        notes.append(Note("raw_before_norm"))
-    (word,), (why,) = prediction.verdict, prediction.reasons
-    smooth = prediction.rho_smooth.clamp(min=prediction.smooth_floor)
-    rough = prediction.rho_rough.clamp(min=prediction.rough_floor)
+            radii = dominance(A, W_V, W_O, residual=keep, bias=offset, change=change, limit=False, seed=seed)
+    (word,), (why,) = radii.verdict, radii.reasons
     return Extrapolation(
         what="last block",
         input=0,
-        rho_smooth=plain(prediction.rho_smooth),
-        rho_rough=plain(prediction.rho_rough),
+        rho_smooth=plain(radii.rho_smooth),
+        rho_rough=plain(radii.rho_rough),
         verdict=word,
-        predicted_rate=plain(rough / smooth) if word == "smooth" else None,
-        residual=plain(prediction.residual),
+        residual=plain(radii.residual),
         variant=variant,
-        simulated=course,
-        simulated_verdict=seen,
-        real=real,
         reason=why,
-        notes=notes,
+        notes=[Note("raw_before_norm")] if gains and block.plan.norm_position == "post" else [],
+        **found,
+    )
+
+
+def _predicted(sample: Sample, modules: dict[str, nn.Module], depth: int) -> dict[str, Any]:
+    """The last block run again, how that goes on, and how well the first quarter of the run predicts its end."""
+    repeat = _repeat([sample.blocks[-1]], sample.plan, modules)
+    run = min(depth, RUN)
+    try:
+        with repeat.ready():
+            found = log_time(repeat, repeat.x, depth, begin=run, mask=repeat.mask)
+            tried = log_time(repeat, repeat.x, run, begin=run // 4, mask=repeat.mask) if run >= 8 else None
+    except (TypeError, RuntimeError, ValueError, AttributeError, IndexError):
+        return {}  # a block that cannot be run by itself
+    depths, logs = found.depth.tolist(), [plain(value) for value in found.log_hfc_lfc[:, 0].tolist()]
+    checked = None if tried is None else plain((tried.log_hfc_lfc[-1, 0] - found.log_hfc_lfc[found.run, 0]).abs())
+    return dict(
+        real=Course(depths[: found.run + 1], logs[: found.run + 1]),
+        predicted=Course(depths[found.run :], logs[found.run :]) if depth > run else None,
+        way=found.way,
+        error=plain(found.error[0]),
+        checked=checked,
+        growth=plain(found.growth[0]),
     )
 
 
@@ -89,7 +95,7 @@ def whole_stack(sample: Sample, modules: dict[str, nn.Module], passes: int, seed
     blocks = sample.blocks
     why = next((block.plan.undecided for block in blocks if block.plan.undecided), None)
     if why is not None:
-        return _undecided("stack", why, _real(blocks, sample.plan, modules, passes * len(blocks)))
+        return replace(_undecided("stack", why), real=_real(blocks, sample.plan, modules, passes))
     if not all(block.plan.layer.keep for block in blocks):
         raise InputError("attention replaces the stream in some of its layers")
     if not all(isinstance(block.A, SoftmaxAttention) and block.A.bias is None for block in blocks):
@@ -111,27 +117,23 @@ def whole_stack(sample: Sample, modules: dict[str, nn.Module], passes: int, seed
         prediction = stack_dominance(
             operators, [v for v, _ in weights], shares, bias=offsets, tolerance=1e-4, seed=seed
         )
-        course, seen = _simulated(blocks, operators, weights, offsets)
     return Extrapolation(
         what="stack",
         input=0,
         rho_smooth=plain(math.exp(min(700.0, (prediction.log_rho_smooth + kept) / len(blocks)))),
         rho_rough=plain(math.exp(min(700.0, (prediction.log_rho_rough + kept) / len(blocks)))),
         verdict=prediction.verdict,
-        predicted_rate=plain(prediction.rate) if prediction.verdict == "smooth" else None,
         residual=plain(prediction.residual),
         variant=effective[-1][3],
-        simulated=course,
-        simulated_verdict=seen,
-        real=_real(blocks, sample.plan, modules, passes * len(blocks)),
+        real=_real(blocks, sample.plan, modules, passes),
         reason=prediction.why,
         notes=[Note("radii_per_block")],
     )
 
 
-def _undecided(what: str, why: Reason, real: Course | None) -> Extrapolation:
-    """Where neither spectra nor simulation apply: the real blocks still run."""
-    return Extrapolation(what, 0, None, None, "undecided", None, None, "raw", None, "open", real, reason=why)
+def _undecided(what: str, why: Reason) -> Extrapolation:
+    """Where spectra do not apply."""
+    return Extrapolation(what, 0, None, None, "undecided", None, "raw", reason=why)
 
 
 def _change(modules: dict[str, nn.Module], block: SampleBlock, run: int) -> AttentionChange | None:
@@ -174,81 +176,65 @@ def _effective(block: SampleBlock, *, centre: bool = True) -> tuple[Tensor, Tens
         offset = offset + (bias.float() if scale is None else bias.float() * scale.to(bias).float())
     # An RMSNorm on the stream leaves features' mean alone.
     if centre and block.plan.norm_position == "post" and (layer.norm is None or layer.norm.kind == "layer"):
-        (W_V, W_O), offset, variant = centre_features(W_V, W_O), _without_mean(offset), "post"
+        eye = torch.eye(len(offset), dtype=offset.dtype, device=offset.device)[None]
+        basis, _ = centre_features(eye, eye)
+        (W_V, W_O), offset, variant = centre_features(W_V, W_O), offset @ basis[0].mT, "post"
     return W_V, W_O, offset if bool(offset.any()) else None, variant
 
 
-def _simulated(
-    blocks: list[SampleBlock],
-    operators: list[AttentionOperator],
-    weights: list[tuple[Tensor, Tensor]],
-    offsets: list[Tensor | None],
-) -> tuple[Course, str]:
-    X = blocks[-1].y[:1].to(operators[0].device).float()
-    if weights[0][0].shape[-2] < X.shape[-1]:  # features of zero mean, in the basis that the weights are in
-        X = _without_mean(X)
-    # Whole passes, so that a stack is always seen at the same block.
-    period = len(blocks)
-    depth = period * max(8, _SIMULATED // period)
-    if sum(A.shape.numel() for A in operators) <= _MATRICES:
-        operators = [A.dense() for A in operators]
-    values, outputs = [v for v, _ in weights], [o for _, o in weights]
-    keeps, every = [block.plan.layer.keep for block in blocks], max(period, 4)
-    run = simulate(X, operators, values, outputs, depth, residual=keeps, bias=offsets, every=every, bands_only=True)
-    course = Course(run.depth.tolist(), [plain(v) for v in run.log_hfc_lfc[:, 0].tolist()])
-    return course, _settled(run)
+@dataclass(frozen=True)
+class _Repeat:
+    """The blocks of a sample, run once more on other tokens ``(batch, n, d)`` with their other arguments unchanged."""
+
+    blocks: list[SampleBlock]
+    modules: dict[str, nn.Module]
+    first: bool  # whether tokens come with the batch first
+    flat: bool  # whether blocks take one array
+    x: Tensor  # what the last block gave, ``(batch, n, d)``; the first of the batch is shown
+    mask: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        # `as_tokens` is its own inverse, except for a single array.
+        given = x[0] if self.flat else as_tokens(x, self.first)
+        for block in self.blocks:
+            given = run_again(self.modules, block, given)
+        return as_tokens(given, self.first)
+
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        """Without gradients and dropout; steering that remembers a run goes on with this one."""
+        steering = steered_as(self.modules[""])
+        again = nullcontext() if steering is None else steering.resumed(self.blocks[-1].running)
+        with torch.no_grad(), in_eval_mode(self.modules[""]), again:
+            yield
 
 
-def _without_mean(X: Tensor) -> Tensor:
-    """Tokens ``(..., d)`` in the basis of `centre_features`, ``(..., d − 1)``."""
-    d = X.shape[-1]
-    eye = torch.eye(d, dtype=X.dtype, device=X.device)[None]
-    basis, _ = centre_features(eye, eye)
-    return X @ basis[0].mT
-
-
-def _settled(run: Simulation) -> str:
-    """What a run shows at its end: HFC/LFC falling at a steady rate (smooth), levelling off (rough), or neither."""
-    log_ratio, depth = run.log_hfc_lfc[:, 0], run.depth
-    half, most = len(depth) // 2, 3 * len(depth) // 4
-    if not bool(log_ratio[half:].isfinite().all()):
-        return "smooth" if bool(log_ratio[half:].isneginf().any()) else "open"
-    before = float((log_ratio[most] - log_ratio[half]) / (depth[most] - depth[half]))
-    last = float((log_ratio[-1] - log_ratio[most]) / (depth[-1] - depth[most]))
-    if last > -_STILL:
-        return "rough"
-    # A fall that slows down, or is too small, may end anywhere. One like 1/n, as of a constant part that a bias feeds
-    # and no eigenvalue, keeps 0.71 of its slope here.
-    return "smooth" if last < 0.85 * before and log_ratio[-1] < log_ratio[half] - _FALL else "open"
-
-
-def _real(blocks: list[SampleBlock], plan: Plan, modules: dict[str, nn.Module], depth: int) -> Course | None:
-    """The blocks themselves, run again on what the last one gave, with their other arguments unchanged."""
+def _repeat(blocks: list[SampleBlock], plan: Plan, modules: dict[str, nn.Module]) -> _Repeat:
     last = blocks[-1]
-    given = first_tensor(last.args, last.kwargs)
-    layer = last.plan.layer
+    layer, given = last.plan.layer, first_tensor(last.args, last.kwargs)
     first = plan.layouts.get(layer.block)
     if first is None:
         first = attention_batch_first(modules[layer.name], modules[layer.block])
-    # As the blocks take it: `as_tokens` is its own inverse, except for a single array.
-    x = last.y[0] if given.ndim == 2 else as_tokens(last.y, first)
-    A = blocks[-1].A
+    A = last.A
     mask = None if A is None or A.mask is None else A.mask[:, 0]
+    return _Repeat(blocks, modules, first, given.ndim == 2, last.y, mask)
 
-    def ratio(x: Tensor) -> Number:
-        shown = None if mask is None else mask[:1]
-        return plain(metrics.summary(as_tokens(x, first)[:1], mask=shown, cosines=False).log_hfc_lfc[0])
 
-    depths, values = [0.0], [ratio(x)]
+def _real(blocks: list[SampleBlock], plan: Plan, modules: dict[str, nn.Module], passes: int) -> Course | None:
+    """All blocks, run again so often; None if they cannot be run by themselves."""
+    repeat = _repeat(blocks, plan, modules)
+    x, logs = repeat.x, []
+
+    def see(x: Tensor) -> None:
+        logs.append(plain(metrics.summary(x, mask=repeat.mask, cosines=False).log_hfc_lfc[0]))
+
+    see(x)
     try:
-        steering = steered_as(modules[""])
-        again = nullcontext() if steering is None else steering.resumed(blocks[-1].running)
-        with torch.no_grad(), in_eval_mode(modules[""]), again:
-            for step in range(depth):
-                block = blocks[step % len(blocks)]
-                x = run_again(modules, block, x)
-                depths.append(step + 1.0)
-                values.append(ratio(x))
+        with repeat.ready():
+            for _ in range(passes):
+                for block in blocks:
+                    x = replace(repeat, blocks=[block])(x)
+                    see(x)
     except (TypeError, RuntimeError, ValueError, AttributeError, IndexError):
-        return None  # a block that cannot be run by itself
-    return Course(depths, values)
+        return None
+    return Course([float(depth) for depth in range(len(logs))], logs)

@@ -28,11 +28,12 @@ from oversmooth.safety.typed import typed
 if TYPE_CHECKING:
     import pandas
 
-SCHEMA, VERSION = "oversmooth/diagnosis", 4
-_READ = (1, 2, 3, 4)
+SCHEMA, VERSION = "oversmooth/diagnosis", 5
+_READ = (1, 2, 3, 4, 5)
 """Version 1 had neither undecided cases nor how verdicts are known, version 2 no single input to show, version 3 no
-reasons and notes as values: what they lack is None or empty.
+reasons and notes as values, version 4 no prediction of repeated blocks: what they lack is None or empty.
 """
+_GONE = ("predicted_rate", "simulated", "simulated_verdict")  # from repeated blocks, with version 5
 _MOST_BYTES = 2 * 2**30
 _MEMORY_PER_BYTE = 12  # of a file: what its numbers take once they are read
 
@@ -167,7 +168,14 @@ class DiagnosisData:
             for name in ("extrapolation", "verdict", "remarks"):
                 if name not in data:
                     raise ValueError(f"it has no {name!r}")
-            diagnosis: Self = typed(cls, {k: v for k, v in data.items() if k not in ("schema", "version")})
+            fields = {k: v for k, v in data.items() if k not in ("schema", "version")}
+            if data["version"] < 5 and isinstance(fields["extrapolation"], list):
+                kept = [
+                    {k: v for k, v in entry.items() if k not in _GONE} if isinstance(entry, dict) else entry
+                    for entry in fields["extrapolation"]
+                ]
+                fields["extrapolation"] = kept
+            diagnosis: Self = typed(cls, fields)
             _check_whole(diagnosis)
             json.dumps(data, allow_nan=False)  # what is kept of a model as it is, such as its recipe, has no type
         except (TypeError, ValueError) as error:
@@ -251,7 +259,7 @@ def _check_whole(diagnosis: DiagnosisData) -> None:
             if "counting_rule" not in diagnosis.provenance and diagnosis.smoothing_share is not None:
                 raise ValueError("it has no counting rule (provenance.counting_rule)")
     for entry in diagnosis.extrapolation:
-        courses = [course for course in (entry.simulated, entry.real) if course is not None]
+        courses = [course for course in (entry.real, entry.predicted) if course is not None]
         _check_alike(entry.what, *((course.depth, course.log_hfc_lfc) for course in courses))
 
 

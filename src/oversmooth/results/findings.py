@@ -18,7 +18,6 @@ DEFINITIONS = ("hfc_lfc", "cos", "effective_rank")  # the metrics by which token
 _LEAST = 0.005  # change that counts as one: relative, but absolute for the cosine
 _STILL = 0.1  # change of log HFC/LFC over a whole course that counts as none
 _LARGEST = 700.0  # whose exponential is a float
-_SAME_RATE = 1.25  # predicted and real rates within this factor of each other agree
 
 
 @dataclass(frozen=True)
@@ -86,48 +85,47 @@ def agreement(blocks: list[Layer]) -> tuple[int, list[int]]:
     return agree, apart
 
 
-Judgement = Literal["right", "too fast", "too slow", "no decay", "wrong sign", "still falling", "unknown"]
+Judgement = Literal["right", "no decay", "wrong sign", "still falling", "unknown"]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the spectra predict about repeated blocks, against the real blocks repeated."""
+    """Where the spectra say that attention pulls, against the real blocks repeated."""
 
     judgement: Judgement
-    """right: in sign, and in rate where one is predicted; "too fast" and "too slow": right in sign; "no decay" and
-    "wrong sign": smoothing is predicted and does not happen; "still falling": no smoothing is predicted and it happens;
-    unknown: spectra decide nothing, or the blocks did not run.
+    """right; "no decay" and "wrong sign": it pulls to smoothing, which does not happen; "still falling": it does not,
+    and smoothing happens; unknown: spectra decide nothing, or the blocks did not run.
     """
     before: Number = None
     after: Number = None  # HFC/LFC before the repeated blocks and after them
     blocks: int = 0  # how many ran
-    real_rate: Number = None  # factor on HFC/LFC per real block, on average
-    factor: Number = None  # how many times too fast, or too slow, the predicted rate is: a quotient of logarithms
+    real_rate: Number = None  # factor on HFC/LFC per real block, at the end
 
 
 def compared(entry: Extrapolation) -> Comparison:
-    """Prediction against reality."""
+    """Spectra against reality."""
     if (known := _known(entry.real)) is None:
         return Comparison("unknown")
     depth, logs = known
-    change = logs[-1] - logs[0]
-    slope = change / (depth[-1] - depth[0])
-    factor = None
+    half = len(logs) // 2
+    change, later = logs[-1] - logs[0], logs[-1] - logs[half]
     judgement: Judgement = "unknown"
-    if entry.verdict == "rough":
-        later = logs[-1] - logs[len(logs) // 2]  # it may fall at first, and then reach a level
+    if entry.verdict == "rough":  # it may fall at first, and then reach a level
         judgement = "still falling" if max(change, later) < -_STILL else "right"
-    elif entry.verdict == "smooth" and change > -_STILL:
-        judgement = "wrong sign" if change > _STILL else "no decay"
     elif entry.verdict == "smooth":
-        judgement = "right"
-        if entry.predicted_rate is not None and 0 < entry.predicted_rate < 1:
-            ratio = math.log(entry.predicted_rate) / slope
-            factor = max(ratio, 1 / ratio)
-            if factor > _SAME_RATE:
-                judgement = "too fast" if ratio > 1 else "too slow"
+        judgement = "right" if change <= -_STILL else "wrong sign" if change > _STILL else "no decay"
+    slope = later / (depth[-1] - depth[half]) if depth[-1] > depth[half] else change
     before, after, rate = (math.exp(min(log, _LARGEST)) for log in (logs[0], logs[-1], slope))
-    return Comparison(judgement, before, after, int(depth[-1]), rate, factor)
+    return Comparison(judgement, before, after, int(depth[-1]), rate)
+
+
+def exponent(entry: Extrapolation) -> float | None:
+    """Of the power law by which HFC/LFC goes on in depth at the end of the prediction; None where it is none."""
+    course = _known(entry.predicted)
+    if entry.way != "log time" or course is None:
+        return None
+    depth, logs = course
+    return (logs[-1] - logs[-2]) / math.log(depth[-1] / depth[-2])
 
 
 def _known(course: Course | None) -> tuple[list[float], list[float]] | None:

@@ -59,7 +59,7 @@ _WORDS: dict[str, Callable[[Note], str]] = {
     "real_blocks_failed": lambda n: (
         f"repeating the {n.what}: the blocks cannot run by themselves, so the prediction is compared with nothing"
     ),
-    "not_simulated": lambda n: f"not simulated: {n.text}",
+    "not_simulated": lambda n: f"not simulated: {n.text}",  # before version 5
     "raw_before_norm": lambda _: "FeatScale acts before the norm removes the mean of features, so H is raw",
     "radii_per_block": lambda _: "radii are per block: the geometric mean over the stack",
     "special_counted": lambda _: "special tokens are included",

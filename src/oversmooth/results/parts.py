@@ -140,20 +140,26 @@ class Course:
 
 @dataclass
 class Extrapolation:
-    """What more depth would do: by the spectra, by a simulation of attention alone, and by the real blocks repeated."""
+    """What more depth would do: the real blocks repeated and how that goes on, and where attention alone pulls."""
 
     what: str  #: last block, or stack.
     input: int
     rho_smooth: Number
     rho_rough: Number
-    verdict: Verdict
-    predicted_rate: Number  #: Factor on HFC/LFC per block if smoothing dominates; None otherwise.
+    verdict: Verdict  #: The side to which attention pulls, fixed as last measured, without MLPs.
     residual: Number
     variant: str
     """How the norm entered: raw, folded, observed, or post (tokens whose features have zero mean, as after a norm)."""
-    simulated: Course | None  #: Attention alone, fixed as last measured.
-    simulated_verdict: Alone  #: smooth if HFC/LFC kept falling, rough if it did not, open if that is unclear.
-    real: Course | None  #: The real blocks, norms and MLPs included, with attention recomputed each time.
+    real: Course | None = (
+        None  #: The blocks themselves, with attention recomputed each time; None if they cannot be run.
+    )
+    predicted: Course | None = (
+        None  #: From there on, by `theory.depth.log_time`; None for the stack, and before version 5.
+    )
+    way: Annotated[str, Literal["log time", "geometric", ""]] = ""  #: How it goes on.
+    error: Number = None  #: Of the last predicted log HFC/LFC, estimated.
+    checked: Number = None  #: Of log HFC/LFC at the end of `real` as predicted from its first quarter, measured.
+    growth: Number = None  #: Of the root mean square of tokens, per real block.
     note: str = ""  #: The reason and the notes, in words.
     reason: Reason | None = None
     """Why the verdict is undecided, a tie, or not what the radii say; None before version 4."""

@@ -12,14 +12,23 @@ from typing import Any
 
 from oversmooth.results.data import DiagnosisData
 from oversmooth.results.facts import Number
-from oversmooth.results.findings import Comparison, agreement, compared, ends, sublayers
+from oversmooth.results.findings import agreement, compared, ends, exponent, sublayers
 from oversmooth.results.parts import Extrapolation, standard_error
 from oversmooth.results.references import Reference, kind_of, references_for
+from oversmooth.theory.depth import LARGEST_ERROR
 
 _ROUNDING = 1e-6  # relative to the largest eigenvalue: anything smaller is zero
 _MOST_REFERENCES = 3
 _METRICS = {"hfc_lfc": "HFC/LFC", "cos": "the mean cosine", "effective_rank": "the effective rank"}
 _SIDES = {1: "more similar", -1: "less similar", 0: "about as similar as they began"}
+_STEEP = 0.05  # a smaller exponent is none
+_JUDGED = {
+    "right": ", as happens",
+    "no decay": ", which does not happen",
+    "wrong sign": ", the opposite of what happens",
+    "still falling": ", but HFC/LFC still falls",
+    "unknown": "",
+}
 _SUBLAYERS = {"mlp": "MLPs", "norm": "norms"}
 
 
@@ -252,69 +261,74 @@ def _accuracy(diagnosis: DiagnosisData) -> str:
 
 
 def _repeated(entry: Extrapolation) -> str:
-    """More depth: what the spectra predict, what the real blocks do, and whether the two agree."""
+    """More depth: what the real blocks do, how that goes on, and whether attention's spectra pull to that side."""
     kinds = {note.kind for note in entry.notes}
     special = ", special tokens included" if "special_counted" in kinds else ""
-    said = [f"Repeating the {entry.what} (first input{special}): {_spectra(entry)}."]
-    comparison = compared(entry)
-    if comparison.before is not None:
-        said.append(f"Repeating the real blocks {_real(comparison)}{_judgement(comparison)}.")
-    return " ".join([*said, _simulation(entry)])
+    found, clauses = compared(entry), []
+    if found.before is not None and found.after is not None:
+        course = f"takes HFC/LFC from {found.before:.3g} to {found.after:.3g} in {found.blocks} blocks"
+        clauses = [course, *filter(None, [_checked(entry), _beyond(entry)])]
+    real = [f"Repeating the {entry.what} (first input{special}) {'; '.join(clauses)}."] if clauses else []
+    about = "" if real else f" of the {entry.what}, repeated"
+    return " ".join([*real, _growth(entry), f"{_spectra(entry, about)}{_JUDGED[found.judgement]}."]).replace("  ", " ")
 
 
-def _spectra(entry: Extrapolation) -> str:
-    if entry.verdict == "smooth":
-        if entry.predicted_rate is None:
-            return "the spectra predict that HFC/LFC shrinks to 0, at an unknown rate"
-        return f"the spectra predict that HFC/LFC shrinks {_per_block(entry.predicted_rate)} in the long run"
-    if entry.verdict == "rough":
-        return "the spectra predict that HFC/LFC does not shrink to 0"
-    what = "are undecided" if entry.verdict == "undecided" else "predict a tie"
-    why = "the two radii differ by less than their numerical error" if entry.rho_rough is not None else entry.note
-    return f"the spectra {what}, because {entry.reason or why}"
+def _checked(entry: Extrapolation) -> str:
+    """How far the prediction from the first few blocks was off.
+
+    >>> _off(0.05), _off(0.4)
+    ('5%', 'a factor of 1.5')
+    """
+    if entry.checked is None or entry.real is None:
+        return ""
+    return f"predicted from the first {int(entry.real.depth[-1]) // 4} within {_off(entry.checked)}"
+
+
+def _off(error: float) -> str:
+    """An error of a logarithm."""
+    return (
+        f"{max(1.0, 100 * math.expm1(error)):.0f}%" if error < 0.3 else f"a factor of {math.exp(min(error, 99.0)):.2g}"
+    )
+
+
+def _beyond(entry: Extrapolation) -> str:
+    if entry.predicted is None or entry.predicted.log_hfc_lfc[-1] is None:
+        return ""
+    depth, value = int(entry.predicted.depth[-1]), math.exp(min(entry.predicted.log_hfc_lfc[-1], 99.0))
+    if entry.error is None or entry.error > LARGEST_ERROR:
+        return f"what {depth} do is inconclusive"
+    power, law = exponent(entry), ""
+    if power is not None and abs(power) >= _STEEP:
+        law = f", a power law with exponent {_signed(power)}"
+    elif entry.way == "geometric":
+        law = f", {_per_block(compared(entry).real_rate or 1.0)}"
+    return f"{depth} lead to {value:.3g} (predicted, within {_off(entry.error)}){law}"
+
+
+def _growth(entry: Extrapolation) -> str:
+    if entry.growth is None or not entry.way:
+        return ""
+    if entry.way == "geometric":
+        return "Token norms do not grow, so HFC/LFC may change exponentially."
+    return f"Token norms grow by {entry.growth:.2g} a block: no exponential smoothing while they keep growing."
 
 
 def _per_block(rate: float) -> str:
-    change = 100 * abs(rate - 1)
-    return f"by {change:.2g}% per block" if rate >= 0.01 else "by more than 99% per block"
+    """>>> _per_block(0.9), _per_block(1.05)
+    ('falling by 10% per block', 'growing by 5% per block')
+    """
+    return f"{'growing' if rate > 1 else 'falling'} by {100 * abs(rate - 1):.2g}% per block"
 
 
-def _real(comparison: Comparison) -> str:
-    assert comparison.before is not None
-    assert comparison.after is not None
-    assert comparison.real_rate is not None
-    course = f"takes HFC/LFC from {comparison.before:.3g} to {comparison.after:.3g} in {comparison.blocks} blocks"
-    if comparison.judgement == "no decay":
-        return course
-    moves = "growing" if comparison.real_rate > 1 else "shrinking"
-    return f"{course}, {moves} {_per_block(comparison.real_rate)} on average"
-
-
-def _judgement(comparison: Comparison) -> str:
-    factor = f"{comparison.factor or 0:.2g}"
-    return {
-        "right": ": prediction right" if comparison.factor is None else ": prediction right in sign and rate",
-        "too fast": f": prediction right in sign, {factor} times too fast",
-        "too slow": f": prediction right in sign, {factor} times too slow",
-        "no decay": ", which is about no change: prediction wrong",
-        "wrong sign": ": prediction wrong in sign",
-        "still falling": ": prediction wrong so far, it still falls",
-        "unknown": "",
-    }[comparison.judgement]
-
-
-def _simulation(entry: Extrapolation) -> str:
-    if entry.simulated is None:
-        why = next((note.text for note in entry.notes if note.kind == "not_simulated"), "")
-        return f"Attention alone was not simulated{f': {why}' if why else ''}."
-    layers = f"{entry.simulated.depth[-1]:.0f} layers" if entry.simulated.depth else "its last layer"
-    seen = {
-        "smooth": "smooths",
-        "rough": f"does not smooth within {layers}",
-        "open": f"is inconclusive after {layers}: HFC/LFC has not settled",
-    }[entry.simulated_verdict]
-    agrees = entry.simulated_verdict == entry.verdict
-    return f"A simulation of attention alone {'agrees with the spectra' if agrees else seen}."
+def _spectra(entry: Extrapolation, about: str) -> str:
+    attention = f"The spectra of attention alone{about}"
+    if entry.verdict == "smooth":
+        return f"{attention} pull towards smoothing"
+    if entry.verdict == "rough":
+        return f"{attention} do not pull towards smoothing"
+    what = "are undecided" if entry.verdict == "undecided" else "predict a tie"
+    why = "the two radii differ by less than their numerical error" if entry.rho_rough is not None else entry.note
+    return f"{attention} {what}, because {entry.reason or why}"
 
 
 def _count(layers: int) -> str:

@@ -76,10 +76,15 @@ def log_time(block: Block, x: Tensor, to: int, *, begin: int = 0, mask: Tensor |
     """
     arguments.whole(to, "to", least=1)
     arguments.whole(begin, "begin", least=0)
-    run = min(max(begin, 2), to)
+    run, own = min(max(begin, 2), to), x.dtype
+    x = x.to(torch.promote_types(own, torch.float32))
+
+    def once(x: Tensor) -> Tensor:
+        return block(x.to(own)).to(x.dtype)
+
     ratios, sizes, added = [_log_hfc_lfc(x, mask)], [_size(x, mask)], []
     for _ in range(run):
-        before, x = x, block(x)
+        before, x = x, once(x)
         ratios.append(_log_hfc_lfc(x, mask))
         sizes.append(_size(x, mask))
         added.append(_size(x - before, mask))
@@ -90,15 +95,15 @@ def log_time(block: Block, x: Tensor, to: int, *, begin: int = 0, mask: Tensor |
     if run < to and grows:
         while depths[-1] < to:
             step = min(depths[-1], to - depths[-1])
-            branch = block(x) - x
+            branch = once(x) - x
             middle = x + step / 2 * branch
-            euler, x = x + step * branch, x + step * (block(middle) - middle)
+            euler, x = x + step * branch, x + step * (once(middle) - middle)
             depths.append(depths[-1] + step)
             ratios.append(_log_hfc_lfc(x, mask))
             error += (ratios[-1] - _log_hfc_lfc(euler, mask)).abs()
             evaluations += 2
     elif run < to:
-        last, error = _continued(torch.stack(ratios), to, torch.finfo(x.dtype).eps)
+        last, error = _continued(torch.stack(ratios), to, torch.finfo(own).eps)
         depths.append(to)
         ratios.append(last)
     way: Literal["log time", "geometric"] = "log time" if grows else "geometric"

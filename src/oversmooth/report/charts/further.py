@@ -26,70 +26,60 @@ from oversmooth.results.parts import Extrapolation
 _LOG_10 = math.log(10)
 _LOWEST = -14  # as a power of ten: courses fall below what a number holds, and are drawn down to here
 _HIGHEST = 300
-_SIGNS = {"real": ("line", "ink"), "simulated": ("line dashed", "smooth"), "predicted": ("line dotted", "rate")}
+_SIGNS = {"real": ("line", "ink"), "predicted": ("line dashed", "smooth"), "spectra": ("line dotted", "rate")}
 _KINDS = {
     "real": "real blocks",
-    "simulated": "attention alone, simulated",
-    "predicted": "rate predicted by the spectra",
+    "predicted": "predicted from there",
+    "spectra": "attention alone, by its spectra",
 }
 _TICKS = (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 100000)
-_MOST_LINEAR = 60
 _APART = 1.7  # times as far as the tick before, at least: labels would overlap
-_OPTIONS = ("as deep as real blocks", "as deep as simulated")
-_LOWEST_SEEN = 3
-"""Powers of ten below the real blocks that are drawn beside them: a prediction that falls faster leaves the panel."""
+_LOWEST_SEEN = 2
+"""Powers of ten beyond the blocks that are drawn beside them: spectra that fall faster leave the panel."""
 _SPECTRA = {"smooth": "smoothing dominates", "rough": "smoothing does not dominate", "tie": "tied"}
 
 
 @chart(
     title="More depth",
-    lead="HFC/LFC of one input when blocks are repeated after the last: the real blocks with norms and MLPs, attention "
-    "alone, and the rate that the spectra predict from the same start.",
-    missing="More depth was not simulated.",
+    lead="HFC/LFC of one input when blocks are repeated after the last: the real blocks with norms and MLPs, how that "
+    "goes on by steps in log depth, and, from the same start, what attention alone would do if it and the norms stayed "
+    "as they are.",
+    missing="More depth was not run.",
     one_model=True,
 )
 def extrapolation(models: list[Shown], medium: Medium) -> Drawing:
-    """HFC/LFC over further depth, a panel for the last block and one for the stack. In the page the reader chooses
-    between the depth that real blocks were run for and all that was simulated.
-    """
+    """HFC/LFC over further depth, a panel for the last block and one for the stack."""
     entries = [(m, e) for m in models for e in m.diagnosis.extrapolation]
     found = {what: [(m, e) for m, e in entries if e.what == what] for what in [e.what for _, e in entries]}
-    options = _OPTIONS if medium.in_page else _OPTIONS[:1]
-    panels = [p for what, of in found.items() for option in options if (p := _panel(what, of, models, medium, option))]
-    dotted = any(e.predicted_rate is not None for _, e in entries)
-    kinds = [kind for kind in _KINDS if kind != "predicted" or dotted]
+    panels = [panel for what, of in found.items() if (panel := _panel(what, of, models, medium))]
+    kinds = {kind for m, e in entries for kind, _, _ in [*_courses(e), *_rate(e, 1.0)]}
     legend = [
-        Key(_SIGNS[kind][0], medium.colour(_SIGNS[kind][1]), _KINDS[kind], "kind", _KINDS[kind]) for kind in kinds
+        Key(sign, medium.colour(colour), _KINDS[kind], "kind", _KINDS[kind])
+        for kind, (sign, colour) in _SIGNS.items()
+        if kind in kinds
     ]
     return Drawing(panels, legend if panels else [])
 
 
-def _panel(
-    what: str, found: list[tuple[Shown, Extrapolation]], models: list[Shown], medium: Medium, option: str
-) -> Panel | None:
+def _panel(what: str, found: list[tuple[Shown, Extrapolation]], models: list[Shown], medium: Medium) -> Panel | None:
     alone = len(models) == 1
     courses = [(m, kind, x, log) for m, e in found for kind, x, log in _courses(e)]
-    real = [row for row in courses if row[1] == "real"]
-    beside = option == _OPTIONS[0] and any(row[3] is not None for row in real)
-    end = max(1.0, *(x for _, _, x, _ in (real if beside else courses))) if courses else 1.0
-    courses += [(m, "predicted", x, log) for m, e in found for x, log in _rate(e, end)] if alone else []
-    measured = [row for row in courses if row[2] <= end]
-    powers = [log / _LOG_10 for *_, log in measured if log is not None]
+    powers = [log / _LOG_10 for *_, log in courses if log is not None]
     if not powers:
         return None
-    floor = min(log / _LOG_10 for *_, log in real if log is not None) - _LOWEST_SEEN if beside else _LOWEST
-    least = min(max(_LOWEST, floor, min(powers)), _HIGHEST)
-    most = min(max(least, *powers), _HIGHEST)
+    end = max(1.0, *(x for _, _, x, _ in courses))
+    courses += [(m, *row) for m, e in found for row in _rate(e, end)] if alone else []
+    beside = [log / _LOG_10 for _, kind, _, log in courses if kind == "spectra" and log is not None]
+    least = max(min([*powers, *beside]), min(powers) - _LOWEST_SEEN, _LOWEST)
+    most = min(max([least, *powers, *beside]), max(powers) + _LOWEST_SEEN, _HIGHEST)
     air = max(0.04, 0.07 * (most - least))
     rows: list[Spec] = []
-    for m, kind, depth, log in measured:
+    for m, kind, depth, log in courses:
         drawn = None if log is None else float(f"{10 ** max(-_HIGHEST, min(_HIGHEST, log / _LOG_10)):.6g}")
         rows.append({"model": m.key, "kind": _KINDS[kind], "depth": depth, "value": drawn})
-    wide = end > _MOST_LINEAR
-    scale = {"domain": [0, end], "nice": False, **({"type": "symlog", "constant": 2} if wide else {})}
-    ticks = {"values": _ticks(end), "labelOverlap": "greedy"} if wide else {"tickCount": 6, "tickMinStep": 1}
-    further = "further blocks (logarithmic)" if wide else "further blocks"
-    x = quantitative("depth", further, scale, format="d", grid=False, **ticks)
+    scale = {"domain": [0, end], "nice": False, "type": "symlog", "constant": 1}
+    ticks = {"values": _ticks(end), "labelOverlap": "greedy"}
+    x = quantitative("depth", "further blocks (logarithmic)", scale, format="d", grid=False, **ticks)
     domain = [10 ** max(least - air, -_HIGHEST), 10 ** min(most + air, _HIGHEST)]
     y = quantitative("value", "HFC/LFC", {"type": "log", "domain": domain, "nice": False}, **log_axis(*domain))
     kinds = [kind for kind in _KINDS if any(row["kind"] == _KINDS[kind] for row in rows)]
@@ -100,12 +90,12 @@ def _panel(
     colour = paint if alone else by_model(models, medium)
     dash = nominal("kind", names, [DASHES[_SIGNS[kind][0]] for kind in kinds], legend)
     layers: list[Spec] = [
-        *hover_columns(medium, _stops(measured, medium), x),
+        *hover_columns(medium, _stops(courses, medium), x),
         marks("line", {"x": x, "y": y, "color": colour, "strokeDash": dash}, clip=True, strokeWidth=2),
     ]
     if medium.in_page:
         at = {"x": x, "y": y, "color": colour, "size": dots(medium, 0 if len(rows) > 80 else 14)}
-        known: list[Spec] = [{"filter": f"isValid(datum.value) && datum.kind != {_KINDS['predicted']!r}"}]
+        known: list[Spec] = [{"filter": f"isValid(datum.value) && datum.kind != {_KINDS['spectra']!r}"}]
         layers.append(marks("circle", at, transform=known, opacity=1, clip=True))
     finding = _in_words(found[0][1])
     title = caption(medium, f"the {what}, repeated")
@@ -116,7 +106,6 @@ def _panel(
         tips=[Key(sign, medium.colour(colour), _KINDS[kind]) for kind, (sign, colour) in _SIGNS.items()],
         described=f"{title}: {finding}",
         place="further-" + "".join(letter if letter.isalnum() else "-" for letter in what),
-        option=option if medium.in_page else "",
     )
 
 
@@ -130,18 +119,17 @@ def _ticks(end: float) -> list[float]:
 
 
 def _courses(e: Extrapolation) -> Iterator[tuple[str, float, Number]]:
-    for kind, course in (("real", e.real), ("simulated", e.simulated)):
+    for kind, course in (("real", e.real), ("predicted", e.predicted)):
         for x, log in zip(course.depth, course.log_hfc_lfc, strict=True) if course else ():
             yield kind, x, log
 
 
-def _rate(e: Extrapolation, end: float) -> Iterator[tuple[float, float]]:
-    """From where the other courses begin, at the rate that the spectra predict."""
+def _rate(e: Extrapolation, end: float) -> Iterator[tuple[str, float, float]]:
+    """From where the real blocks begin, at the rate of the two radii."""
     start = next((log for _, x, log in _courses(e) if x == 0 and log is not None), None)
-    if start is None or e.predicted_rate is None or e.predicted_rate <= 0:
-        return
-    for x in sorted({0.0, end, *(x for _, x, _ in _courses(e))}):
-        yield x, start + math.log(e.predicted_rate) * x
+    if start is not None and e.rho_rough and e.rho_smooth and e.verdict in ("smooth", "rough"):
+        for x in sorted({0.0, end, *(x for _, x, _ in _courses(e))}):
+            yield "spectra", x, start + math.log(e.rho_rough / e.rho_smooth) * x
 
 
 def _stops(measured: list[tuple[Shown, str, float, Number]], medium: Medium) -> list[tuple[float, Spec]]:
@@ -155,11 +143,12 @@ def _in_words(e: Extrapolation) -> str:
     """The numbers behind a panel; the verdict says what they mean."""
     residual = "" if e.residual is None else f", residual {number(e.residual, 2)}"
     said = _SPECTRA.get(e.verdict, e.verdict)
-    rate = "" if e.predicted_rate is None else f": HFC/LFC × {number(e.predicted_rate, 3)} per block in the long run"
-    words = [f"Spectra: ρ smooth {number(e.rho_smooth)}, ρ rough {number(e.rho_rough)}, {said}{rate}."]
-    for name, run in (("Real blocks", e.real), ("Attention alone, simulated", e.simulated)):
-        if run and run.log_hfc_lfc:
-            ends = f"HFC/LFC {ratio(run.log_hfc_lfc[0], 3)} → {ratio(run.log_hfc_lfc[-1], 3)}"
-            words.append(f"{name}: {ends} in {run.depth[-1]:g} blocks.")
+    words = [f"Spectra: ρ smooth {number(e.rho_smooth)}, ρ rough {number(e.rho_rough)}, {said}."]
+    if e.real and e.real.log_hfc_lfc:
+        ends = f"HFC/LFC {ratio(e.real.log_hfc_lfc[0], 3)} → {ratio(e.real.log_hfc_lfc[-1], 3)}"
+        words.append(f"Real blocks: {ends} in {e.real.depth[-1]:g} blocks.")
+    if e.predicted and e.predicted.log_hfc_lfc:
+        error = "" if e.error is None else f", ± {number(e.error, 2)} in its logarithm"
+        words.append(f"Predicted: {ratio(e.predicted.log_hfc_lfc[-1], 3)} after {e.predicted.depth[-1]:g}{error}.")
     words.append(f"Input {e.input}, {e.variant} H{residual}.")
     return " ".join([*words, *([sentence(e.note)] if e.note else [])])
