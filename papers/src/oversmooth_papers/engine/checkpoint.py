@@ -47,8 +47,7 @@ class Facts(TypedDict, total=False):
     seconds: float
     epoch_seconds: float
     scores: dict[str, float]
-    logs: dict[str, int]
-    """Bytes of each log that belong to it."""
+    logs: dict[str, int]  # bytes of each log that belong to it
     retries: list[Retry]
 
 
@@ -81,9 +80,8 @@ def load(folder: Path, recipe: BaseRecipe) -> Checkpoint | None:
             raise ValueError("its checksum differs")
         facts = typed(Facts, parse_json(words["facts"], "its facts", "write it again"))
     if (differs := own.difference(recipe)) is not None:
-        raise InputError(
-            f"{path} is of another recipe: {differs}; give the same settings to resume it, or another directory"
-        )
+        remedy = "give the same settings to resume it, or another directory"
+        raise InputError(f"{path} is of another recipe: {differs}; {remedy}")
     return Checkpoint(path, arrays, facts)
 
 

@@ -25,8 +25,7 @@ from oversmooth_papers.tasks.glue.recipe import TASKS
 from oversmooth_papers.tasks.language.recipe import Recipe as LanguageRecipe
 from oversmooth_papers.tasks.language.tokens import END, Tokenizer
 
-Texts = tuple[tuple[str, ...], ...]
-"""To read together, one tuple for each choice."""
+Texts = tuple[tuple[str, ...], ...]  # to read together, one tuple for each choice
 _COLA = ["source", "label", "mark", "sentence"]
 _MOST = 2**28  # bytes of a file
 _LINE_END = "Ċ"
@@ -136,14 +135,10 @@ def _following() -> tuple[list[Example], list[Example]]:
 class Encoded:
     """One split."""
 
-    ids: Tensor
-    """``(n, choices, length)`` int32."""
-    lengths: Tensor
-    """``(n, choices)`` int32: tokens that are no padding."""
-    labels: Tensor
-    """``(n,)`` float32."""
-    groups: Tensor
-    """``(n,)`` int64."""
+    ids: Tensor  # (n, choices, length) int32
+    lengths: Tensor  # (n, choices) int32: tokens that are no padding
+    labels: Tensor  # (n,) float32
+    groups: Tensor  # (n,) int64
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -156,12 +151,9 @@ class GlueData:
     task: str
     train: Encoded
     dev: Encoded
-    pretrained: Path
-    """A masked language model that oversmooth train wrote."""
-    language: LanguageRecipe
-    """What it was trained by."""
-    perplexity: float | None
-    """On validation, after its training, if its file says it."""
+    pretrained: Path  # a masked language model that oversmooth train wrote
+    language: LanguageRecipe  # what it was trained by
+    perplexity: float | None  # on validation, after its training, if its file says it
 
 
 def load_glue(task: str, pretrained: Path) -> GlueData:

@@ -27,6 +27,7 @@ STEPS = 20
 _STEP_SHARE = 2.5  # of ε / steps: far enough to cross the ball, as PGD's authors chose
 _AT_ONCE = {"cuda": 250}  # images, elsewhere 50; a ViT-Ti of 257 tokens keeps about 40 MB per image for its gradient
 Function = Callable[[Tensor], Tensor]
+_Scores = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -37,23 +38,17 @@ class AttackSettings:
     step_size: float | None = None
     restarts: int = 1
     random_start: bool = True
-    seed: int = 0
-    """Of the random starts."""
+    seed: int = 0  # of the random starts
 
     def __post_init__(self) -> None:
         arguments.whole(self.steps, "steps", least=1)
         arguments.whole(self.restarts, "restarts", least=1)
 
 
-_Scores = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-
-
 def fgsm(
     model: nn.Module, images: Tensor, labels: Tensor, epsilon: float, *, normalise: Function | None = None
 ) -> Tensor:
     """``(n, c, h, w), (n,) -> (n, c, h, w)``: clip(x + ε sign ∇ₓL, 0, 1), with L the cross-entropy of the label.
-
-    Arguments are those of `pgd`.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
     >>> adversarial = fgsm(model, torch.full((1, 3, 2, 2), 0.5), torch.tensor([0]), epsilon=0.1)
@@ -83,25 +78,23 @@ def pgd(
 
     Args:
         model: from normalised images to ``(n, classes)`` logits
-        images: ``(n, c, h, w)``: bytes, or floats in [0, 1]
-        labels: ``(n,)``: the right classes
+        images: bytes, or floats in [0, 1]
+        labels: the right classes
         epsilon: radius of the ball, in units of pixels in [0, 1]
-        steps: how many, 1 or more
         step_size: α; by default 2.5 · epsilon / steps
-        restarts: number of runs, each from its own random start
         random_start: start at a uniformly random point of the ball, not at the image
         generator: of the random starts; by default a new one with seed 0
         normalise: from pixels in [0, 1] to the model's input; without it the model receives pixels
     """
     radius, draws = _radius(epsilon), generator or torch.Generator().manual_seed(0)
-    steps, restarts = arguments.whole(steps, "steps", least=1), arguments.whole(restarts, "restarts", least=1)
+    how = AttackSettings(steps, step_size, restarts, random_start)
     with _attacked(model, normalise, images, labels) as (scores, pixels, classes):
         worst, right = pixels, torch.ones_like(classes, dtype=torch.bool)
         highest = pixels.new_full(classes.shape, -torch.inf)
-        for _ in range(restarts):
+        for _ in range(how.restarts):
             # On the generator's own device: the same generator gives the same numbers wherever the model is.
             start = torch.rand(pixels.shape, generator=draws, device=draws.device) if random_start else None
-            x = _climbed(scores, pixels, classes, start, radius, steps, step_size)
+            x = _climbed(scores, pixels, classes, start, radius, how)
             with torch.no_grad():
                 loss, still = scores(x, classes)
             worse = (right & ~still) | ((right == still) & (loss > highest))
@@ -126,34 +119,27 @@ def under_attack(
 
     Random starts depend on the seed and on an image's number: batches, devices and more restarts do not change them.
 
-    Args:
-        model, normalise, images, labels: as in `pgd`
-        epsilons: radii, in units of pixels in [0, 1]; 0 is the clean accuracy
-        attack: fgsm or pgd
-        settings: of pgd
-        batch: images at once; by default 250 on a GPU and 50 elsewhere
-        progress: called after every batch with how many images are done, of how many, and at which ε
+    epsilons: radii, in units of pixels in [0, 1]; 0 is the clean accuracy. settings: of pgd. batch: images at once.
+    progress: called after every batch with how many images are done, of how many, and at which ε.
     """
     how = settings or AttackSettings()
-    if is_fgsm := arguments.choice(attack, "attack", ATTACKS) == "fgsm":
-        how = AttackSettings(steps=1, random_start=False)
+    arguments.choice(attack, "attack", ATTACKS)
     if not len(images):
         raise InputError("there are no images to attack; give at least one")
     right = dict.fromkeys(map(_radius, epsilons), 0)
     at_once = batch or _AT_ONCE.get(next(model.parameters(), images).device.type, 50)
     for number, radius in enumerate(right):
+        if attack == "fgsm":
+            how = AttackSettings(1, radius, random_start=False)
         for first in range(0, len(images), at_once):
             part = slice(first, first + at_once)
             with _attacked(model, normalise, images[part], labels[part]) as (scores, pixels, classes):
                 with torch.no_grad():
                     robust = scores(pixels, classes)[1].nonzero()[:, 0]  # images that no restart has fooled yet
-                for restart in range(how.restarts if radius else 0):
-                    if not len(robust):
-                        break
+                for restart in range(how.restarts if radius and len(robust) else 0):
                     draw = CorruptionDraws(f"{how.seed}/{attack}/{restart}", first, len(pixels), pixels.device)
                     start = draw.uniform(*pixels.shape[1:])[robust] if how.random_start else None
-                    step = radius if is_fgsm else how.step_size
-                    x = _climbed(scores, pixels[robust], classes[robust], start, radius, how.steps, step)
+                    x = _climbed(scores, pixels[robust], classes[robust], start, radius, how)
                     with torch.no_grad():
                         robust = robust[scores(x, classes[robust])[1]]
                 right[radius] += len(robust)
@@ -161,6 +147,10 @@ def under_attack(
                 done = number * len(images) + min(first + at_once, len(images))
                 progress(done, len(right) * len(images), f"ε {shown_radius(radius)}")
     return {radius: count / len(images) for radius, count in right.items()}
+
+
+def _radius(epsilon: float) -> float:
+    return float(arguments.number(epsilon, "epsilon", "give a radius from 0 to 1, such as 4 / 255", least=0, most=1))
 
 
 def shown_radius(epsilon: float) -> str:
@@ -172,19 +162,15 @@ def shown_radius(epsilon: float) -> str:
     return f"{255 * epsilon:.4g}/255"
 
 
-def _radius(epsilon: float) -> float:
-    return float(arguments.number(epsilon, "epsilon", "give a radius from 0 to 1, such as 4 / 255", least=0, most=1))
-
-
 def _climbed(
-    scores: _Scores, pixels: Tensor, labels: Tensor, start: Tensor | None, radius: float, steps: int, size: float | None
+    scores: _Scores, pixels: Tensor, labels: Tensor, start: Tensor | None, radius: float, how: AttackSettings
 ) -> Tensor:
     """PGD from the images, or from the point of the ball that uniform numbers in [0, 1] stand for."""
-    step = _STEP_SHARE * radius / steps if size is None else size
+    step = _STEP_SHARE * radius / how.steps if how.step_size is None else how.step_size
     x = pixels
     if start is not None:
         x = (pixels + (2 * start.to(pixels.device) - 1).to(pixels.dtype) * radius).clamp(0, 1)
-    for _ in range(steps):
+    for _ in range(how.steps):
         x = x.detach().requires_grad_()
         # Summed, not averaged: the gradient of an image is then independent of the batch and does not underflow with it
         (gradient,) = torch.autograd.grad(scores(x, labels)[0].sum(), x)

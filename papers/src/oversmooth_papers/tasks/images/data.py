@@ -29,8 +29,7 @@ from oversmooth_papers.tasks.images import readers
 from oversmooth_papers.tasks.images.readers import Read
 
 Split = Literal["train", "test"]
-SYSTEM = Path("/usr/share/datasets")
-"""Where Debian puts data sets."""
+SYSTEM = Path("/usr/share/datasets")  # where Debian puts data sets
 _VERSION = 2  # of what is kept: raise it when the readers come to give something else
 
 

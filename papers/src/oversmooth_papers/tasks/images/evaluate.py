@@ -21,8 +21,7 @@ from oversmooth_papers.tasks.images.data import Images
 from oversmooth_papers.tasks.images.recipe import Recipe
 
 OWN_FROST, OFFICIAL_FROST = "textures of our own", "official pictures"
-Told = Callable[[int, int, str], None]
-"""Told how many corruptions are done, of how many, and which is next."""
+Told = Callable[[int, int, str], None]  # told how many corruptions are done, of how many, and which is next
 
 
 class Evaluator:
@@ -47,7 +46,7 @@ class Evaluator:
     @torch.no_grad()
     def _classes(self, images: Tensor) -> Tensor:
         x = self.augment.normalise(images.float())
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocasts(self.device.type)):
+        with self.recipe.autocast(self.device):
             return self.model(x).argmax(1)
 
     def predicted(self, images: Tensor) -> Tensor:

@@ -27,8 +27,7 @@ _MOVES = ("Rotate", "ShearX", "ShearY", "TranslateXRel", "TranslateYRel")
 
 DEGREES, SHEAR, SHIFT = 30.0, 0.3, 0.45
 """What the moves do at the highest magnitude; the shift is a share of the side."""
-UNIFORMS = 4
-"""Uniform numbers per image and operation: which, whether, which way, which interpolation."""
+UNIFORMS = 4  # uniform numbers per image and operation: which, whether, which way, which interpolation
 _LEVELS = 256
 _RED, _GREEN, _BLUE, _BITS = 19595, 38470, 7471, 16  # Pillow's luma, in 65,536ths
 

@@ -43,8 +43,7 @@ class Text:
 
     train: Tensor
     valid: Tensor
-    test: Tensor | None
-    """None: it has none, and nothing stands for it."""
+    test: Tensor | None  # None: it has none, and nothing stands for it
     tokenizer: Tokenizer
     name: str
 

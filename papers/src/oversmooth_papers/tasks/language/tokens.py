@@ -31,8 +31,7 @@ class Tokenizer:
     kind: Kind
     masked: bool = False
     vocabulary: dict[str, int] = field(default_factory=dict, repr=False)
-    json: str = field(default="", repr=False)
-    """In the format of `tokenizers`, which transformers reads."""
+    json: str = field(default="", repr=False)  # in the format of `tokenizers`, which transformers reads
 
     @property
     def size(self) -> int:

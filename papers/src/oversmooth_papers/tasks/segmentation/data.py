@@ -23,8 +23,7 @@ from oversmooth.safety.libraries import import_library
 from oversmooth.safety.machine import check_fits
 from oversmooth_papers.tasks.common import data_home, decoded_image
 
-IGNORE = 255
-"""The label of pixels that are neither learned from nor counted."""
+IGNORE = 255  # the label of pixels that are neither learned from nor counted
 SHAPES = "shapes"
 FORMS = ("ground", "disc", "square", "triangle", "ring")
 _COLOURS = np.array([(0.8, 0.3, 0.25), (0.25, 0.6, 0.35), (0.3, 0.4, 0.8), (0.8, 0.7, 0.3)])
@@ -32,8 +31,7 @@ _HINT, _GRAIN = 0.16, 0.06  # spread of colours about a class's own, and of pixe
 _LAYOUTS = "train.parquet, val.parquet and test.parquet, or images/training with annotations/training"
 _IMAGES = (".jpg", ".jpeg", ".png")
 _AHEAD = 64  # pictures that are decoded before one is taken
-Pair = tuple[str, Path | bytes, Path | bytes]
-"""Where an image stands, and the files or the bytes of it and of its mask."""
+Pair = tuple[str, Path | bytes, Path | bytes]  # where an image stands, and the files or the bytes of it and of its mask
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no one answer to ==
@@ -55,8 +53,7 @@ class Splits:
 
     train: Labelled
     val: Labelled
-    test: Labelled
-    """The same object as val where no third part is published."""
+    test: Labelled  # the same object as val where no third part is published
 
     def __post_init__(self) -> None:
         if not isinstance(self.train.images, Tensor):
@@ -81,11 +78,9 @@ class Known(NamedTuple):
     """A published data set."""
 
     name: str
-    folders: tuple[str, ...]
-    """What the folder is called that it comes in."""
+    folders: tuple[str, ...]  # what the folder is called that it comes in
     classes: list[str]
-    first: int
-    """The byte of the first class; bytes that stand for no class are ignored."""
+    first: int  # the byte of the first class; bytes that stand for no class are ignored
 
     @property
     def labels(self) -> NDArray[np.uint8]:

@@ -6,17 +6,16 @@ A model is tested in windows that slide over the image, at one scale or at sever
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oversmooth.safety.untouched import in_eval_mode
 from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.recipe import Scores
-from oversmooth_papers.engine.task import Batch, Forward, Probe
-from oversmooth_papers.tasks.common import WATCHED, DataTask, ShuffledFeed
+from oversmooth_papers.engine.task import Batch, Forward, Probe, Task
+from oversmooth_papers.tasks.common import WATCHED, ShuffledFeed, tested
 from oversmooth_papers.tasks.segmentation.augment import COLOUR_UNIFORMS, CROP_UNIFORMS, Normalise, crops, distorted
 from oversmooth_papers.tasks.segmentation.data import IGNORE, Labelled, Splits
 from oversmooth_papers.tasks.segmentation.model import Segmenter, model_of, plain_model_of
@@ -26,19 +25,17 @@ _AT_ONCE = {"cuda": 32, "cpu": 8}  # windows in one pass
 _IMAGES = 4  # of one size, taken together
 
 
-class SegmentationTask(DataTask[Recipe, Splits]):
+class SegmentationTask(Task):
     """``loss`` is the cross-entropy of every pixel that counts, the score the mean intersection over union.
 
     Smoothing is watched in the encoder, whose tokens stay as many from block to block.
     """
 
+    recipe: Recipe
+    dataset: Splits
     plain_model_of, model_of = staticmethod(plain_model_of), staticmethod(model_of)
-    examples_are: ClassVar[str] = "images"
+    examples_are = "images"
     copies = 3  # SGD has one moment
-
-    @property
-    def examples(self) -> int:
-        return len(self.dataset.train)
 
     def activations(self) -> int:
         shape, layers = self.recipe.shape, self.recipe.shape.depth + self.recipe.decoder_layers
@@ -181,7 +178,7 @@ class Evaluator:
         classes = self.recipe.shape.classes
         matrix = torch.zeros(classes, classes, dtype=torch.int64, device=self.device)
         together = _IMAGES if isinstance(labelled.images, Tensor) else 1
-        with in_eval_mode(self.model):
+        with tested(self.model, self.recipe, self.device):
             for first in range(0, len(labelled), together):
                 images, masks = (list(x[first : first + together]) for x in (labelled.images, labelled.masks))
                 found = self.probabilities(torch.stack(images), scales, mirrored=mirrored).argmax(1)
