@@ -53,8 +53,6 @@ class Facts(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The contents of a checkpoint."""
-
     path: Path
     arrays: dict[str, Tensor]
     facts: Facts
@@ -86,13 +84,11 @@ def load(folder: Path, recipe: BaseRecipe) -> Checkpoint | None:
 
 
 def newest(folder: Path) -> Path | None:
-    """The checkpoint in this folder, if a run there is on its way."""
     path = folder / NAME
     return path if path.exists() else None
 
 
 def recipe_of(folder: Path) -> BaseRecipe | None:
-    """The recipe of the run in this folder, if it has a checkpoint."""
     if (path := newest(folder)) is None:
         return None
     with _opened(path) as file:
@@ -100,7 +96,6 @@ def recipe_of(folder: Path) -> BaseRecipe | None:
 
 
 def how_far(folder: Path) -> str:
-    """In words, for a folder with a checkpoint."""
     if (path := newest(folder)) is None:
         return ""
     with _opened(path) as file:

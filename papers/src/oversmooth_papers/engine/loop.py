@@ -296,7 +296,6 @@ class Run:
         self.started_at = None
 
     def _check(self) -> None:
-        """Raise `Diverged` if a step was not finite."""
         if int(self.step.failed) >= 0:
             path = None if self.folder is None else checkpoint.newest(self.folder)
             raise not_finite(self.step, self.replay_from, "the beginning" if path is None else f"{path} with --resume")

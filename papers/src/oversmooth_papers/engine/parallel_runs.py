@@ -34,8 +34,6 @@ GRACE = 60.0  # seconds after the end, or SIGTERM, in which a process may still 
 
 @dataclass(frozen=True)
 class Job:
-    """A run and where it lives."""
-
     recipe: BaseRecipe
     folder: Path
 

@@ -20,8 +20,6 @@ from oversmooth.safety.errors import InputError, reason
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's place among all."""
-
     rank: int = 0
     world: int = 1
 
@@ -55,7 +53,6 @@ class Ranks:
         return [float(value) for value in highest.tolist()]
 
     def mean(self, values: Tensor) -> Tensor:
-        """Over all processes."""
         if self.world > 1:
             values = values.clone()
             dist.all_reduce(values)

@@ -136,7 +136,6 @@ class BaseRecipe(ABC):
         return getattr(self.shape, "dropout", 0.0) > 0
 
     def decays(self, name: str, parameter: Tensor) -> bool:  # noqa: ARG002
-        """Whether weight decay acts on it."""
         return True
 
     @property

@@ -69,8 +69,6 @@ class RunSettings:
 
 @dataclass
 class Result:
-    """The result of a run."""
-
     recipe: BaseRecipe
     why: str  # finished, interrupted, preempted, or out of time
     step: int

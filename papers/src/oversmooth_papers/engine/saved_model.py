@@ -59,7 +59,6 @@ def recipe_of(path: Path) -> BaseRecipe | None:
 
 
 def notes_of(path: str | Path) -> dict[str, Any]:
-    """What was written beside the recipe."""
     notes = read_settings(files.read_metadata(Path(path)).get("notes", "{}"), Path(path))
     try:
         return typed(dict[str, float | None], notes)

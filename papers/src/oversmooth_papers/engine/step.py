@@ -144,7 +144,6 @@ class Step:
         return optimiser
 
     def begin_epoch(self) -> None:
-        """A new order of the data, from its generator."""
         self.order_state = self.order_generator.get_state()
         self.feed.reorder(self.order_generator)
 
@@ -154,7 +153,6 @@ class Step:
             seek(inside)
 
     def run(self) -> None:
-        """The next step of the epoch."""
         # Outside the graph, as small kernels, so that the generator's state is an ordinary one, to be saved.
         self.feed.draw(self.generator)
         with self._seeded():

@@ -53,7 +53,6 @@ class Settings:
         return self.steps if self.steps is not None else self.epochs * max(1, images // self.batch)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON stores it."""
         return dataclasses.asdict(self)
 
 

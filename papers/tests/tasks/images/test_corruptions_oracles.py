@@ -15,7 +15,7 @@ from oversmooth_papers.tasks.images.corruptions import CONSTANTS, SEVERITIES, co
 from oversmooth_papers.tasks.images.corruptions.draws import CorruptionDraws
 from oversmooth_papers.tasks.images.corruptions.jpeg import recoded
 from oversmooth_papers.tasks.images.corruptions.kinds import frost_textures, plasma
-from oversmooth_papers.tasks.images.corruptions.pixels import mirror, reflect
+from oversmooth_papers.tasks.images.corruptions.pixels import mirror, reflect, truncated
 
 CPU = torch.device("cpu")
 

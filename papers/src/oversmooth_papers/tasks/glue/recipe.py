@@ -24,15 +24,11 @@ if TYPE_CHECKING:
 
 
 class TaskSettings(NamedTuple):
-    """One task of a benchmark."""
-
     benchmark: Literal["glue", "superglue", "own"]
-    labels: tuple[str, ...]
-    """Names of the classes in the order of their numbers; of a choice one per text; none for a number."""
+    labels: tuple[str, ...]  # names of the classes in their order; of a choice one per text; none for a number
     metrics: tuple[str, ...]  # as published, the one to compare by first
     epochs: int
-    kind: Literal["classes", "number", "choice"] = "classes"
-    """Of the answer: one of some classes, a number, or which of several texts."""
+    kind: Literal["classes", "number", "choice"] = "classes"  # of the answer; choice: which of several texts
     chance: bool = False  # whether a model of this size is at chance level
 
     @property
@@ -116,11 +112,9 @@ class Recipe(BaseRecipe):
         return methods_of(self.variant, start="warm", seed=0)
 
     def decided_by(self, data: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The task and the model of a `GlueData`."""
         return {"data": data.task, "pretrained": data.language.key}, {}
 
     def fitted(self, data: Any, **more: Any) -> Self:
-        """For the task and the model of a `GlueData`."""
         own, epochs = data.language, TASKS[data.task].epochs
         model = dict(pretrained=own.key, variant=own.variant, layers=own.layers, shape=own.shape)
         return dataclasses.replace(self, data=data.task, epochs=epochs, **model, **more)

@@ -55,7 +55,6 @@ class GlueModel(nn.Module):
 
 
 def plain_model_of(recipe: Recipe) -> GlueModel:
-    """Unsteered, on the CPU, with random weights."""
     return GlueModel(recipe.shape, TASKS[recipe.data].outputs)
 
 

@@ -63,7 +63,6 @@ def plain_model_of(recipe: Recipe) -> ViT:
 
 
 def model_of(recipe: Recipe) -> ViT:
-    """As training begins."""
     return begun(recipe, lambda: plain_model_of(recipe))
 
 

@@ -67,7 +67,6 @@ class Shape(BaseShape):
 
     @property
     def hidden(self) -> int:
-        """Width of the MLP."""
         return int(self.width * self.mlp_ratio)
 
     @property

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from oversmooth_papers import compiling
 from oversmooth_papers.engine.ranks import Ranks
-from oversmooth_papers.engine.recipe import Scores
 from oversmooth_papers.engine.task import Batch, Forward, Probe, Task
 from oversmooth_papers.tasks.common import WATCHED, ShuffledFeed
 from oversmooth_papers.tasks.images import data, mixing
@@ -52,8 +51,8 @@ class ImagesTask(Task):
         x = torch.zeros(batch, shape.channels, shape.image, shape.image, device=device)
         return x, torch.zeros(batch, dtype=torch.int64, device=device)
 
-    def evaluation(self, model: nn.Module, device: torch.device) -> _Accuracy:
-        return _Accuracy(Evaluator(self.recipe, model, device), self.test.to(device))
+    def evaluation(self, model: nn.Module, device: torch.device) -> Evaluator:
+        return Evaluator(self.recipe, model, device, test=self.test.to(device))
 
     def probe(self, model: nn.Module, device: torch.device) -> Probe:
         images = self.test.images[:WATCHED].to(device).float()
@@ -64,14 +63,6 @@ class ImagesTask(Task):
 
     def facts(self) -> dict[str, Any]:
         return {"test_images": len(self.test)}
-
-
-class _Accuracy:
-    def __init__(self, evaluator: Evaluator, test: Images) -> None:
-        self.evaluator, self.test = evaluator, test
-
-    def scores(self, *, final: bool) -> Scores:  # noqa: ARG002 (one test set, tested alike at all times)
-        return {"accuracy": self.evaluator.accuracy(self.test.images, self.test.labels)}
 
 
 class ImagesFeed(ShuffledFeed):

@@ -74,8 +74,8 @@ class Block(nn.Module):
 class LanguageModel(nn.Module):
     """``(b, n) int64 -> (b, n, vocabulary)``.
 
-    It begins with normal weights of 0.02 and zero biases: not published for this model, and customary. Beside
-    sinusoids the embedding begins as large as they are.
+    It begins with normal weights of 0.02 and zero biases, as is customary; beside sinusoids the embedding begins as
+    large as they are.
     """
 
     positions: Tensor

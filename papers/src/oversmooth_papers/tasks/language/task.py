@@ -27,12 +27,10 @@ _MASKS = 20_250  # the seed of the tokens that are hidden in a test, the same fo
 
 
 def plain_model_of(recipe: Recipe) -> LanguageModel:
-    """Unsteered, on the CPU, with random weights."""
     return LanguageModel(recipe.shape)
 
 
 def model_of(recipe: Recipe) -> LanguageModel:
-    """As training begins."""
     return begun(recipe, lambda: LanguageModel(recipe.shape), layers=recipe.layers)
 
 

@@ -39,7 +39,6 @@ class Tokenizer:
 
     @property
     def mask(self) -> int:
-        """The token that stands for a hidden one."""
         return 256 if self.kind == "bytes" else self.vocabulary[MASK]
 
     def encode(self, text: str) -> Tensor:
@@ -72,12 +71,10 @@ class Tokenizer:
         return str(_parsed(self.json).decode(ids.tolist()))
 
     def to_text(self) -> str:
-        """For a file's metadata."""
         return json.dumps({"kind": self.kind, "masked": self.masked, "tokenizer": self.json})
 
     @classmethod
     def from_text(cls, text: str) -> Tokenizer:
-        """What `to_text` gave."""
         fields = json.loads(text)
         if fields["kind"] == "bytes":
             return cls("bytes", fields["masked"])

@@ -120,7 +120,6 @@ class Recipe(BaseRecipe):
         return words
 
     def changed(self, settings: dict[str, Any]) -> Self:
-        """With these settings, its own or the shape's; None leaves one as it is."""
         return super().changed({"image": settings.get("patch"), **settings})  # which becomes the crop
 
     def fitted(self, data: Splits, **more: Any) -> Self:

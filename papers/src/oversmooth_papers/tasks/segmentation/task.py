@@ -126,9 +126,7 @@ def confusion(truth: Tensor, predicted: Tensor, classes: int) -> Tensor:
 
 
 def mean_iou(matrix: Tensor) -> float:
-    """Mean over classes of what is both in truth and found, over what is either.
-
-    A class that is in neither is left out.
+    """Mean over classes of what is both in truth and found, over what is either; a class in neither is left out.
 
     >>> mean_iou(torch.tensor([[3, 1, 0], [0, 2, 0], [0, 0, 0]]))  # (3/4 + 2/3) / 2
     0.7083333333333333
@@ -137,11 +135,6 @@ def mean_iou(matrix: Tensor) -> float:
     either = matrix.sum(0) + matrix.sum(1) - matrix.diagonal()
     there = either > 0
     return float((both[there] / either[there]).mean())
-
-
-def pixel_accuracy(matrix: Tensor) -> float:
-    """Share of pixels whose class was found."""
-    return float(matrix.diagonal().sum() / matrix.sum())
 
 
 def places(length: int, window: int, stride: int) -> list[int]:
@@ -161,17 +154,14 @@ class Evaluator:
         self.normalise = Normalise(recipe.mean, recipe.std, device)
 
     def scores(self, *, final: bool) -> Scores:
-        """Of the images to watch by, whose scores have names of their own unless there are no others.
-
-        At the end of those to test on as well, at one scale and at several.
-        """
+        """Of the images to watch by; at the end of those to test on as well, at one scale and at several."""
         splits = self.splits
         same = splits.val is splits.test
-        scores = {} if same and final else _scores(self.confusion(splits.val), "" if same else "_val")
+        scores = {} if same and final else scores_of(self.confusion(splits.val), "" if same else "_val")
         if not final:
             return scores
         several = self.confusion(splits.test, self.recipe.test_scales, mirrored=True)
-        return {**_scores(self.confusion(splits.test), ""), "miou_multiscale": mean_iou(several), **scores}
+        return {**scores_of(self.confusion(splits.test), ""), "miou_multiscale": mean_iou(several), **scores}
 
     def confusion(self, labelled: Labelled, scales: Sequence[float] = (1.0,), *, mirrored: bool = False) -> Tensor:
         """``(classes, classes)`` over all images; mirrored: with every image's mirror image too."""
@@ -229,8 +219,9 @@ class Evaluator:
         return total / count
 
 
-def _scores(matrix: Tensor, suffix: str) -> dict[str, float]:
-    return {f"miou{suffix}": mean_iou(matrix), f"pixel_accuracy{suffix}": pixel_accuracy(matrix)}
+def scores_of(matrix: Tensor, suffix: str) -> dict[str, float]:
+    right = float(matrix.diagonal().sum() / matrix.sum())
+    return {f"miou{suffix}": mean_iou(matrix), f"pixel_accuracy{suffix}": right}
 
 
 def _resized(x: Tensor, size: tuple[int, int]) -> Tensor:
