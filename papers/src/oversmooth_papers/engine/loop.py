@@ -208,16 +208,12 @@ class Run:
 
         differs = [name for name, current in self.step.state().items() if not fits(name, current)]
         if differs == ["losses"] and arrays.get("losses", torch.zeros(())).dim() == 1:
-            raise InputError(
-                f"{self.folder} was trained with {len(arrays['losses'])} steps per epoch and these data give "
-                f"{self.step.steps}; give the data it began with"
-            )
+            was = f"{self.folder} was trained with {len(arrays['losses'])} steps per epoch"
+            raise InputError(f"{was} and these data give {self.step.steps}; give the data it began with")
         if differs == ["generator.order", "generator.augment"] and set(differs) <= arrays.keys():
             here, there = ("a GPU", "a CPU") if self.device.type == "cuda" else ("a CPU", "a GPU")
-            raise InputError(
-                f"{self.folder} was trained on {there}, whose random numbers {here} cannot go on with; "
-                f"resume it on {there}, or name another directory"
-            )
+            was = f"{self.folder} was trained on {there}, whose random numbers {here} cannot go on with"
+            raise InputError(f"{was}; resume it on {there}, or name another directory")
         try:
             if differs or not 0 <= int(arrays["position"]) <= self.step.total:
                 raise ValueError(f"{differs[0] if differs else 'position'} does not fit the recipe")

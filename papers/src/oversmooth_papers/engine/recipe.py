@@ -230,10 +230,8 @@ class BaseRecipe(ABC):
             for name, value in decided.items():
                 if getattr(of, name) != value:
                     what = "" if name == "data" else f"{name} "
-                    raise InputError(
-                        f"the recipe is for {what}{getattr(of, name)} and the data are {what}{value}; "
-                        "fit it with recipe.fitted(data)"
-                    )
+                    differs = f"the recipe is for {what}{getattr(of, name)} and the data are {what}{value}"
+                    raise InputError(f"{differs}; fit it with recipe.fitted(data)")
 
     def fitted_like(self, other: Self) -> Self:
         """For the data that another recipe is fitted to."""
@@ -248,10 +246,9 @@ class BaseRecipe(ABC):
         from oversmooth.steering.methods.base import MethodWithStrength
 
         if not any(isinstance(one, MethodWithStrength) and one.strength and not one.learned for one in methods):
-            raise InputError(
-                f"ramp is {self.ramp:g} and the variant {self.variant!r} has no strength to raise (not learned, and "
-                "not 0); give one that has, such as 'neutreno:strength=0.6', or leave the ramp out"
-            )
+            what = f"ramp is {self.ramp:g} and the variant {self.variant!r} has no strength to raise"
+            remedy = "give one that has, such as 'neutreno:strength=0.6', or leave the ramp out"
+            raise InputError(f"{what} (not learned, and not 0); {remedy}")
 
 
 def ramp_option() -> Any:

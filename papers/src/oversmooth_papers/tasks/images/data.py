@@ -22,6 +22,7 @@ from oversmooth.safety.typed import typed
 from oversmooth_papers.tasks.common import Kept, remembered
 from oversmooth_papers.tasks.images import readers
 from oversmooth_papers.tasks.images.readers import Read
+from oversmooth_papers.tasks.images.recipe import CIFAR100_MEAN, CIFAR100_STD
 
 Split = Literal["train", "test"]
 SYSTEM = Path("/usr/share/datasets")  # where Debian puts data sets
@@ -109,7 +110,6 @@ class Known:
 
 _CIFAR10 = "airplane automobile bird cat deer dog frog horse ship truck"
 _CLOTHES = "T-shirt/top, Trouser, Pullover, Dress, Coat, Sandal, Shirt, Sneaker, Bag, Ankle boot"
-_MEAN_100, _STD_100 = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
 _MEAN_10, _STD_10 = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 _OF_100 = ("cifar-100", "cifar100", "cifar-100-python", "cifar-100-binary")
 _OF_10 = ("cifar-10", "cifar10", "cifar-10-batches-py", "cifar-10-batches-bin")
@@ -117,7 +117,9 @@ _OF_FASHION = ("fashion-mnist", "fashion_mnist", "FashionMNIST", "FashionMNIST/r
 _OF_MNIST = ("mnist", "MNIST", "MNIST/raw")
 _FASHION = "zalando-datasets/fashion_mnist"
 KNOWN = {
-    "cifar100": Known("uoft-cs/cifar100", _OF_100, (3, 32, 32), _MEAN_100, _STD_100, tuple(map(str, range(100)))),
+    "cifar100": Known(
+        "uoft-cs/cifar100", _OF_100, (3, 32, 32), CIFAR100_MEAN, CIFAR100_STD, tuple(map(str, range(100)))
+    ),
     "cifar10": Known("uoft-cs/cifar10", _OF_10, (3, 32, 32), _MEAN_10, _STD_10, tuple(_CIFAR10.split())),
     "fashion-mnist": Known(_FASHION, _OF_FASHION, (1, 28, 28), (0.2860,), (0.3530,), tuple(_CLOTHES.split(", "))),
     "mnist": Known("ylecun/mnist", _OF_MNIST, (1, 28, 28), (0.1307,), (0.3081,), tuple("0123456789")),

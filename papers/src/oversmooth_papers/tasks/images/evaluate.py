@@ -124,14 +124,13 @@ def under_corruption(
     *,
     kinds: Sequence[str] = KINDS,
     severities: Sequence[int] = SEVERITIES,
-    on_message: Told | None = None,
+    on_message: Told = lambda *_: None,
 ) -> dict[str, list[float]]:
     """Accuracy by kind, one entry a severity."""
     table: dict[str, list[float]] = {kind: [] for kind in kinds}
     pairs = [(kind, severity) for kind in kinds for severity in severities]
     for done, (kind, severity) in enumerate(pairs):
-        if on_message is not None:
-            on_message(done, len(pairs), f"{kind} {severity}")
+        on_message(done, len(pairs), f"{kind} {severity}")
         table[kind].append(evaluator.accuracy(*corruptions(kind, severity)))
     return table
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CIFAR100_MEAN, CIFAR100_STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HIGHEST_MAGNITUDE = 10.0  # the magnitude at which each RandAugment operation is strongest (for some, weakest)
 
 
@@ -164,10 +165,8 @@ class Recipe(BaseRecipe):
         object.__setattr__(self, "mean", tuple(self.mean))
         object.__setattr__(self, "std", tuple(self.std))
         if not len(self.mean) == len(self.std) == self.shape.channels or not all(one > 0 for one in self.std):
-            raise InputError(
-                f"mean is {list(self.mean)} and std is {list(self.std)}; give one number for each of the "
-                f"{self.shape.channels} channels, each std above 0"
-            )
+            remedy = f"give one number for each of the {self.shape.channels} channels, each std above 0"
+            raise InputError(f"mean is {list(self.mean)} and std is {list(self.std)}; {remedy}")
         if self.freed and (why := next((m.why_no_fold for m in self.methods() if m.why_no_fold), "")):
             raise InputError(f"freed needs what weights alone can do, and {self.variant} {why}; leave one out")
 

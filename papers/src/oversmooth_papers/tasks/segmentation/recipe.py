@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine.options import limited, option
 from oversmooth_papers.engine.recipe import BaseRecipe, Scores, ramp_option
-from oversmooth_papers.tasks.images.recipe import Shape
+from oversmooth_papers.tasks.images.recipe import IMAGENET_MEAN, IMAGENET_STD, Shape
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from oversmooth_papers.tasks.segmentation.data import Splits
-
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)

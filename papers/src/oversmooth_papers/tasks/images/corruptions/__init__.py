@@ -85,10 +85,8 @@ def corrupt(
         raise InputError(f"severity is {severity!r}; give a whole number from 0 (unchanged) to {SEVERITIES[-1]}")
     shape = tuple(images.shape)
     if images.dtype != torch.uint8 or images.ndim != 4 or shape[1] != 3 or not shape[0] or min(shape[2:]) < _SMALLEST:
-        raise InputError(
-            f"images has shape {shape} of {images.dtype}; give bytes (n, 3, height, width) of uint8, before "
-            f"normalising, of at least {_SMALLEST} by {_SMALLEST} pixels"
-        )
+        wanted = "bytes (n, 3, height, width) of uint8, before normalising, of at least"
+        raise InputError(f"images has shape {shape} of {images.dtype}; give {wanted} {_SMALLEST} by {_SMALLEST} pixels")
     if severity == 0:
         return images.clone()
     step = max(1, _PIECE.get(images.device.type, 1 << 22) // images[0].numel())

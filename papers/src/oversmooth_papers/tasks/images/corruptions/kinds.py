@@ -190,10 +190,8 @@ def frost(
     places = pictures.sizes - size
     if int(places.min()) < 1:
         height, width = pictures.sizes[places.amin(dim=1).argmin()].tolist()
-        raise InputError(
-            f"images of {size[0]} by {size[1]} pixels do not fit into frost of {height} by {width}; give smaller "
-            "images, or use the textures made here"
-        )
+        what = f"images of {size[0]} by {size[1]} pixels do not fit into frost of {height} by {width}"
+        raise InputError(f"{what}; give smaller images, or use the textures made here")
     which, down, right = draw.below(len(places)), draw.uniform(), draw.uniform()
     below, beside = places.to(images.device)[which].unbind(dim=1)
     rows, columns = grid(images)
