@@ -1,8 +1,7 @@
-"""Paired comparisons against scipy and mpmath, and what could be seen at all against simulation."""
+"""Paired comparisons against scipy, and what could be seen at all against simulation."""
 
 import math
 
-import mpmath
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,7 +15,6 @@ from oversmooth_papers.tuning.paired import (
     mcnemar,
     mean_difference,
     smallest_detectable,
-    student_quantile,
 )
 
 answers = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=200)
@@ -57,15 +55,6 @@ def test_the_mean_difference_is_scipys_paired_t(pairs):
     theirs = stats.ttest_rel(after, before).confidence_interval(0.95)
     assert ours["interval"] == pytest.approx((theirs.low, theirs.high), rel=1e-7, abs=1e-9)
     assert (ours["before"], ours["after"]) == pytest.approx((before.mean(), after.mean()))
-
-
-@pytest.mark.parametrize("freedom", [1, 2, 3, 10, 29, 100, 999, 100_000])
-@pytest.mark.parametrize("share", [0.6, 0.9, 0.975, 0.9995])
-def test_students_quantiles_leave_their_share_above_them(share, freedom):
-    """By the incomplete beta function, in many digits."""
-    t = mpmath.mpf(student_quantile(share, freedom))
-    above = mpmath.betainc(mpmath.mpf(freedom) / 2, 0.5, 0, freedom / (freedom + t * t), regularized=True) / 2
-    assert float(above) == pytest.approx(1 - share, rel=1e-8)
 
 
 def test_the_smallest_detectable_difference_is_detected_in_four_of_five_simulated_cases():

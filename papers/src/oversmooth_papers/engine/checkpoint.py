@@ -47,15 +47,12 @@ class Facts(TypedDict, total=False):
     seconds: float
     epoch_seconds: float
     scores: dict[str, float]
-    logs: dict[str, int]
-    """Bytes of each log that belong to it."""
+    logs: dict[str, int]  # bytes of each log that belong to it
     retries: list[Retry]
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The contents of a checkpoint."""
-
     path: Path
     arrays: dict[str, Tensor]
     facts: Facts
@@ -81,20 +78,17 @@ def load(folder: Path, recipe: BaseRecipe) -> Checkpoint | None:
             raise ValueError("its checksum differs")
         facts = typed(Facts, parse_json(words["facts"], "its facts", "write it again"))
     if (differs := own.difference(recipe)) is not None:
-        raise InputError(
-            f"{path} is of another recipe: {differs}; give the same settings to resume it, or another directory"
-        )
+        remedy = "give the same settings to resume it, or another directory"
+        raise InputError(f"{path} is of another recipe: {differs}; {remedy}")
     return Checkpoint(path, arrays, facts)
 
 
 def newest(folder: Path) -> Path | None:
-    """The checkpoint in this folder, if a run there is on its way."""
     path = folder / NAME
     return path if path.exists() else None
 
 
 def recipe_of(folder: Path) -> BaseRecipe | None:
-    """The recipe of the run in this folder, if it has a checkpoint."""
     if (path := newest(folder)) is None:
         return None
     with _opened(path) as file:
@@ -102,7 +96,6 @@ def recipe_of(folder: Path) -> BaseRecipe | None:
 
 
 def how_far(folder: Path) -> str:
-    """In words, for a folder with a checkpoint."""
     if (path := newest(folder)) is None:
         return ""
     with _opened(path) as file:

@@ -16,7 +16,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from oversmooth.safety.errors import InputError
@@ -24,8 +23,7 @@ from oversmooth.safety.files import check_folder, has_ended, process_space
 from oversmooth.safety.signals import held_back
 
 NAME = ".oversmooth-lock"
-BEAT, QUIET = 10.0, 120.0
-"""Seconds between signs of life, and without one until an owner counts as gone."""
+BEAT, QUIET = 10.0, 120.0  # seconds between signs of life, and without one until an owner counts as gone
 OnMessage = Callable[[str], None]
 
 
@@ -59,8 +57,7 @@ class Lock:
                 raise InputError(f"{self.folder} is being written by {who}; {remedy}")
             else:
                 if text != first[0]:
-                    wait = f"waiting up to {QUIET:.0f} s to see whether it lives"
-                    on_message(f"{self.folder} is locked by {who}; {wait}")
+                    on_message(f"{self.folder} is locked by {who}; waiting up to {QUIET:.0f} s to see whether it lives")
                     first = found
                 time.sleep(1)
         self.beating.start()
@@ -68,9 +65,8 @@ class Lock:
     def check(self) -> None:
         """Before something is written that must have one writer: raises `InputError` if another process took over."""
         if (text := self._read()[0]) != self.text and not self._created():  # created again if somebody removed it
-            raise InputError(
-                f"{self.folder} was taken over by {_owner(text)[0]}; this one stops, and what it had saved is there"
-            )
+            who = _owner(text)[0]
+            raise InputError(f"{self.folder} was taken over by {who}; this one stops, and what it had saved is there")
 
     @held_back()  # a second signal, while the first is being obeyed, must not leave it behind
     def release(self) -> None:
@@ -107,8 +103,8 @@ class Lock:
             return "", 0.0
 
 
-@contextmanager
-def held(folder: Path, *, force: bool = False, on_message: OnMessage | None = None) -> Iterator[Lock]:
+@contextlib.contextmanager
+def held(folder: Path, *, force: bool = False, on_message: OnMessage = lambda _line: None) -> Iterator[Lock]:
     """The directory is this process's to write in while the block lasts; raises `InputError` if another writes there.
 
     It is made if it is not there, and removed again if it stays empty. force: take it over, whoever has it. on_message:
@@ -119,7 +115,7 @@ def held(folder: Path, *, force: bool = False, on_message: OnMessage | None = No
     folder.mkdir(parents=True, exist_ok=True)
     lock = Lock(folder)
     try:
-        lock.take(force, on_message or (lambda _line: None))
+        lock.take(force, on_message)
         yield lock
     finally:
         lock.release()

@@ -50,18 +50,15 @@ class Log:
             raise InputError(f"{self.path} cannot be written ({why}); free space, and go on with --resume") from error
         self.rows.append(row)
 
-    def sync(self) -> None:
-        """To the disk, before a checkpoint says how long it is."""
-        if self.path is not None and self.path.is_file():
-            with self.path.open("rb") as file:
-                os.fsync(file.fileno())
-
-    @property
-    def length(self) -> int:
-        """As `cut` takes it."""
+    def sync(self) -> int:
+        """To the disk, before a checkpoint says how long it is; its length, as `cut` takes it."""
         if self.path is None:
             return len(self.rows)
-        return self.path.stat().st_size if self.path.is_file() else 0
+        if not self.path.is_file():
+            return 0
+        with self.path.open("rb") as file:
+            os.fsync(file.fileno())
+            return os.fstat(file.fileno()).st_size
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -81,56 +78,48 @@ def check_board() -> None:
         raise InputError("writing for TensorBoard needs tensorboard, which is not installed; pip install tensorboard")
 
 
-class Board:
-    """The same numbers for TensorBoard."""
-
-    def __init__(self, folder: Path, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self.writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=step)
-
-    def write(self, step: int, row: dict[str, Any]) -> None:
-        for name, value in row.items():
-            for depth, one in enumerate(value if isinstance(value, list) else []):
-                if one is not None:
-                    self.writer.add_scalar(f"{name}/{depth:02d}", one, step)
-            if isinstance(value, (int, float)) and name not in ("step", "epoch"):
-                self.writer.add_scalar(name, value, step)
-
-    def close(self) -> None:
-        self.writer.close()
-
-
 class RunLogs:
-    """All logs of a run; a process without a folder keeps the rows in memory only."""
+    """All logs of a run, and TensorBoard's; a process without a folder keeps the rows in memory only."""
 
     def __init__(self, folder: Path | None, lengths: Mapping[str, int], *, board_from: int | None) -> None:
         """lengths: those of the checkpoint, by name. board_from: the first step for TensorBoard, or None."""
-        self.folder = folder
         self.epochs, self.smoothing, self.machines = self.all = [
             Log(folder, name, lengths.get(name, 0)) for name in (EPOCHS, SMOOTHING, MACHINES)
         ]
-        self.board = None if board_from is None or folder is None else Board(folder, board_from)
+        self.board_folder = None if board_from is None or folder is None else folder / "tensorboard"
+        self.board: Any = None
+        self._open_board(board_from)
+
+    def _open_board(self, step: int | None) -> None:
+        if self.board_folder is not None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.close()
+            self.board = SummaryWriter(str(self.board_folder), purge_step=step)
 
     def record(self, log: Log, row: dict[str, Any]) -> None:
+        """A row with its step, into a log and TensorBoard's: by depth where there is a number for each."""
         log.write(row)
-        if self.board is not None:
-            self.board.write(row["step"], row)
+        for name, value in row.items() if self.board is not None else ():
+            for depth, one in enumerate(value if isinstance(value, list) else []):
+                if one is not None:
+                    self.board.add_scalar(f"{name}/{depth:02d}", one, row["step"])
+            if isinstance(value, (int, float)) and name not in ("step", "epoch"):
+                self.board.add_scalar(name, value, row["step"])
 
     def epoch_rows(self) -> list[dict[str, Any]]:
         """Without the lines that record a return to a checkpoint."""
         return [row for row in self.epochs.rows if "epoch" in row]
 
-    def lengths(self) -> dict[str, int]:
-        return {log.name: log.length for log in self.all}
+    def sync(self) -> dict[str, int]:
+        """All of them to the disk; their lengths by name."""
+        return {log.name: log.sync() for log in self.all}
 
     def go_back(self, lengths: Mapping[str, int], step: int) -> None:
         """Drop what was logged after a checkpoint at this step; the log of machines stays whole."""
         for log in (self.epochs, self.smoothing):
             log.cut(lengths[log.name])
-        if self.board is not None and self.folder is not None:
-            self.board.close()
-            self.board = Board(self.folder, step)
+        self._open_board(step)
 
     def close(self) -> None:
         if self.board is not None:

@@ -69,23 +69,18 @@ def train(task: Task, settings: RunSettings | None = None, *, reuse: Reuse | Non
             return Run(task, device, ranks, settings, writer, reuse or Reuse()).go(end)
         except torch.OutOfMemoryError as error:
             name = torch.cuda.get_device_name(device) if device.type == "cuda" else device
-            raise InputError(
-                f"a batch of {task.recipe.batch} does not fit into the memory of {name}; give a smaller batch"
-            ) from error
+            what = f"a batch of {task.recipe.batch} does not fit into the memory of {name}"
+            raise InputError(f"{what}; give a smaller batch") from error
 
 
 def _finished(task: Task, folder: Path, resume: bool) -> Result | None:
-    """The result of a finished run in this folder, if there is one.
-
-    Raises `InputError` if the folder holds a run that must not be overwritten.
-    """
+    """The result of a finished run in this folder, if any; raises `InputError` for a run not to be overwritten."""
     path = folder / MODEL
     if (recorded := checkpoint.recipe_of(folder)) is not None:
         if resume:
             return None
-        raise InputError(
-            f"{folder} holds a run of {recorded.title}, not finished; go on with --resume, or name another directory"
-        )
+        remedy = "go on with --resume, or name another directory"
+        raise InputError(f"{folder} holds a run of {recorded.title}, not finished; {remedy}")
     if not path.is_file():
         return None
     if (recorded := recipe_of(path)) is None:
@@ -95,6 +90,7 @@ def _finished(task: Task, folder: Path, resume: bool) -> Result | None:
     if (differs := recorded.difference(task.recipe)) is not None:
         raise InputError(f"{folder} holds a finished run of another recipe: {differs}; name another directory")
     notes, lines = notes_of(path), logs.read(folder / logs.EPOCHS)
+    seconds = float(notes.pop("seconds", None) or 0)
     epochs = [line for line in lines if "epoch" in line]
     steps = epochs[-1].get("step", 0) if epochs else 0
     return Result(
@@ -102,19 +98,18 @@ def _finished(task: Task, folder: Path, resume: bool) -> Result | None:
         why="finished",
         step=steps,
         steps=steps,
-        scores={name: value for name, value in notes.items() if name != "seconds" and value is not None},
+        scores={name: value for name, value in notes.items() if value is not None},
         epochs=epochs,
         smoothing=logs.read(folder / logs.SMOOTHING),
-        seconds=float(notes.get("seconds") or 0),
+        seconds=seconds,
         folder=folder,
-        model=load_model(path, lambda _recipe: task.plain_model())[0],
+        model=load_model(path, task.plain_model_of)[0],
         retries=[line for line in lines if "retry" in line],
         machines=logs.read(folder / logs.MACHINES),
     )
 
 
 def device_named(name: str | torch.device | None) -> torch.device:
-    """The device to train on; by default the GPU if there is one."""
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError as error:
@@ -149,13 +144,11 @@ class Reuse:
 
     def __init__(self) -> None:
         self._last: tuple[Parts, tuple[Any, ...]] | None = None
-        self.reused = 0
-        """The number of runs that reused the parts of the one before."""
+        self.reused = 0  # runs that reused the parts of the one before
 
-    def parts(
-        self, task: Task, device: torch.device, ranks: Ranks, watch: WatchSettings, compiled: bool | None
-    ) -> Parts:
+    def parts(self, task: Task, device: torch.device, ranks: Ranks, settings: RunSettings) -> Parts:
         """The last run's parts, reset to the beginning of this one, or new ones."""
+        watch, compiled = settings.watch, settings.compiled
         needed = (device, watch.monitor, watch.watcher, compiled)
         if self._last and self._last[1] == needed and ranks.world == 1 and self._last[0][0].begin_again(task):
             self.reused += 1
@@ -177,42 +170,34 @@ class Run:
     device: torch.device
     ranks: Ranks
     settings: RunSettings = field(default_factory=RunSettings)
-    lock: lock.Lock | None = None
-    """Of the folder, if this process writes there."""
-    reuse: Reuse = field(default_factory=lambda: Reuse())
+    lock: lock.Lock | None = None  # of the folder, if this process writes there
+    reuse: Reuse = field(default_factory=Reuse)
 
     def __post_init__(self) -> None:
         settings, self.recipe = self.settings, self.task.recipe
         self.folder = None if settings.folder is None else Path(settings.folder)
         self.writes_to = self.folder if self.ranks.first else None
-        self.signals: list[int] = []
-        """Those received that ask the run to stop."""
+        self.signals: list[int] = []  # received, that ask the run to stop
         self.facts: checkpoint.Facts = {"seconds": 0.0, "epoch_seconds": 0.0, "scores": {}, "logs": {}, "retries": []}
-        """What a checkpoint holds besides arrays."""
         saved = None if self.folder is None else checkpoint.load(self.folder, self.recipe)
-        parts = self.reuse.parts(self.task, self.device, self.ranks, settings.watch, settings.compiled)
-        self.step, self.evaluation, self.watcher = parts
+        self.step, self.evaluation, self.watcher = self.reuse.parts(self.task, self.device, self.ranks, settings)
         if saved is not None:
             self._restore(saved)
-        if settings.on_message is not None and self.ranks.first:
-            for remark in self.step.remarks:
-                settings.on_message(remark)
+        for remark in self.step.remarks if self.ranks.first else ():
+            settings.on_message(remark)
         self.step.attempt = len(self.facts["retries"])
         board_from = self.step.done if settings.watch.tensorboard else None
         self.logs = logs.RunLogs(self.writes_to, self.facts["logs"], board_from=board_from)
-        self.speed = 0.0
-        """Units per second in the last full epoch."""
+        self.speed = 0.0  # units per second in the last full epoch
         self.timed_until = self.saved_at = time.monotonic()
         self.saves = 0 if saved is None else len(_EARLY)
-        self.started_at: int | None = self.step.done
-        """The step at which this process begins, until the log of machines has it."""
-        self.agree_at = 0
-        """The step at which several processes next decide together whether to stop or save."""
+        self.started_at: int | None = self.step.done  # where this process begins, until the log of machines has it
+        self.agree_at = 0  # the step at which several processes next decide together whether to stop or save
         self.reported_at = 0.0
+        # A step at or before the current one with the augmentation's state there: a failed batch is drawn from it.
         self.replay_from: tuple[int, Tensor] = (self.step.done, self.step.generator.get_state())
-        """A step at or before the current one with the augmentation's state there: a failed batch is drawn from it."""
+        # Where a retry goes back to: the last checkpoint, or the beginning.
         self.last_checkpoint = (self.step.state(), self._facts()) if settings.on_nan == "retry" else None
-        """Where a retry goes back to: the last checkpoint, or the beginning."""
 
     def _restore(self, saved: checkpoint.Checkpoint) -> None:
         """Load a checkpoint into the step; raises `InputError` for one of other data or another kind of device."""
@@ -222,17 +207,13 @@ class Run:
             return name in arrays and (arrays[name].dtype, arrays[name].shape) == (current.dtype, current.shape)
 
         differs = [name for name, current in self.step.state().items() if not fits(name, current)]
-        if differs == ["losses"] and "losses" in arrays and arrays["losses"].dim() == 1:
-            raise InputError(
-                f"{self.folder} was trained with {len(arrays['losses'])} steps per epoch and these data give "
-                f"{self.step.steps}; give the data it began with"
-            )
+        if differs == ["losses"] and arrays.get("losses", torch.zeros(())).dim() == 1:
+            was = f"{self.folder} was trained with {len(arrays['losses'])} steps per epoch"
+            raise InputError(f"{was} and these data give {self.step.steps}; give the data it began with")
         if differs == ["generator.order", "generator.augment"] and set(differs) <= arrays.keys():
             here, there = ("a GPU", "a CPU") if self.device.type == "cuda" else ("a CPU", "a GPU")
-            raise InputError(
-                f"{self.folder} was trained on {there}, whose random numbers {here} cannot go on with; "
-                f"resume it on {there}, or name another directory"
-            )
+            was = f"{self.folder} was trained on {there}, whose random numbers {here} cannot go on with"
+            raise InputError(f"{was}; resume it on {there}, or name another directory")
         try:
             if differs or not 0 <= int(arrays["position"]) <= self.step.total:
                 raise ValueError(f"{differs[0] if differs else 'position'} does not fit the recipe")
@@ -291,22 +272,18 @@ class Run:
             self.step.run()
         except SingularError as error:  # inside a CUDA graph the weights become NaN instead
             raise Diverged(f"step {self.step.done + 1:,}: {error}") from None
-        self._log_machine()
+        if self.started_at is not None:  # after the first step: a process that fails earlier logs nothing
+            self._log_machine(self.started_at)
         done, every = self.step.done, self.settings.watch.monitor
         if self.device.type == "cpu":
             self._check()  # on a GPU once an epoch: reading the flag waits for the device
             self._report()
-        is_due = every and (done % every == 0 or done in (1, self.step.total))
-        if self.watcher is not None and self.ranks.first and is_due:
-            snapshot = self.watcher.snapshot(done)
-            if snapshot is not None:
-                self.logs.record(self.logs.smoothing, {"step": done, **snapshot})
+        is_due = self.ranks.first and every and (done % every == 0 or done in (1, self.step.total))
+        if self.watcher is not None and is_due and (snapshot := self.watcher.snapshot(done)) is not None:
+            self.logs.record(self.logs.smoothing, {"step": done, **snapshot})
 
-    def _log_machine(self) -> None:
-        """Once, after the first step: a process that fails earlier logs nothing."""
-        if self.started_at is None:
-            return
-        row = {"from_step": self.started_at, "hardware": hardware_name(self.device), "torch": torch.__version__}
+    def _log_machine(self, step: int) -> None:
+        row = {"from_step": step, "hardware": hardware_name(self.device), "torch": torch.__version__}
         if self.ranks.world > 1:
             row["processes"] = self.ranks.world
         if self.step.asked_to_compile and not self.step.compiled:
@@ -315,7 +292,6 @@ class Run:
         self.started_at = None
 
     def _check(self) -> None:
-        """Raise `Diverged` if a step was not finite."""
         if int(self.step.failed) >= 0:
             path = None if self.folder is None else checkpoint.newest(self.folder)
             raise not_finite(self.step, self.replay_from, "the beginning" if path is None else f"{path} with --resume")
@@ -328,15 +304,11 @@ class Run:
         epoch = step.done // step.steps
         self._add_time()
         self.speed = step.steps * step.feed.units_per_step / max(self.facts["epoch_seconds"], 1e-9)
-        row: dict[str, Any] = {
-            "epoch": epoch,
-            "step": step.done,
-            "loss": sum(losses) / len(losses),
-            "lr": step.rates[step.done - 1],
-            **({} if step.rising is None else {"strength_share": step.rising.share(step.done)}),
-            f"{recipe.unit}_per_s": round(self.speed, 1),
-            "seconds": round(self.facts["seconds"], 3),
-        }
+        row: dict[str, Any] = {"epoch": epoch, "step": step.done, "loss": sum(losses) / len(losses)}
+        row["lr"] = step.rates[step.done - 1]
+        if step.rising is not None:
+            row["strength_share"] = step.rising.share(step.done)
+        row |= {f"{recipe.unit}_per_s": round(self.speed, 1), "seconds": round(self.facts["seconds"], 3)}
         self.facts["epoch_seconds"] = 0.0
         every = max(1, recipe.total_epochs // 20) if evaluate is None else evaluate
         is_last = epoch == recipe.total_epochs
@@ -349,10 +321,7 @@ class Run:
         self._report(row["loss"], force=True)
 
     def _stop_or_save(self, end: float | None) -> str:
-        """Save if it is time; returns why the run stops here, or an empty string.
-
-        Several processes decide together, at the same step.
-        """
+        """Save if it is time; returns why the run stops here. Several processes decide together, at the same step."""
         step, interval = self.step, self.settings.watch.save
         if self.ranks.world > 1 and step.done % step.steps and step.done < self.agree_at:
             return ""  # deciding together makes all processes wait for each other
@@ -378,24 +347,22 @@ class Run:
             if self.last_checkpoint is not None:
                 self.last_checkpoint = (state, facts)
             if self.writes_to is not None:
-                if self.lock is not None:
-                    self.lock.check()
-                for log in self.logs.all:
-                    log.sync()
+                self._check_lock()
                 checkpoint.save(self.writes_to, self.recipe, state, facts)
         self._add_time(training=False)  # saving does not count towards an epoch's speed
         self.saves += 1
         self.saved_at = time.monotonic()
 
+    def _check_lock(self) -> None:
+        if self.lock is not None:
+            self.lock.check()
+
     def _facts(self) -> checkpoint.Facts:
         """A copy of the current facts, for a checkpoint."""
-        return {**self.facts, "logs": self.logs.lengths(), "retries": list(self.facts["retries"])}
+        return {**self.facts, "logs": self.logs.sync(), "retries": list(self.facts["retries"])}
 
     def _retry(self, error: Diverged) -> None:
-        """Return to the last checkpoint and continue with other random numbers.
-
-        Raises the error instead if `on_nan` is "stop", or after three retries.
-        """
+        """Return to the last checkpoint and continue with other random numbers, at most three times."""
         if self.last_checkpoint is None:
             raise error
         retries = self.facts["retries"]
@@ -403,12 +370,8 @@ class Run:
             raise Diverged(f"{error}; {_RETRIES} times it went back to a checkpoint, with other draws, in vain")
         arrays, facts = self.last_checkpoint
         failed, back = int(self.step.failed), int(arrays["position"])
-        retry = checkpoint.Retry(
-            retry=len(retries) + 1,
-            failed_at_step=1 + (self.step.done if failed < 0 else failed),
-            back_to_step=back,
-            said=str(error),
-        )
+        at = 1 + (self.step.done if failed < 0 else failed)
+        retry = checkpoint.Retry(retry=len(retries) + 1, failed_at_step=at, back_to_step=back, said=str(error))
         retries.append(retry)
         self.step.load(arrays)
         self.step.draw_anew(len(retries))
@@ -439,7 +402,7 @@ class Run:
         now, on_progress = time.monotonic(), self.settings.on_progress
         if on_progress is None or not self.ranks.first:
             return
-        if not force and now - self.reported_at < SECONDS_BETWEEN_REPORTS:
+        if now - self.reported_at < SECONDS_BETWEEN_REPORTS and not force:
             return
         self.reported_at = now
         step, speed, recipe, rows = self.step, self._current_speed(), self.recipe, self.logs.epoch_rows()
@@ -460,8 +423,7 @@ class Run:
     def _finish(self) -> None:
         """Save the model, then remove the checkpoint."""
         if self.writes_to is not None:
-            if self.lock is not None:
-                self.lock.check()
+            self._check_lock()
             model, notes = self.step.model, {**self.facts["scores"], "seconds": round(self.facts["seconds"], 1)}
             self.task.save_beside(model, self.writes_to)
             dtype, more = stored_as(model), self.task.metadata()

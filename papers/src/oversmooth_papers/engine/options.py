@@ -34,7 +34,6 @@ def option(default: Any, help: str, *, after: str = "", **limits: float) -> Any:
 
 
 def option_fields(of: type) -> list[dataclasses.Field[Any]]:
-    """The fields of a dataclass that are options."""
     return [field for field in dataclasses.fields(of) if "help" in field.metadata]
 
 
@@ -45,7 +44,7 @@ def option_field(of: type, name: str) -> dataclasses.Field[Any]:
 def check_settings(settings: Any) -> None:
     """Raise `InputError` for a word that is none of its field's `Literal`, and for a number outside its range.
 
-    None, where a field may be None, is in every range.
+    None is in every range.
     """
     choices, ranges = _rules_of(settings.__class__)
     for name, allowed in choices.items():

@@ -22,10 +22,9 @@ from oversmooth_papers.engine import checkpoint
 from oversmooth_papers.engine.loop import MODEL
 from oversmooth_papers.engine.recipe import BaseRecipe
 from oversmooth_papers.engine.result import OnNan
-from oversmooth_papers.engine.stopping import EXIT_CODES, environment_of_child, interruptible, reason
+from oversmooth_papers.engine.stopping import EXIT_CODES, PARENT, interruptible, reason
 
-OUTPUT = "output.txt"
-"""What a run's process printed, in its folder."""
+OUTPUT = "output.txt"  # what a run's process printed, in its folder
 _LEAST = 45.0  # seconds: less is spent before the first step, on starting and compiling
 _SPARE = 15.0  # seconds kept at the end for starting late and for the checkpoint
 # Finished or out of time; asked to stop; asked before there was a run to save.
@@ -35,8 +34,6 @@ GRACE = 60.0  # seconds after the end, or SIGTERM, in which a process may still 
 
 @dataclass(frozen=True)
 class Job:
-    """A run and where it lives."""
-
     recipe: BaseRecipe
     folder: Path
 
@@ -52,8 +49,7 @@ class JobOutcome:
     job: Job
     message: str
     failed: bool = False
-    why: str = ""
-    """interrupted or preempted, if that ended it."""
+    why: str = ""  # interrupted or preempted, if that ended it
 
 
 def run_many(
@@ -68,12 +64,10 @@ def run_many(
     on_message: Callable[[str], None] = lambda _line: None,
     on_finished: Callable[[Job], None] = lambda _job: None,
 ) -> list[JobOutcome]:
-    """All jobs, so many at once, in order.
+    """All jobs, so many at once, in order. Ctrl-C, SIGTERM and SIGUSR2 stop them all, each at a checkpoint.
 
     on_message: receives a line whenever a job begins or ends. on_finished: receives a job as soon as its model is
     there, while others still run, so that its result can be kept even if this process is killed later.
-
-    Ctrl-C, SIGTERM and SIGUSR2 stop them all, each at a checkpoint.
     """
     end = None if minutes is None else time.monotonic() + 60 * minutes
     waiting, running, outcomes = list(jobs), dict[Job, subprocess.Popen[bytes]](), list[JobOutcome]()
@@ -141,7 +135,7 @@ def start_process(
     with (job.folder / OUTPUT).open("ab") as output:
         streams: dict[str, Any] = dict(stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
         # In a group of its own: Ctrl-C in a terminal is received once, here.
-        return subprocess.Popen(command, env=environment_of_child(), process_group=0, **streams)
+        return subprocess.Popen(command, env={**os.environ, PARENT: str(os.getpid())}, process_group=0, **streams)
 
 
 def _outcome(job: Job, code: int) -> str:

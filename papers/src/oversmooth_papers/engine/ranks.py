@@ -20,8 +20,6 @@ from oversmooth.safety.errors import InputError, reason
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's place among all."""
-
     rank: int = 0
     world: int = 1
 
@@ -40,11 +38,9 @@ class Ranks:
             return torch.arange(batch)
         half, left = divmod(batch, 2 * self.world)
         if left or not half:
-            fits = 2 * self.world * max(1, half)
-            raise InputError(
-                f"a batch of {batch} does not split into {self.world} even parts; "
-                f"give a batch that {2 * self.world} divides, such as {fits}, or start fewer processes"
-            )
+            remedy = f"give a batch that {2 * self.world} divides, such as {2 * self.world * max(1, half)}"
+            what = f"a batch of {batch} does not split into {self.world} even parts"
+            raise InputError(f"{what}; {remedy}, or start fewer processes")
         front = torch.arange(self.rank * half, (self.rank + 1) * half)
         return torch.cat([front, (batch - 1 - front).flip(0)])
 
@@ -57,7 +53,6 @@ class Ranks:
         return [float(value) for value in highest.tolist()]
 
     def mean(self, values: Tensor) -> Tensor:
-        """Over all processes."""
         if self.world > 1:
             values = values.clone()
             dist.all_reduce(values)
@@ -74,25 +69,18 @@ def joined(device: torch.device) -> Iterator[Ranks]:
     if dist.is_available() and dist.is_initialized():
         yield Ranks(dist.get_rank(), dist.get_world_size())
         return
-    _, world = asked_for()
-    if world < 2:
+    if (world := number("WORLD_SIZE", 1)) < 2:
         yield Ranks()
         return
     try:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     except (ValueError, RuntimeError) as error:  # torch's own errors are one or the other
-        raise InputError(
-            f"the {world} processes of WORLD_SIZE cannot be joined ({reason(error)}); start them with torchrun"
-        ) from error
+        what = f"the {world} processes of WORLD_SIZE cannot be joined ({reason(error)})"
+        raise InputError(f"{what}; start them with torchrun") from error
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size())
     finally:
         dist.destroy_process_group()
-
-
-def asked_for() -> tuple[int, int]:
-    """This process's rank and the number of processes, as torchrun says in the environment; one alone otherwise."""
-    return number("RANK", 0), number("WORLD_SIZE", 1)
 
 
 def number(name: str, default: int) -> int:

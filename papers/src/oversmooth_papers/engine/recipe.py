@@ -15,22 +15,52 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import parse_json
+from oversmooth.safety.machine import check_fits
 from oversmooth.safety.typed import typed
-from oversmooth_papers.engine.options import option
+from oversmooth_papers.engine.options import check_settings, option
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from oversmooth.steering import Method
 
-Scores = Mapping[str, float]
-"""What a model came to, by name: accuracy, perplexity, mean intersection over union."""
-TASK = "task"
-FIRST_TASK = "images"
-"""The one whose recipes do not name it: they were there before there were others."""
-_BETWEEN_METHODS = " + "
-LAYER_WORDS = ("all", "first half", "last half")
+Scores = Mapping[str, float]  # what a model came to, by name: accuracy, perplexity, mean intersection over union
+_FIRST_TASK = "images"  # whose recipes do not name it: they were there before there were others
+_LAYER_WORDS = ("all", "first half", "last half")
+_BLOCK = 50_000  # bytes of a block's modules, whatever its width
 _RECIPES: dict[str, type[BaseRecipe]] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class BaseShape(ABC):
+    """Sizes of a model; subclasses are frozen dataclasses."""
+
+    if TYPE_CHECKING:  # fields that every subclass has
+        width: int = 0
+        depth: int = 0
+        heads: int = 0
+        dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if self.width % self.heads:
+            raise InputError(f"{self.heads} heads do not share {self.width} features evenly; give a divisor")
+
+    @property
+    @abstractmethod
+    def parameters(self) -> int:
+        """Weights of the plain model, counted before it is made."""
+
+    @property
+    @abstractmethod
+    def words(self) -> str:
+        """For people: ``a ViT of depth 12 and width 192``."""
+
+    def check_fits(self, copies: int = 1, more: int = 0) -> None:
+        """Raise `InputError` if memory is short. copies: of weights, gradients and moments too; more: other bytes."""
+        needed = copies * 4 * self.parameters + _BLOCK * self.depth + more
+        check_fits(needed, f"{self.words} has {self.parameters:,} weights and", "give a smaller one")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,16 +68,12 @@ class BaseRecipe(ABC):
     """Subclasses are frozen dataclasses whose defaults are the published recipe."""
 
     task_name: ClassVar[str]
-    unit: ClassVar[str]
-    """What speed is counted in: images, tokens."""
+    unit: ClassVar[str]  # what speed is counted in: images, tokens
     optimiser: ClassVar[Literal["adamw", "sgd"]] = "adamw"
-    momentum: ClassVar[float] = 0.9
-    """Of sgd."""
-    of_data: ClassVar[tuple[str, ...]] = ("data",)
+    momentum: ClassVar[float] = 0.9  # of sgd
+    of_data: ClassVar[tuple[str, ...]] = ("data",)  # fields that the data decide, and those of the shape
     shape_of_data: ClassVar[tuple[str, ...]] = ()
-    """Fields, its own and its shape's, that the data decide."""
-    not_of_shape: ClassVar[frozenset[str]] = frozenset()
-    """Names of the shape's that are settings of the recipe itself."""
+    not_of_shape: ClassVar[frozenset[str]] = frozenset()  # names of the shape's that are settings of the recipe itself
 
     def __init_subclass__(cls, **more: Any) -> None:
         """Make a task's recipe known by the task's name, for files that hold one."""
@@ -67,6 +93,15 @@ class BaseRecipe(ABC):
         clip: float | None = None
         precision: str = ""
 
+    def __post_init__(self) -> None:
+        check_settings(self)
+        self.check()
+        check_layers(getattr(self, "layers", "all"), self.shape.depth)
+        self.check_variant()
+
+    def check(self) -> None:  # noqa: B027 (some tasks have nothing of their own)
+        """Raise `InputError` for settings that do not go together."""
+
     @property
     def total_epochs(self) -> int:
         """The warm-up's too."""
@@ -82,25 +117,25 @@ class BaseRecipe(ABC):
         """For people, without the seed."""
 
     @abstractmethod
+    def describe(self, scores: Scores) -> str:
+        """A model's scores in words: ``accuracy 33.35 %``."""
+
     def methods(self) -> list[Method]:
         """What steers the model; none for plain."""
+        settings = {name: getattr(self, name) for name in ("wiring", "start") if hasattr(self, name)}
+        return methods_of(self.variant, **settings, seed=self.seed)
 
     @property
     def parameters(self) -> int:
         """Of the plain model, counted before it is made."""
         return int(self.shape.parameters)
 
-    @abstractmethod
-    def describe(self, scores: Scores) -> str:
-        """A model's scores in words: ``accuracy 33.35 %``."""
-
     @property
     def draws_in_forward(self) -> bool:
         """Whether the model itself draws random numbers in training, as dropout does."""
-        return False
+        return getattr(self.shape, "dropout", 0.0) > 0
 
     def decays(self, name: str, parameter: Tensor) -> bool:  # noqa: ARG002
-        """Whether weight decay acts on it."""
         return True
 
     @property
@@ -123,17 +158,23 @@ class BaseRecipe(ABC):
         usual = _leaves(type(self)().to_dict())
         own = _leaves(type(self).from_dict(self.to_dict()).to_dict())  # where 1 is 1.0
         differs = {name: value for name, value in own.items() if usual.get(name, ...) != value}
-        if self.task_name != FIRST_TASK:
-            differs[TASK] = self.task_name
+        if self.task_name != _FIRST_TASK:
+            differs["task"] = self.task_name
         return hashlib.sha256(json.dumps(differs, sort_keys=True).encode()).hexdigest()[:12]
 
     def autocasts(self, device: str) -> bool:
         """Whether steps run in bfloat16 on a device of this type."""
         return self.precision == "bf16" and device == "cuda"
 
+    def autocast(self, device: torch.device) -> Any:
+        """A block in which the model computes as the recipe says."""
+        import torch
+
+        return torch.autocast(device.type, torch.bfloat16, enabled=self.autocasts(device.type))
+
     def to_dict(self) -> dict[str, Any]:
         fields = dataclasses.asdict(self)
-        return fields if self.task_name == FIRST_TASK else {TASK: self.task_name, **fields}
+        return fields if self.task_name == _FIRST_TASK else {"task": self.task_name, **fields}
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=1, ensure_ascii=False)
@@ -143,7 +184,7 @@ class BaseRecipe(ABC):
         """What `to_dict` gave; fields that are missing have their defaults."""
         try:
             own = dict(typed(dict[str, Any], fields))
-            if (task := own.pop(TASK, FIRST_TASK)) != cls.task_name:
+            if (task := own.pop("task", _FIRST_TASK)) != cls.task_name:
                 raise ValueError(f"it is for the task {task!r}, not {cls.task_name}")
             recipe: Self = typed(cls, own)
         except InputError:
@@ -168,18 +209,20 @@ class BaseRecipe(ABC):
         """With these settings, its own or the shape's; None leaves one as it is."""
         changes = {name: value for name, value in settings.items() if value is not None}
         of_shape = {field.name for field in dataclasses.fields(self.shape)} - self.not_of_shape
-        if sizes := {name: changes.pop(name) for name in list(changes) if name in of_shape}:
-            changes["shape"] = dataclasses.replace(self.shape, **sizes)
-        return dataclasses.replace(self, **changes)
+        sizes = {name: changes.pop(name) for name in list(changes) if name in of_shape}
+        return self._with(changes, sizes)
+
+    def _with(self, own: dict[str, Any], sizes: dict[str, Any]) -> Self:
+        return dataclasses.replace(self, **own, shape=dataclasses.replace(self.shape, **sizes))
 
     def decided_by(self, data: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Settings that these data decide, its own and its shape's."""
         return {"data": data.name}, {"classes": len(data.classes)}
 
-    def fitted(self, data: Any) -> Self:
-        """The same for these data: name, sizes and classes are theirs."""
+    def fitted(self, data: Any, **more: Any) -> Self:
+        """The same for these data: name, sizes and classes are theirs. more: what else they decide."""
         own, sizes = self.decided_by(data)
-        return dataclasses.replace(self, **own, shape=dataclasses.replace(self.shape, **sizes))
+        return self._with({**own, **more}, sizes)
 
     def check_fits(self, data: Any) -> None:
         """Raise `InputError` for data of another name or size."""
@@ -187,17 +230,13 @@ class BaseRecipe(ABC):
             for name, value in decided.items():
                 if getattr(of, name) != value:
                     what = "" if name == "data" else f"{name} "
-                    raise InputError(
-                        f"the recipe is for {what}{getattr(of, name)} and the data are {what}{value}; "
-                        "fit it with recipe.fitted(data)"
-                    )
+                    differs = f"the recipe is for {what}{getattr(of, name)} and the data are {what}{value}"
+                    raise InputError(f"{differs}; fit it with recipe.fitted(data)")
 
     def fitted_like(self, other: Self) -> Self:
         """For the data that another recipe is fitted to."""
-        changes: dict[str, Any] = {name: getattr(other, name) for name in self.of_data}
         sizes = {name: getattr(other.shape, name) for name in self.shape_of_data}
-        changes["shape"] = dataclasses.replace(self.shape, **sizes)
-        return dataclasses.replace(self, **changes)
+        return self._with({name: getattr(other, name) for name in self.of_data}, sizes)
 
     def check_variant(self) -> None:
         """Raise `InputError` for words that name no method, and for a ramp that has nothing to raise."""
@@ -207,10 +246,9 @@ class BaseRecipe(ABC):
         from oversmooth.steering.methods.base import MethodWithStrength
 
         if not any(isinstance(one, MethodWithStrength) and one.strength and not one.learned for one in methods):
-            raise InputError(
-                f"ramp is {self.ramp:g} and the variant {self.variant!r} has no strength to raise (not learned, and "
-                "not 0); give one that has, such as 'neutreno:strength=0.6', or leave the ramp out"
-            )
+            what = f"ramp is {self.ramp:g} and the variant {self.variant!r} has no strength to raise"
+            remedy = "give one that has, such as 'neutreno:strength=0.6', or leave the ramp out"
+            raise InputError(f"{what} (not learned, and not 0); {remedy}")
 
 
 def ramp_option() -> Any:
@@ -221,7 +259,7 @@ def ramp_option() -> Any:
 
 def read_recipe(fields: Any, where: str = "the recipe") -> BaseRecipe:
     """What `BaseRecipe.to_dict` gave, of whichever task it names."""
-    task = fields.get(TASK, FIRST_TASK) if isinstance(fields, dict) else FIRST_TASK
+    task = fields.get("task", _FIRST_TASK) if isinstance(fields, dict) else _FIRST_TASK
     if not isinstance(task, str) or task not in _RECIPES:
         raise InputError(f"{where} is for the task {task!r}; those that are known are {', '.join(sorted(_RECIPES))}")
     return _RECIPES[task].from_dict(fields, where)
@@ -240,28 +278,26 @@ def methods_of(variant: str, **spectral: Any) -> list[Method]:
 
     if variant in ("smooth", "sharpen"):
         return [Spectral(mode=variant, **spectral)]  # type: ignore[arg-type]
-    words = [part.strip() for part in variant.split(_BETWEEN_METHODS)]
+    words = [part.strip() for part in variant.split(" + ")]
     known = sorted(name.lower() for name in METHODS)
-    for word in words:
-        if word.partition(":")[0].lower() not in known:
-            raise InputError(f"variant is {variant!r}; give plain, smooth, sharpen or one of {', '.join(known)}")
-    seed = {"seed": spectral["seed"]} if "seed" in spectral and "seed=" not in variant else {}
+    if not all(word.partition(":")[0].lower() in known for word in words):
+        raise InputError(f"variant is {variant!r}; give plain, smooth, sharpen or one of {', '.join(known)}")
+    seed = {} if "seed=" in variant else {"seed": spectral["seed"]}
     methods = [method_named(word) for word in words]
     return [dataclasses.replace(one, **seed) if isinstance(one, Spectral) else one for one in methods]
 
 
 def check_layers(layers: str, depth: int) -> None:
     """Raise `InputError` for layers that a model of this depth does not have."""
-    if layers.replace("-", " ") in LAYER_WORDS:  # before torch is needed
+    if layers.replace("-", " ") in _LAYER_WORDS:  # before torch is needed
         return
     from oversmooth.steering.layer_names import layers_named
 
     wanted = layers_named(layers)
     if isinstance(wanted, str):
-        raise InputError(f"layers is {layers!r}; give {', '.join(LAYER_WORDS)}, or places such as 0-2")
-    for index in wanted:
-        if not -depth <= index < depth:
-            raise InputError(f"layers is {layers!r} and the model has the layers 0 to {depth - 1}; give some of them")
+        raise InputError(f"layers is {layers!r}; give {', '.join(_LAYER_WORDS)}, or places such as 0-2")
+    if not all(-depth <= index < depth for index in wanted):
+        raise InputError(f"layers is {layers!r} and the model has the layers 0 to {depth - 1}; give some of them")
 
 
 def _leaves(fields: dict[str, Any], before: str = "") -> dict[str, Any]:

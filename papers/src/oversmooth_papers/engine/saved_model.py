@@ -12,7 +12,6 @@ from torch import nn
 
 from oversmooth.anatomy.live import unwrapped
 from oversmooth.models import trained_file as files
-from oversmooth.models.trained_file import TrainedFile
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.typed import typed
 from oversmooth.steering.record import steering_of
@@ -35,20 +34,18 @@ def save_model(
 
 
 def stored_as(model: nn.Module) -> torch.dtype:
-    """bf16; float32 where weights are computed from others: rounding Θ would move H by up to 1 %, and who folds it can
-    round the product alone.
-    """
+    """bf16; float32 where weights are computed from others, as rounding Θ would move H by up to 1 %."""
     steering = steering_of(unwrapped(model))
     computed = steering is not None and any(method.place == "weights" for method in steering.methods)
     return torch.float32 if computed else torch.bfloat16
 
 
-def load_model(path: str | Path, build: Callable[[BaseRecipe], nn.Module]) -> tuple[nn.Module, BaseRecipe]:
+def load_model(path: str | Path, build: Callable[[Any], nn.Module]) -> tuple[nn.Module, BaseRecipe]:
     """A trained model, steered as it was, in float32 on the CPU and ready to evaluate; and its recipe.
 
     build: the plain model of a recipe, with any weights.
     """
-    file = TrainedFile.read(Path(path))
+    file = files.TrainedFile.read(Path(path))
     recipe = read_recipe(file.recipe, f"the recipe of {path}")
     file.check_size(recipe.parameters)
     return file.into(build(recipe)), recipe
@@ -56,14 +53,12 @@ def load_model(path: str | Path, build: Callable[[BaseRecipe], nn.Module]) -> tu
 
 def recipe_of(path: Path) -> BaseRecipe | None:
     """Of a model that `save_model` wrote, without reading its arrays; None for any other file."""
-    file = files.trained_file(path)
-    return (
-        None if file is None else read_recipe(files.recipe_in(files.read_metadata(file), file), f"the recipe of {file}")
-    )
+    if (file := files.trained_file(path)) is None:
+        return None
+    return read_recipe(files.recipe_in(files.read_metadata(file), file), f"the recipe of {file}")
 
 
 def notes_of(path: str | Path) -> dict[str, Any]:
-    """What was written beside the recipe."""
     notes = read_settings(files.read_metadata(Path(path)).get("notes", "{}"), Path(path))
     try:
         return typed(dict[str, float | None], notes)

@@ -20,8 +20,7 @@ from oversmooth.trace import DepthMetrics, Plan, Reducer, Site, Trace
 from oversmooth_papers.cuda_graphs import captured
 from oversmooth_papers.engine.task import Task
 
-RARELY = 10
-"""Every how many snapshots `MonitorWatcher` runs further passes and computes eigenvalues, which takes several steps."""
+RARELY = 10  # snapshots from one in which `MonitorWatcher` runs further passes and computes eigenvalues to the next
 
 
 class Watcher(Protocol):
@@ -38,7 +37,7 @@ MakesWatcher = Callable[[Task, nn.Module, torch.device, int], Watcher]
 class SmoothingProbe:
     """Numbers by depth, the embedding first, each the mean over the task's probe."""
 
-    def __init__(self, task: Task, model: nn.Module, device: torch.device, every: int = 1) -> None:  # noqa: ARG002 (all snapshots are alike)
+    def __init__(self, task: Task, model: nn.Module, device: torch.device, _every: int = 1) -> None:
         self.task, self.model, self.device = task, model, device
         self.probe = task.probe(model, device)
         names = {module: name for name, module in model.named_modules()}
@@ -47,8 +46,7 @@ class SmoothingProbe:
         self._run: Callable[[], None] = captured(self._body) if device.type == "cuda" else self._body
 
     def _body(self) -> None:
-        in_bf16 = self.task.recipe.autocasts(self.device.type)
-        with in_eval_mode(self.model), torch.autocast(self.device.type, torch.bfloat16, enabled=in_bf16):
+        with in_eval_mode(self.model), self.task.recipe.autocast(self.device):
             self.stored.fill(self.model, self.probe.inputs)
 
     def snapshot(self, step: int) -> dict[str, list[float]]:  # noqa: ARG002 (all snapshots are alike)
@@ -58,20 +56,14 @@ class SmoothingProbe:
 
 
 class _Stored(Reducer):
-    """The tokens of every depth in one array that stays where it is, so that a CUDA graph can fill it.
-
-    Args:
-        names: of the blocks, in the order in which they run, each once.
-    """
+    """The tokens of every depth in one array that stays where it is, so that a CUDA graph can fill it."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = names
-        self.tokens: Tensor | None = None
-        """``(depth + 1, inputs, n, d)`` in float32, as the first pass shows."""
+        self.tokens: Tensor | None = None  # (depth + 1, inputs, n, d) in float32, as the first pass shows
 
     @torch.no_grad()
     def fill(self, model: nn.Module, inputs: Sequence[Any]) -> None:
-        """Store what one call of the model on inputs shows, which are always the same."""
         with Trace(model, Plan.of_names(dict.fromkeys(self.names)), [self], replay=False) as trace:
             trace.begin()
             model(*inputs)
@@ -105,7 +97,7 @@ class MonitorWatcher:
 
     def __init__(self, task: Task, model: nn.Module, device: torch.device, every: int) -> None:
         probe = task.probe(model, device)
-        self.device, self.in_bf16 = device, task.recipe.autocasts(device.type)
+        self.device, self.recipe = device, task.recipe
         self.monitor = Monitor(
             model if probe.part is None else probe.part,
             probe.inputs,
@@ -122,6 +114,6 @@ class MonitorWatcher:
         """A row of the monitor's history, without its step; None if it failed, with one warning per run."""
         # Restarted so that the step alone decides what is due, after a resume or a retry too. The trainer keeps rows.
         self.monitor.restart(None, step - 1)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16):
+        with self.recipe.autocast(self.device):
             row = self.monitor.snapshot(step)
         return None if row is None else {name: value for name, value in row.items() if name != "step"}

@@ -48,10 +48,8 @@ class Step:
         self.compiled = self.asked_to_compile
         self.steps = task.examples // recipe.batch
         if not self.steps:  # before a feed makes room for a batch
-            raise InputError(
-                f"{task.examples:,} {task.examples_are} are less than one batch of {recipe.batch}; "
-                f"give a smaller batch or more {task.examples_are}"
-            )
+            few, remedy = f"{task.examples:,} {task.examples_are}", f"give a smaller batch or more {task.examples_are}"
+            raise InputError(f"{few} are less than one batch of {recipe.batch}; {remedy}")
         self.total = recipe.total_epochs * self.steps
         schedule = f"the schedule of {recipe.total_epochs:,} epochs, {self.total:,} steps,"
         check_fits(_A_STEP * self.total, schedule, "give fewer epochs")
@@ -60,16 +58,12 @@ class Step:
         self.feed = task.feed(device, self.ranks, compiled=self.compiled)
         self.attempt = 0
         self.order_generator, self.generator = (torch.Generator(device).manual_seed(seed) for seed in _seeds(recipe))
-        self.order_state = self.order_generator.get_state()
-        """The state of the order's generator before this epoch's order was drawn."""
-        self.done = 0
-        """Steps so far; `position` is the same number for the graph."""
+        self.order_state = self.order_generator.get_state()  # before this epoch's order was drawn
+        self.done = 0  # steps so far; `position` is the same number for the graph
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
-        self.losses = torch.zeros(self.steps, device=device)
-        """This epoch's losses, on the device: reading one makes the step wait."""
+        self.losses = torch.zeros(self.steps, device=device)  # this epoch's; reading one makes the step wait
+        # The first step whose loss or gradient was not finite, or −1. It, and what follows it, changes no weight.
         self.failed = torch.full((1,), -1, dtype=torch.int64, device=device)
-        """The first step whose loss or gradient was not finite, or −1. It, and what follows it, changes no weight."""
-
         hold_strengths(model)  # also without a ramp: a run is the same whether or not it takes another's step over
         self.rising = RisingStrengths(model, max(1, round(recipe.ramp * self.total))) if recipe.ramp else None
         self.set_strengths()
@@ -79,8 +73,8 @@ class Step:
         self.lr = torch.zeros((), device=device)
         self.optimiser = self._optimiser()
         run: nn.Module = model if self.ranks.world == 1 else nn.parallel.DistributedDataParallel(model)
+        # What a user should know of this step.
         self.remarks: list[str] = [] if (said := getattr(self.feed, "remark", None)) is None else [said]
-        """What a user should know of this step."""
         self._forward: Forward = self._compile(run) if self.compiled else run
         self._replay: Callable[[], None] | None = None
         if on_gpu and self.ranks.world == 1:
@@ -148,7 +142,6 @@ class Step:
         return optimiser
 
     def begin_epoch(self) -> None:
-        """A new order of the data, from its generator."""
         self.order_state = self.order_generator.get_state()
         self.feed.reorder(self.order_generator)
 
@@ -158,7 +151,6 @@ class Step:
             seek(inside)
 
     def run(self) -> None:
-        """The next step of the epoch."""
         # Outside the graph, as small kernels, so that the generator's state is an ordinary one, to be saved.
         self.feed.draw(self.generator)
         with self._seeded():
@@ -301,8 +293,7 @@ class Step:
 def _seeds(recipe: BaseRecipe, attempt: int = 0) -> tuple[int, int]:
     """Of the order of the data and of what a step draws: apart, so that they do not repeat each other's numbers.
 
-    attempt: above 0 for other numbers than a run of this or any likely seed has; a CPU's generator looks at the lowest
-    32 bits alone.
+    attempt: above 0 for numbers that no likely seed has; a CPU's generator looks at the lowest 32 bits alone.
     """
     first = 2 * recipe.seed + attempt * 2_654_435_768
     return first, first + 1
@@ -312,17 +303,15 @@ class RisingStrengths:
     """``rising.set(position)``: all fixed strengths of a model, evenly from 0 to what they were when this was made.
 
     What acts is a function of the steps that are done. So there is nothing to save, and a CUDA graph computes it from
-    the number of the step. Learned strengths are not changed.
+    the number of the step. Learned strengths are not changed. steps: after how many the ends are reached.
     """
 
     def __init__(self, model: nn.Module, steps: int) -> None:
-        """steps: after how many the ends are reached. The model's strengths are held in tensors."""
         self.steps = steps
         self._acting = held_strengths(model)
         self._ends = [strength.clone() for strength in self._acting]
 
     def share(self, done: int) -> float:
-        """What acts after so many steps, of the ends."""
         return min(1.0, done / self.steps)
 
     @torch.no_grad()

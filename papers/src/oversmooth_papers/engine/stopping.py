@@ -13,14 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-REASONS = ("", "out of time", "interrupted", "preempted")
-"""Why a run stops, the more pressing the later."""
+REASONS = ("", "out of time", "interrupted", "preempted")  # why a run stops, the more pressing the later
 EXIT_CODES = {"interrupted": 130, "preempted": 75}
 """As shells have it for Ctrl-C; EX_TEMPFAIL, for batch systems: start it again. Nothing went wrong otherwise."""
 _NAMES = {"SIGINT": "interrupted", "SIGTERM": "preempted", "SIGUSR2": "preempted", "SIGHUP": "preempted"}
 _SIGNALS = {getattr(signal, name): why for name, why in _NAMES.items() if hasattr(signal, name)}
-PARENT = "OVERSMOOTH_PARENT"
-"""In a child's environment: its parent's number."""
+PARENT = "OVERSMOOTH_PARENT"  # in a child's environment: its parent's number
 _SECONDS = 1.0
 
 
@@ -29,7 +27,7 @@ class Preempted(KeyboardInterrupt):
 
 
 def reason(received: list[int], end: float | None) -> str:
-    """Why a run is to stop now, by the signals it received and the time at which it ends; empty if it goes on."""
+    """Why a run is to stop now; empty if it goes on. end: the time at which it does."""
     if received:
         return max((_SIGNALS[number] for number in received), key=REASONS.index)
     return "out of time" if end is not None and time.monotonic() >= end else ""
@@ -78,16 +76,8 @@ def _handled(handler: Any, numbers: list[int], before: dict[int, Any]) -> Iterat
             signal.signal(number, was)
 
 
-def environment_of_child() -> dict[str, str]:
-    """For a child that is to call `end_with_parent`."""
-    return {**os.environ, PARENT: str(os.getpid())}
-
-
 def end_with_parent() -> None:
-    """From now on the end of the parent, however it ended, is a SIGTERM, on which a run saves.
-
-    Does nothing in a process that `environment_of_child` was not made for.
-    """
+    """From now on the end of the parent that put its number into `PARENT`, however it ended, is a SIGTERM."""
     parent = os.environ.pop(PARENT, "")  # not for children in turn
     if parent.isdecimal():
         threading.Thread(target=_watch, args=(int(parent),), daemon=True).start()

@@ -18,8 +18,7 @@ from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.recipe import BaseRecipe, Scores
 
 Batch = tuple[Tensor, ...]
-Forward = Callable[..., Any]
-"""The model, compiled or not."""
+Forward = Callable[..., Any]  # the model, compiled or not
 
 
 class Feed(Protocol):
@@ -30,8 +29,7 @@ class Feed(Protocol):
     the epoch, counted from 0.
     """
 
-    units_per_step: int
-    """Images or tokens per step, for the speed."""
+    units_per_step: int  # images or tokens, for the speed
 
     def reorder(self, generator: torch.Generator) -> None:
         """Draw the order of a new epoch."""
@@ -44,7 +42,7 @@ class Feed(Protocol):
 
 
 class Evaluation(Protocol):
-    """``evaluation.scores(final=True)``: the scores of the model as it is now."""
+    """Tests the model as it is now."""
 
     def scores(self, *, final: bool) -> Scores:
         """final: whether this is after the last epoch, when slower scores are computed too."""
@@ -54,37 +52,36 @@ class Evaluation(Protocol):
 class Probe:
     """Fixed inputs on which smoothing is recorded, and the blocks between which tokens are measured."""
 
-    inputs: tuple[Any, ...]
-    """The model's arguments, on the device."""
+    inputs: tuple[Any, ...]  # the model's arguments, on the device
     blocks: Sequence[nn.Module]
-    part: nn.Module | None = None
-    """The module that holds the blocks and takes the same inputs, if it is not the whole model."""
+    part: nn.Module | None = None  # holds the blocks and takes the same inputs, if it is not the whole model
 
 
 class Task(ABC):
-    """A recipe with its data."""
+    """A recipe with data that it fits; `InputError` for others."""
 
+    examples_are: ClassVar[str]  # the unit of a batch: images, windows
+    compiles: ClassVar[bool] = True  # whether compiling pays on a GPU; it does not for runs of a minute
+    copies: ClassVar[int] = 4  # of the weights, while training: themselves, gradients and AdamW's two moments
+    plain_model_of: ClassVar[staticmethod[[Any], nn.Module]]  # a recipe's model on the CPU, unsteered, random weights
+    model_of: ClassVar[staticmethod[[Any], nn.Module]]  # and as training begins: its seed decides on any machine
     recipe: BaseRecipe
-    examples_are: ClassVar[str]
-    """The unit of a batch: images, windows."""
-    compiles: ClassVar[bool] = True
-    """Whether compiling pays on a GPU; it does not for runs of a minute."""
+    dataset: Any
+
+    def __init__(self, recipe: Any, dataset: Any) -> None:
+        recipe.check_fits(dataset)
+        self.recipe, self.dataset = recipe, dataset
 
     @property
-    @abstractmethod
     def examples(self) -> int:
         """The number of examples per epoch, including an incomplete batch."""
+        return len(self.dataset.train)
 
-    @abstractmethod
     def plain_model(self) -> nn.Module:
-        """An unsteered model on the CPU, into which files are loaded."""
+        return type(self).plain_model_of(self.recipe)
 
-    @abstractmethod
     def model(self) -> nn.Module:
-        """The initial model on the CPU, steered by the recipe's variant.
-
-        Its seed gives the same weights on any machine; the caller's random state does not change.
-        """
+        return type(self).model_of(self.recipe)
 
     @abstractmethod
     def feed(self, device: torch.device, ranks: Ranks, *, compiled: bool) -> Feed:
@@ -98,9 +95,9 @@ class Task(ABC):
     def blank(self, batch: int, device: torch.device) -> Batch:
         """A batch of empty examples, to test whether its size fits into memory."""
 
-    def has_data_of(self, other: Task) -> bool:  # noqa: ARG002 (unless a task says so)
+    def has_data_of(self, other: Task) -> bool:
         """Whether a feed of the other task, whose recipe differs in the seed alone, could feed this one."""
-        return False
+        return type(other) is type(self) and other.dataset is self.dataset
 
     def beside(self, model: nn.Module) -> dict[str, Tensor]:  # noqa: ARG002 (most have none)
         """Tensors to save with the model, on the same device, such as an average of the weights.
@@ -127,9 +124,14 @@ class Task(ABC):
         """Metrics of the weights by depth, for the default snapshots."""
         return {}
 
-    @abstractmethod
     def check_memory(self, device: torch.device) -> None:
         """Raise `InputError` if the model does not fit into memory, before building it."""
+        self.recipe.shape.check_fits(self.copies, 4 * self.activations() if device.type == "cpu" else 0)
+
+    def activations(self) -> int:
+        """A lower bound on the numbers that a step stores for its backward pass, to check a CPU's memory."""
+        shape = self.recipe.shape
+        return 8 * min(self.recipe.batch, self.examples) * int(shape.tokens * shape.width * shape.depth)
 
     def metadata(self) -> dict[str, str]:
         """Metadata of the model's file besides the recipe, such as the tokenizer."""

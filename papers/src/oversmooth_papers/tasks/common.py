@@ -1,31 +1,37 @@
-"""Shared by the tasks: finding data, decoding images, initial models, shuffled batches."""
+"""Shared by the tasks: finding and keeping data, decoding images, initial models, shuffled batches."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import io
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, TypeVar
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.files import data_folder, data_place
+from oversmooth.safety.files import cache_folder, data_folder, data_place, whole_file
 from oversmooth.safety.libraries import import_library
 from oversmooth.safety.randomness import seeded
+from oversmooth.safety.signals import held_back
+from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.steering import steer
 from oversmooth.steering.layer_names import layers_named
 from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.recipe import BaseRecipe
-from oversmooth_papers.engine.task import Task
 
-WATCHED = 8
-"""The number of examples on which smoothing is recorded."""
+WATCHED = 8  # examples on which smoothing is recorded
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # one of ImageNet's is a PNG that is called JPEG
 _Model = TypeVar("_Model", bound=nn.Module)
-_Recipe = TypeVar("_Recipe", bound=BaseRecipe)
-_Data = TypeVar("_Data")
+_T = TypeVar("_T")
+Kept = tuple[dict[str, Tensor], dict[str, str]]  # arrays and words, as a safetensors file has them
 
 
 def data_home(what: str | Path, names: Sequence[str], remedy: str) -> Path:
@@ -35,6 +41,33 @@ def data_home(what: str | Path, names: Sequence[str], remedy: str) -> Path:
         where = f"not in {data_place()}" if names else "no folder and no known data set"
         raise InputError(f"{what} is {where}; {remedy}")
     return home
+
+
+def remembered(
+    kind: str,
+    question: list[Any],
+    files: Sequence[Path],
+    make: Callable[[], _T],
+    to_file: Callable[[_T], Kept],
+    from_file: Callable[..., _T],
+) -> _T:
+    """What is made of these files, kept in the user's cache directory under a name that changes when they do.
+
+    CIFAR-100 takes 6 s to decode and no time to map. What cannot be kept or read back is made: never a reason to stop.
+    """
+    facts = [(str(file.resolve()), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]
+    key = hashlib.sha256(json.dumps([*question, facts]).encode()).hexdigest()[:24]
+    path = cache_folder() / f"{kind}-{key}.safetensors"
+    # Any of these means a file that is not there, not whole, or not ours.
+    with contextlib.suppress(OSError, SafetensorError, InputError, KeyError, ValueError, TypeError, RecursionError):
+        with held_back(), safe_open(path, "pt") as opened:
+            kept = {name: opened.get_tensor(name) for name in opened.keys()}, opened.metadata()  # noqa: SIM118
+        return from_file(*kept)
+    made = make()
+    with contextlib.suppress(OSError, InputError), whole_file(path) as temporary:
+        arrays, words = to_file(made)
+        save_file(arrays, temporary, words)
+    return made
 
 
 def decoded_image(source: Path | bytes, what: str) -> Any:
@@ -63,37 +96,11 @@ def begun(recipe: Any, build: Callable[[], _Model], parts: Sequence[str] = ("",)
     return model
 
 
-class DataTask(Task, Generic[_Recipe, _Data]):
-    """A recipe with data that it fits."""
-
-    plain_model_of: ClassVar[staticmethod[[Any], nn.Module]]
-    """A recipe's model, unsteered, on the CPU, with random weights."""
-    model_of: ClassVar[staticmethod[[Any], nn.Module]]
-    """A recipe's model as training begins."""
-    recipe: _Recipe
-    copies = 4
-    """Of the weights, while training: themselves, gradients and AdamW's two moments."""
-
-    def __init__(self, recipe: _Recipe, dataset: _Data) -> None:
-        checked: Any = recipe
-        checked.check_fits(dataset)
-        self.recipe, self.dataset = recipe, dataset
-
-    def plain_model(self) -> nn.Module:
-        return type(self).plain_model_of(self.recipe)
-
-    def model(self) -> nn.Module:
-        return type(self).model_of(self.recipe)
-
-    def has_data_of(self, other: Task) -> bool:
-        return type(other) is type(self) and other.dataset is self.dataset
-
-    def check_memory(self, device: torch.device) -> None:
-        self.recipe.shape.check_fits(self.copies, 4 * self.activations() if device.type == "cpu" else 0)
-
-    def activations(self) -> int:
-        """A lower bound on the numbers that a step stores for its backward pass, to check a CPU's memory."""
-        raise NotImplementedError
+@contextmanager
+def tested(model: nn.Module, recipe: BaseRecipe, device: torch.device) -> Iterator[None]:
+    """In eval mode, without gradients, in the precision of the recipe."""
+    with torch.no_grad(), in_eval_mode(model), recipe.autocast(device):
+        yield
 
 
 class ShuffledFeed:

@@ -14,54 +14,48 @@ from torch import nn
 from oversmooth_papers.engine.recipe import BaseRecipe
 from oversmooth_papers.engine.saved_model import load_model
 from oversmooth_papers.engine.task import Task
-from oversmooth_papers.tasks.common import DataTask
-from oversmooth_papers.tasks.glue import recipe as glue
 from oversmooth_papers.tasks.glue.data import load_glue
 from oversmooth_papers.tasks.glue.task import GlueTask
-from oversmooth_papers.tasks.imagenet import recipe as imagenet
 from oversmooth_papers.tasks.imagenet.data import load_splits as load_pictures
 from oversmooth_papers.tasks.imagenet.task import ImagenetTask
-from oversmooth_papers.tasks.images import recipe as images
 from oversmooth_papers.tasks.images.data import load_splits as load_images
 from oversmooth_papers.tasks.images.task import ImagesTask
-from oversmooth_papers.tasks.language import recipe as language
 from oversmooth_papers.tasks.language.data import load_text
 from oversmooth_papers.tasks.language.task import LanguageTask
-from oversmooth_papers.tasks.segmentation import recipe as segmentation
 from oversmooth_papers.tasks.segmentation.data import load_splits as load_labelled
 from oversmooth_papers.tasks.segmentation.task import SegmentationTask
 
-_TASKS: dict[type[BaseRecipe], tuple[Callable[[Any, Any], Any], type[DataTask[Any, Any]]]] = {
-    images.Recipe: (lambda _recipe, what: load_images(what), ImagesTask),
-    language.Recipe: (
+_TASKS: dict[str, tuple[Callable[[Any, Any], Any], type[Task]]] = {
+    "images": (lambda _recipe, what: load_images(what), ImagesTask),
+    "language": (
         lambda recipe, what: load_text(what, recipe.tokenizer, recipe.vocabulary, masked=not recipe.shape.causal),
         LanguageTask,
     ),
-    segmentation.Recipe: (lambda _recipe, what: load_labelled(what), SegmentationTask),
-    imagenet.Recipe: (lambda _recipe, what: load_pictures(what), ImagenetTask),
-    glue.Recipe: (lambda recipe, pretrained: load_glue(recipe.data, Path(pretrained)), GlueTask),
+    "segmentation": (lambda _recipe, what: load_labelled(what), SegmentationTask),
+    "imagenet": (lambda _recipe, what: load_pictures(what), ImagenetTask),
+    "glue": (lambda recipe, pretrained: load_glue(recipe.data, Path(pretrained)), GlueTask),
 }
-"""By recipe, what loads its data, by name or from where they lie, and its task."""
+"""By the name in its recipe, what loads a task's data, by name or from where they lie, and the task."""
 
 
 def load_data(recipe: BaseRecipe, what: str | Path) -> Any:
     """What a recipe's task trains on, by name or from where it lies."""
-    return _TASKS[type(recipe)][0](recipe, what)
+    return _TASKS[recipe.task_name][0](recipe, what)
 
 
 def task_of(recipe: BaseRecipe, data: Any) -> Task:
     """The recipe on these data, which are refused where they do not fit."""
-    return _TASKS[type(recipe)][1](recipe, data)
+    return _TASKS[recipe.task_name][1](recipe, data)
 
 
 def plain_model(recipe: BaseRecipe) -> nn.Module:
     """Unsteered, on the CPU, with any weights."""
-    return _TASKS[type(recipe)][1].plain_model_of(recipe)
+    return _TASKS[recipe.task_name][1].plain_model_of(recipe)
 
 
 def untrained_model(recipe: BaseRecipe) -> nn.Module:
     """As training begins."""
-    return _TASKS[type(recipe)][1].model_of(recipe)
+    return _TASKS[recipe.task_name][1].model_of(recipe)
 
 
 def load_trained(path: str | Path) -> tuple[nn.Module, BaseRecipe]:

@@ -62,9 +62,8 @@ class Outcome:
 def folds_of(images: int, folds: int, seed: int) -> list[Tensor]:
     """The rows of each fold, sorted: a seeded permutation cut into parts whose sizes differ by one at most."""
     if folds > images:
-        raise InputError(
-            f"{images:,} images cannot be cut into {folds:,} folds; give as many images as folds, or fewer folds"
-        )
+        remedy = "give as many images as folds, or fewer folds"
+        raise InputError(f"{images:,} images cannot be cut into {folds:,} folds; {remedy}")
     order = torch.randperm(images, generator=torch.Generator().manual_seed(seed))
     return [part.sort().values for part in order.tensor_split(folds)]
 
@@ -75,9 +74,9 @@ def check_classifier(model: nn.Module, data: Labelled, name: str) -> None:
         made = scores(model, data, torch.arange(1))
     shape = tuple(made.shape) if isinstance(made, Tensor) else ()
     if len(shape) != 2 or shape[1] != class_count(model):
-        given = f"an array of shape {shape}" if isinstance(made, Tensor) else "no array"
+        given = f"an array of shape {shape} for" if isinstance(made, Tensor) else "no array for"
         raise InputError(
-            f"{name} is no classifier: it gives {given} for one image, not a score per class; give one that is"
+            f"{name} is no classifier: it gives {given} one image, not a score per class; give one that is"
         )
 
 
@@ -87,7 +86,7 @@ def answers_of(
     rows: Tensor | None = None,
     *,
     batch: int = 32,
-    on_images: Callable[[int], None] | None = None,
+    on_images: Callable[[int], None] = lambda _count: None,
 ) -> Answers:
     """What a model, in eval mode, makes of some images, or of all.
 
@@ -101,8 +100,7 @@ def answers_of(
             out, labels = scores(model, data, part).float().cpu(), data.labels[part]
             right += (out.argmax(1) == labels).tolist()
             losses += nn.functional.cross_entropy(out, labels, reduction="none").tolist()
-            if on_images is not None:
-                on_images(len(part))
+            on_images(len(part))
     return Answers(right, losses)
 
 

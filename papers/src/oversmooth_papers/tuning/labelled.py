@@ -89,7 +89,5 @@ def _classes_by_name(loaded: Loaded, source: Path, folders: list[str]) -> dict[s
     every = sorted(path.name for path in source.iterdir() if path.is_dir() and not path.name.startswith("."))
     if classes == len(every):
         return {folder: every.index(folder) for folder in folders}
-    raise InputError(
-        f"{source} has {len(every):,} folders that are no classes of {loaded.name} by name, number or count "
-        f"(it knows {classes}); name them by the numbers of the classes, from 0"
-    )
+    what = f"{source} has {len(every):,} folders that are no classes of {loaded.name} by name, number or count"
+    raise InputError(f"{what} (it knows {classes}); name them by the numbers of the classes, from 0")

@@ -53,7 +53,6 @@ class Settings:
         return self.steps if self.steps is not None else self.epochs * max(1, images // self.batch)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON stores it."""
         return dataclasses.asdict(self)
 
 
@@ -153,10 +152,8 @@ def learn(
         optimiser.step()
         loss = float(error.detach())
         if not all(bool(parameter.isfinite().all()) for parameter in strengths.values()):
-            rate = f"a learning rate of {settings.lr:g}"
-            raise InputError(
-                f"the loss is {loss} at step {step} with {rate}, and strengths are not finite; give a lower --lr"
-            )
+            what = f"the loss is {loss} at step {step} with a learning rate of {settings.lr:g}"
+            raise InputError(f"{what}, and strengths are not finite; give a lower --lr")
         if on_step is not None:
             on_step(loss)
     optimiser.zero_grad(set_to_none=True)

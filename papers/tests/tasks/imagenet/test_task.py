@@ -170,18 +170,6 @@ def test_rates_grow_evenly_as_in_timm():
     assert [block.drop for block in ours.blocks] == pytest.approx(rates)
 
 
-def test_what_is_left_out_is_left_out_for_whole_images_and_makes_no_difference_on_average():
-    block = both(0.4)[1].blocks[-1]
-    assert block.drop == pytest.approx(0.4)
-    added = torch.tensor([1.0, -4.0]).expand(4000, 5, 2)
-    torch.manual_seed(1)
-    thinned = block.thinned(added)
-    ratio = thinned / added
-    assert torch.equal(ratio, ratio[:, :1, :1].expand_as(ratio))
-    assert ratio.unique().tolist() == pytest.approx([0, 1 / 0.6])
-    assert float(ratio.mean()) == pytest.approx(1, abs=5 * (0.4 / 0.6 / 4000) ** 0.5)
-
-
 def test_a_block_in_training_is_the_formula():
     block = both(0.4)[1].blocks[-1].train()
     x = torch.randn(6, 17, 16)

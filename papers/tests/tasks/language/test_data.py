@@ -20,7 +20,7 @@ VALID = "a cat sat\n"
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(data, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setenv("OVERSMOOTH_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture

@@ -149,18 +149,6 @@ def test_a_saved_model_comes_back_with_both_stacks_steered(tmp_path, variant):
             load_model(tmp_path / "model.safetensors", lambda _recipe: torch.nn.Linear(2, 2))
 
 
-def test_the_seed_decides_the_weights_and_the_caller_keeps_its_numbers():
-    torch.manual_seed(5)
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    one = model_of(RECIPE).state_dict()
-    assert torch.equal(torch.rand(3), expected)
-    for name, value in model_of(RECIPE).state_dict().items():
-        assert torch.equal(value, one[name])
-    other = model_of(replace(RECIPE, seed=1)).state_dict()
-    assert not torch.equal(other["decoder.class_tokens"], one["decoder.class_tokens"])
-
-
 @torch.no_grad()
 def test_dynamo_traces_it_whole():
     model, x = model_of(RECIPE).eval(), torch.randn(2, 3, 16, 16)

@@ -23,8 +23,8 @@ from oversmooth_papers.tasks.segmentation.task import (
     SegmentationTask,
     confusion,
     mean_iou,
-    pixel_accuracy,
     places,
+    scores_of,
 )
 
 CPU, STEP = torch.device("cpu"), torch.zeros(1, dtype=torch.int64)
@@ -192,7 +192,9 @@ def test_mean_iou_is_that_of_a_plain_loop(truth, predicted):
             shares.append(both / either)
     matrix = confusion(torch.from_numpy(truth), torch.from_numpy(predicted), 5)
     assert mean_iou(matrix) == pytest.approx(sum(shares) / len(shares))
-    assert pixel_accuracy(matrix) == pytest.approx(sum(t == p for t, p in counted) / len(counted))
+    assert scores_of(matrix, "_val")["pixel_accuracy_val"] == pytest.approx(
+        sum(t == p for t, p in counted) / len(counted)
+    )
 
 
 @given(st.integers(1, 60), st.integers(1, 30), st.integers(1, 30))

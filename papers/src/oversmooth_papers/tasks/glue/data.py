@@ -25,8 +25,7 @@ from oversmooth_papers.tasks.glue.recipe import TASKS
 from oversmooth_papers.tasks.language.recipe import Recipe as LanguageRecipe
 from oversmooth_papers.tasks.language.tokens import END, Tokenizer
 
-Texts = tuple[tuple[str, ...], ...]
-"""To read together, one tuple for each choice."""
+Texts = tuple[tuple[str, ...], ...]  # to read together, one tuple for each choice
 _COLA = ["source", "label", "mark", "sentence"]
 _MOST = 2**28  # bytes of a file
 _LINE_END = "Ċ"
@@ -98,12 +97,10 @@ def _pronoun(row: Any) -> Texts:
 
 
 _TEXTS: dict[str, Callable[[Any], Texts]] = {
-    "CB": lambda row: ((row["premise"], row["hypothesis"]),),
-    "RTE": lambda row: ((row["premise"], row["hypothesis"]),),
+    **dict.fromkeys(("CB", "RTE"), lambda row: ((row["premise"], row["hypothesis"]),)),
     # The word before its first sentence, so that it is known which one is meant.
     "WiC": lambda row: ((f"{row['word']}: {row['sentence1']}", row["sentence2"]),),
-    "CoLA": lambda row: ((row["sentence"],),),
-    "SST-2": lambda row: ((row["sentence"],),),
+    **dict.fromkeys(("CoLA", "SST-2"), lambda row: ((row["sentence"],),)),
     "MRPC": lambda row: ((row["#1 String"], row["#2 String"]),),
     "COPA": _cause_or_effect,
     "WSC": _pronoun,
@@ -134,16 +131,10 @@ def _following() -> tuple[list[Example], list[Example]]:
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """One split."""
-
-    ids: Tensor
-    """``(n, choices, length)`` int32."""
-    lengths: Tensor
-    """``(n, choices)`` int32: tokens that are no padding."""
-    labels: Tensor
-    """``(n,)`` float32."""
-    groups: Tensor
-    """``(n,)`` int64."""
+    ids: Tensor  # (n, choices, length) int32
+    lengths: Tensor  # (n, choices) int32: tokens that are no padding
+    labels: Tensor  # (n,) float32
+    groups: Tensor  # (n,) int64
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -156,16 +147,12 @@ class GlueData:
     task: str
     train: Encoded
     dev: Encoded
-    pretrained: Path
-    """A masked language model that oversmooth train wrote."""
-    language: LanguageRecipe
-    """What it was trained by."""
-    perplexity: float | None
-    """On validation, after its training, if its file says it."""
+    pretrained: Path  # a masked language model that oversmooth train wrote
+    language: LanguageRecipe  # what it was trained by
+    perplexity: float | None  # on validation, after its training, if its file says it
 
 
 def load_glue(task: str, pretrained: Path) -> GlueData:
-    """A task for a model."""
     recipe, notes = recipe_of(pretrained), notes_of(pretrained)
     if not isinstance(recipe, LanguageRecipe) or recipe.shape.causal:
         raise InputError(f"{pretrained} is no masked language model; give one that oversmooth train wrote")
@@ -198,9 +185,6 @@ def _encoded(examples: list[Example], tokenizer: Tokenizer, longest: int) -> Enc
     lengths = torch.tensor([[len(row) for row in choices] for choices in rows], dtype=torch.int32)
     length = min(longest, -(-int(lengths.max()) // _MULTIPLE) * _MULTIPLE)
     padded = [[row + [separator] * (length - len(row)) for row in choices] for choices in rows]
-    return Encoded(
-        torch.tensor(padded, dtype=torch.int32),
-        lengths,
-        torch.tensor([example.label for example in examples], dtype=torch.float32),
-        torch.tensor([example.group for example in examples], dtype=torch.int64),
-    )
+    labels = torch.tensor([example.label for example in examples], dtype=torch.float32)
+    groups = torch.tensor([example.group for example in examples], dtype=torch.int64)
+    return Encoded(torch.tensor(padded, dtype=torch.int32), lengths, labels, groups)

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 from oversmooth.safety.errors import InputError
-from oversmooth_papers.engine.options import check_settings, limited
-from oversmooth_papers.engine.recipe import BaseRecipe, Scores, check_layers, methods_of, ramp_option
+from oversmooth_papers.engine.options import limited
+from oversmooth_papers.engine.recipe import BaseRecipe, Scores, methods_of, ramp_option
 from oversmooth_papers.tasks.language.recipe import Shape
 
 if TYPE_CHECKING:
@@ -24,18 +24,12 @@ if TYPE_CHECKING:
 
 
 class TaskSettings(NamedTuple):
-    """One task of a benchmark."""
-
     benchmark: Literal["glue", "superglue", "own"]
-    labels: tuple[str, ...]
-    """Names of the classes in the order of their numbers; of a choice one per text; none for a number."""
-    metrics: tuple[str, ...]
-    """As published, the one to compare by first."""
+    labels: tuple[str, ...]  # names of the classes in their order; of a choice one per text; none for a number
+    metrics: tuple[str, ...]  # as published, the one to compare by first
     epochs: int
-    kind: Literal["classes", "number", "choice"] = "classes"
-    """Of the answer: one of some classes, a number, or which of several texts."""
-    chance: bool = False
-    """Whether a model of this size is at chance level."""
+    kind: Literal["classes", "number", "choice"] = "classes"  # of the answer; choice: which of several texts
+    chance: bool = False  # whether a model of this size is at chance level
 
     @property
     def outputs(self) -> int:
@@ -72,10 +66,8 @@ class Recipe(BaseRecipe):
     unit: ClassVar[str] = "examples"
     of_data: ClassVar[tuple[str, ...]] = ("data", "pretrained")
 
-    data: str = "CB"
-    """The task."""
-    pretrained: str = ""
-    """The key of the recipe that the model was pretrained by."""
+    data: str = "CB"  # the task
+    pretrained: str = ""  # the key of the recipe that the model was pretrained by
     variant: str = "plain"
     ramp: float = ramp_option()
     layers: str = "all"
@@ -86,16 +78,12 @@ class Recipe(BaseRecipe):
     weight_decay: float = limited(0.01, least=0)
     batch: int = limited(32, least=1)
     clip: float | None = limited(1.0, above=0)
-    seed: int = limited(0, least=0)
-    """Of the answer's first weights, of order and dropout."""
+    seed: int = limited(0, least=0)  # of the answer's first weights, of order and dropout
     precision: Literal["bf16", "float32"] = "bf16"
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         if self.data not in TASKS:
             raise InputError(f"there is no task {self.data!r}; choose {', '.join(TASKS)}")
-        check_settings(self)
-        check_layers(self.layers, self.shape.depth)
-        self.check_variant()
 
     def learning_rates(self, steps_per_epoch: int) -> Tensor:
         import torch
@@ -105,10 +93,6 @@ class Recipe(BaseRecipe):
         up = torch.arange(rising, dtype=torch.float64) / max(1, rising)
         down = 1 - torch.arange(steps - rising, dtype=torch.float64) / max(1, steps - rising)
         return self.lr * torch.cat([up, down])
-
-    @property
-    def draws_in_forward(self) -> bool:
-        return self.shape.dropout > 0
 
     @property
     def label(self) -> str:
@@ -128,11 +112,9 @@ class Recipe(BaseRecipe):
         return methods_of(self.variant, start="warm", seed=0)
 
     def decided_by(self, data: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The task and the model of a `GlueData`."""
         return {"data": data.task, "pretrained": data.language.key}, {}
 
-    def fitted(self, data: Any) -> Self:
-        """For the task and the model of a `GlueData`."""
+    def fitted(self, data: Any, **more: Any) -> Self:
         own, epochs = data.language, TASKS[data.task].epochs
         model = dict(pretrained=own.key, variant=own.variant, layers=own.layers, shape=own.shape)
-        return dataclasses.replace(self, data=data.task, epochs=epochs, **model)
+        return dataclasses.replace(self, data=data.task, epochs=epochs, **model, **more)

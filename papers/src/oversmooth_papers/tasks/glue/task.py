@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from oversmooth.safety.libraries import import_library
-from oversmooth.safety.untouched import in_eval_mode
 from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.recipe import Scores
 from oversmooth_papers.engine.saved_model import load_model
-from oversmooth_papers.engine.task import Batch, Forward, Probe
-from oversmooth_papers.tasks.common import WATCHED, DataTask, ShuffledFeed, begun
+from oversmooth_papers.engine.task import Batch, Forward, Probe, Task
+from oversmooth_papers.tasks.common import WATCHED, ShuffledFeed, begun, tested
 from oversmooth_papers.tasks.glue.data import Encoded, GlueData
 from oversmooth_papers.tasks.glue.recipe import TASKS, Recipe
 from oversmooth_papers.tasks.language.model import LanguageModel
@@ -56,20 +55,17 @@ class GlueModel(nn.Module):
 
 
 def plain_model_of(recipe: Recipe) -> GlueModel:
-    """Unsteered, on the CPU, with random weights."""
     return GlueModel(recipe.shape, TASKS[recipe.data].outputs)
 
 
-class GlueTask(DataTask[Recipe, GlueData]):
+class GlueTask(Task):
     """``loss`` is the cross-entropy, or of a number the squared distance; scores are the published metrics."""
 
+    recipe: Recipe
+    dataset: GlueData
     plain_model_of = model_of = staticmethod(plain_model_of)  # the weights are its data's
-    examples_are: ClassVar[str] = "examples"
-    compiles: ClassVar[bool] = False
-
-    @property
-    def examples(self) -> int:
-        return len(self.dataset.train)
+    examples_are = "examples"
+    compiles = False
 
     def model(self) -> GlueModel:
         def build() -> GlueModel:
@@ -79,10 +75,6 @@ class GlueTask(DataTask[Recipe, GlueData]):
             return model
 
         return begun(self.recipe, build, ("encoder",), self.recipe.layers)
-
-    def activations(self) -> int:
-        shape = self.recipe.shape
-        return self.recipe.batch * self.dataset.train.ids[0].numel() * 8 * shape.width * shape.depth
 
     def feed(self, device: torch.device, ranks: Ranks, *, compiled: bool) -> GlueFeed:  # noqa: ARG002 (no kernels)
         return GlueFeed(self.recipe, self.dataset.train, device, ranks)
@@ -104,7 +96,7 @@ class GlueTask(DataTask[Recipe, GlueData]):
         return GlueEvaluation(self.recipe, model, self.dataset.dev, device)
 
     def probe(self, model: nn.Module, device: torch.device) -> Probe:
-        """Whole examples, padding among their tokens: the same at every look."""
+        """Whole examples, padding among their tokens."""
         dev = self.dataset.dev
         inputs = dev.ids[:WATCHED].to(device, torch.int64), dev.lengths[:WATCHED].to(device, torch.int64)
         return Probe(inputs, list(model.encoder.blocks))  # type: ignore[arg-type, union-attr]
@@ -129,11 +121,9 @@ class GlueEvaluation:
     def __init__(self, recipe: Recipe, model: nn.Module, dev: Encoded, device: torch.device) -> None:
         self.recipe, self.model, self.dev, self.device = recipe, model, dev, device
 
-    @torch.no_grad()
     def scores(self, *, final: bool) -> Scores:  # noqa: ARG002 (one set, tested alike at all times)
         answers = []
-        autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocasts(self.device.type))
-        with in_eval_mode(self.model), autocast:
+        with tested(self.model, self.recipe, self.device):
             for ids, lengths in zip(self.dev.ids.split(_AT_ONCE), self.dev.lengths.split(_AT_ONCE), strict=True):
                 part = self.model(ids.to(self.device, torch.int64), lengths.to(self.device, torch.int64))
                 answers.append(part.float().cpu())

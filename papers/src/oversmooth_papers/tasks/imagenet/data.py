@@ -23,10 +23,8 @@ from oversmooth.safety.libraries import import_library
 from oversmooth_papers.engine.ranks import number
 from oversmooth_papers.tasks.common import data_home, decoded_image
 
-Sample = tuple[str | bytes, int]
-"""A file, or an encoded image, and its class."""
-Transform = Callable[[Any], Tensor]
-"""From one of Pillow's images to ``(3, side, side)``."""
+Sample = tuple[str | bytes, int]  # a file, or an encoded image, and its class
+Transform = Callable[[Any], Tensor]  # from one of Pillow's images to (3, side, side)
 FORMS = ("disc", "square", "triangle", "ring")
 _COLOURS = ((200, 80, 60), (60, 150, 90), (80, 100, 200), (200, 180, 80))
 _FOLDERS = ("imagenet", "imagenet-1k", "ILSVRC2012", "ILSVRC")

@@ -13,16 +13,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from oversmooth.safety.errors import InputError
-from oversmooth_papers.engine.options import check_settings, limited, option
-from oversmooth_papers.engine.recipe import BaseRecipe, Scores, methods_of, ramp_option
-from oversmooth_papers.tasks.images.recipe import Shape
+from oversmooth_papers.engine.options import limited, option
+from oversmooth_papers.engine.recipe import BaseRecipe, Scores, ramp_option
+from oversmooth_papers.tasks.images.recipe import IMAGENET_MEAN, IMAGENET_STD, Shape
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from oversmooth.steering import Method
-
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
@@ -73,12 +69,10 @@ class Recipe(BaseRecipe):
     seed: int = limited(0, least=0)  # of weights, order and augmentation
     precision: Literal["bf16", "float32"] = "bf16"  # of products on a GPU; on a CPU all is float32
 
-    def __post_init__(self) -> None:
-        check_settings(self)
+    def check(self) -> None:
         if self.mixes and self.batch % (pairs := 2 * self.mix_parts):
             parts = f"{self.mix_parts} parts of pairs for Mixup"
             raise InputError(f"a batch of {self.batch} does not split into {parts}; give a batch that {pairs} divides")
-        self.check_variant()
 
     @property
     def mixes(self) -> bool:
@@ -132,9 +126,6 @@ class Recipe(BaseRecipe):
             "re_prob": self.erasing,
             "re_mode": "pixel",
         }
-
-    def methods(self) -> list[Method]:
-        return methods_of(self.variant, start=self.start, seed=self.seed)
 
 
 PAPER = Recipe()

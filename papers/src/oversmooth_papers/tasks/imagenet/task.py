@@ -6,7 +6,7 @@ import atexit
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,21 +14,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from oversmooth.safety.untouched import in_eval_mode, random_states
+from oversmooth.safety.untouched import random_states
 from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.recipe import Scores
 from oversmooth_papers.engine.saved_model import save_model
 from oversmooth_papers.engine.task import Batch, Forward, Probe, Task
-from oversmooth_papers.tasks.common import WATCHED, DataTask, begun
+from oversmooth_papers.tasks.common import WATCHED, begun, tested
 from oversmooth_papers.tasks.imagenet.data import Splits, Transformed, batches, library, transform_of, worker_count
 from oversmooth_papers.tasks.imagenet.recipe import Recipe
 from oversmooth_papers.tasks.images.recipe import Shape
 from oversmooth_papers.tasks.images.vit import Block, Keep, ViT
 
-CHUNK = 64
-"""Images that a worker sends at once: of 224 pixels 39 MB, in shared memory."""
-AVERAGED = "model-ema.safetensors"
-"""The averaged weights of a finished run, in the form of its model."""
+CHUNK = 64  # images that a worker sends at once: of 224 pixels 39 MB, in shared memory
+AVERAGED = "model-ema.safetensors"  # the averaged weights of a finished run, in the form of its model
 
 
 class DroppingBlock(Block):
@@ -65,36 +63,27 @@ def plain_model_of(recipe: Recipe) -> ViT:
 
 
 def model_of(recipe: Recipe) -> ViT:
-    """As training begins."""
     return begun(recipe, lambda: plain_model_of(recipe))
 
 
-class ImagenetTask(DataTask[Recipe, Splits]):
+class ImagenetTask(Task):
     """``loss`` is the cross-entropy with soft targets, the score the accuracy on the test images.
 
     The model that is saved has the plain weights, whose accuracy is what DeiT's authors report; their average has an
     accuracy and a file of its own.
     """
 
+    recipe: Recipe
+    dataset: Splits
     plain_model_of, model_of = staticmethod(plain_model_of), staticmethod(model_of)
-    examples_are: ClassVar[str] = "images"
+    examples_are = "images"
     copies = 5  # the average too
 
     def __init__(self, recipe: Recipe, splits: Splits, workers: int | None = None) -> None:
         """workers: processes that decode, for each that trains; by default OVERSMOOTH_WORKERS, or the cores."""
         super().__init__(recipe, splits)
         self.workers = worker_count() if workers is None else workers
-        self.average: dict[str, Tensor] = {}
-        """Of the weights, by name, while a model is trained."""
-
-    @property
-    def examples(self) -> int:
-        """As many with repeats as without."""
-        return len(self.dataset.train)
-
-    def activations(self) -> int:
-        shape = self.recipe.shape
-        return 8 * min(self.recipe.batch, self.examples) * shape.tokens * shape.width * shape.depth
+        self.average: dict[str, Tensor] = {}  # of the weights, by name, while a model is trained
 
     def has_data_of(self, other: Task) -> bool:  # noqa: ARG002 (its feed has workers of its own)
         return False
@@ -157,12 +146,11 @@ class Accuracy:
     def __init__(self, task: ImagenetTask, model: nn.Module, device: torch.device) -> None:
         self.task, self.model, self.device = task, model, device
 
-    @torch.no_grad()
     def scores(self, *, final: bool) -> Scores:  # noqa: ARG002 (one test set, tested alike at all times)
         task, total = self.task, len(self.task.dataset.test)
         weights = {"accuracy": {}, "accuracy_ema": task.average} if task.average else {"accuracy": {}}
-        right, half = dict.fromkeys(weights, 0.0), task.recipe.autocasts(self.device.type)
-        with in_eval_mode(self.model), torch.autocast(self.device.type, torch.bfloat16, enabled=half):
+        right = dict.fromkeys(weights, 0.0)
+        with tested(self.model, task.recipe, self.device):
             for images, labels in task.tested(range(total), CHUNK, task.workers, self.device):
                 for name, own in weights.items():
                     right[name] += (functional_call(self.model, own, (images,)).argmax(1) == labels).sum()

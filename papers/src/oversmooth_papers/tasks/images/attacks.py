@@ -37,23 +37,17 @@ class AttackSettings:
     step_size: float | None = None
     restarts: int = 1
     random_start: bool = True
-    seed: int = 0
-    """Of the random starts."""
+    seed: int = 0  # of the random starts
 
     def __post_init__(self) -> None:
         arguments.whole(self.steps, "steps", least=1)
         arguments.whole(self.restarts, "restarts", least=1)
 
 
-_Scores = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-
-
 def fgsm(
     model: nn.Module, images: Tensor, labels: Tensor, epsilon: float, *, normalise: Function | None = None
 ) -> Tensor:
     """``(n, c, h, w), (n,) -> (n, c, h, w)``: clip(x + ε sign ∇ₓL, 0, 1), with L the cross-entropy of the label.
-
-    Arguments are those of `pgd`.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
     >>> adversarial = fgsm(model, torch.full((1, 3, 2, 2), 0.5), torch.tensor([0]), epsilon=0.1)
@@ -83,27 +77,23 @@ def pgd(
 
     Args:
         model: from normalised images to ``(n, classes)`` logits
-        images: ``(n, c, h, w)``: bytes, or floats in [0, 1]
-        labels: ``(n,)``: the right classes
+        images: bytes, or floats in [0, 1]
+        labels: the right classes
         epsilon: radius of the ball, in units of pixels in [0, 1]
-        steps: how many, 1 or more
+        steps, restarts: how many, 1 or more
         step_size: α; by default 2.5 · epsilon / steps
-        restarts: number of runs, each from its own random start
         random_start: start at a uniformly random point of the ball, not at the image
         generator: of the random starts; by default a new one with seed 0
         normalise: from pixels in [0, 1] to the model's input; without it the model receives pixels
     """
-    radius, draws = _radius(epsilon), generator or torch.Generator().manual_seed(0)
-    steps, restarts = arguments.whole(steps, "steps", least=1), arguments.whole(restarts, "restarts", least=1)
-    with _attacked(model, normalise, images, labels) as (scores, pixels, classes):
-        worst, right = pixels, torch.ones_like(classes, dtype=torch.bool)
-        highest = pixels.new_full(classes.shape, -torch.inf)
-        for _ in range(restarts):
+    draws, how = generator or torch.Generator().manual_seed(0), AttackSettings(steps, step_size, restarts, random_start)
+    with _attacked(model, normalise, images, labels) as attack:
+        worst, right = attack.pixels, torch.ones_like(attack.labels, dtype=torch.bool)
+        highest = worst.new_full(right.shape, -torch.inf)
+        for _ in range(how.restarts):
             # On the generator's own device: the same generator gives the same numbers wherever the model is.
-            start = torch.rand(pixels.shape, generator=draws, device=draws.device) if random_start else None
-            x = _climbed(scores, pixels, classes, start, radius, steps, step_size)
-            with torch.no_grad():
-                loss, still = scores(x, classes)
+            start = torch.rand(worst.shape, generator=draws, device=draws.device) if random_start else None
+            x, loss, still = attack.climbed(slice(None), start, _radius(epsilon), how)
             worse = (right & ~still) | ((right == still) & (loss > highest))
             worst = torch.where(worse[:, None, None, None], x, worst)
             right, highest = right & still, torch.where(worse, loss, highest)
@@ -120,47 +110,41 @@ def under_attack(
     settings: AttackSettings | None = None,
     *,
     batch: int | None = None,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> dict[float, float]:
     """Accuracy by ε: the share of images classified correctly as they are and after every restart of the attack.
 
     Random starts depend on the seed and on an image's number: batches, devices and more restarts do not change them.
 
-    Args:
-        model, normalise, images, labels: as in `pgd`
-        epsilons: radii, in units of pixels in [0, 1]; 0 is the clean accuracy
-        attack: fgsm or pgd
-        settings: of pgd
-        batch: images at once; by default 250 on a GPU and 50 elsewhere
-        progress: called after every batch with how many images are done, of how many, and at which ε
+    epsilons: radii, in units of pixels in [0, 1]; 0 is the clean accuracy. settings: of pgd. batch: images at once.
+    progress: called after every batch with how many images are done, of how many, and at which ε.
     """
-    how = settings or AttackSettings()
-    if is_fgsm := arguments.choice(attack, "attack", ATTACKS) == "fgsm":
-        how = AttackSettings(steps=1, random_start=False)
+    how, is_fgsm = settings or AttackSettings(), arguments.choice(attack, "attack", ATTACKS) == "fgsm"
     if not len(images):
         raise InputError("there are no images to attack; give at least one")
     right = dict.fromkeys(map(_radius, epsilons), 0)
     at_once = batch or _AT_ONCE.get(next(model.parameters(), images).device.type, 50)
     for number, radius in enumerate(right):
+        how = AttackSettings(1, radius, random_start=False) if is_fgsm else how
         for first in range(0, len(images), at_once):
             part = slice(first, first + at_once)
-            with _attacked(model, normalise, images[part], labels[part]) as (scores, pixels, classes):
+            with _attacked(model, normalise, images[part], labels[part]) as one:
                 with torch.no_grad():
-                    robust = scores(pixels, classes)[1].nonzero()[:, 0]  # images that no restart has fooled yet
+                    robust = one.scores(one.pixels, one.labels)[1].nonzero()[:, 0]  # that no restart has fooled yet
                 for restart in range(how.restarts if radius else 0):
                     if not len(robust):
                         break
-                    draw = CorruptionDraws(f"{how.seed}/{attack}/{restart}", first, len(pixels), pixels.device)
-                    start = draw.uniform(*pixels.shape[1:])[robust] if how.random_start else None
-                    step = radius if is_fgsm else how.step_size
-                    x = _climbed(scores, pixels[robust], classes[robust], start, radius, how.steps, step)
-                    with torch.no_grad():
-                        robust = robust[scores(x, classes[robust])[1]]
+                    draw = CorruptionDraws(f"{how.seed}/{attack}/{restart}", first, len(one.pixels), one.pixels.device)
+                    start = draw.uniform(*one.pixels.shape[1:])[robust] if how.random_start else None
+                    robust = robust[one.climbed(robust, start, radius, how)[2]]
                 right[radius] += len(robust)
-            if progress is not None:
-                done = number * len(images) + min(first + at_once, len(images))
-                progress(done, len(right) * len(images), f"ε {shown_radius(radius)}")
+            done = number * len(images) + min(first + at_once, len(images))
+            progress(done, len(right) * len(images), f"ε {shown_radius(radius)}")
     return {radius: count / len(images) for radius, count in right.items()}
+
+
+def _radius(epsilon: float) -> float:
+    return float(arguments.number(epsilon, "epsilon", "give a radius from 0 to 1, such as 4 / 255", least=0, most=1))
 
 
 def shown_radius(epsilon: float) -> str:
@@ -172,42 +156,46 @@ def shown_radius(epsilon: float) -> str:
     return f"{255 * epsilon:.4g}/255"
 
 
-def _radius(epsilon: float) -> float:
-    return float(arguments.number(epsilon, "epsilon", "give a radius from 0 to 1, such as 4 / 255", least=0, most=1))
+@dataclass
+class _Attack:
+    """A model under attack: the pixels and the labels on its device."""
 
+    model: nn.Module
+    normalise: Function | None
+    pixels: Tensor
+    labels: Tensor
 
-def _climbed(
-    scores: _Scores, pixels: Tensor, labels: Tensor, start: Tensor | None, radius: float, steps: int, size: float | None
-) -> Tensor:
-    """PGD from the images, or from the point of the ball that uniform numbers in [0, 1] stand for."""
-    step = _STEP_SHARE * radius / steps if size is None else size
-    x = pixels
-    if start is not None:
-        x = (pixels + (2 * start.to(pixels.device) - 1).to(pixels.dtype) * radius).clamp(0, 1)
-    for _ in range(steps):
-        x = x.detach().requires_grad_()
-        # Summed, not averaged: the gradient of an image is then independent of the batch and does not underflow with it
-        (gradient,) = torch.autograd.grad(scores(x, labels)[0].sum(), x)
-        x = x.detach() + step * gradient.sign()
-        x = (pixels + (x - pixels).clamp(-radius, radius)).clamp(0, 1)
-    return x
+    def scores(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The losses of pixels, and whether they are classified right."""
+        out = self.model(x if self.normalise is None else self.normalise(x))
+        if not isinstance(out, Tensor) or out.ndim != 2 or out.shape[1] <= int(labels.max()):
+            given = f"shape {tuple(out.shape)}" if isinstance(out, Tensor) else arguments.kind(out)
+            wanted = f"logits (n, classes) for labels to {labels.max()}"
+            raise InputError(f"the model returns {given}; give one with {wanted}")
+        if not bool(out.isfinite().all()):
+            raise InputError("the model's logits are not finite; check its weights for NaN and overflow")
+        return F.cross_entropy(out, labels, reduction="none"), out.argmax(1) == labels
+
+    def climbed(
+        self, rows: slice | Tensor, start: Tensor | None, radius: float, how: AttackSettings
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """PGD on some images, and its `scores`; from the point of the ball that numbers in [0, 1] stand for."""
+        step = _STEP_SHARE * radius / how.steps if how.step_size is None else how.step_size
+        x = pixels = self.pixels[rows]
+        if start is not None:
+            x = (pixels + (2 * start.to(pixels.device) - 1).to(pixels.dtype) * radius).clamp(0, 1)
+        for _ in range(how.steps):
+            x = x.detach().requires_grad_()
+            # Summed, not averaged: an image's gradient is then independent of the batch and does not underflow with it
+            (gradient,) = torch.autograd.grad(self.scores(x, self.labels[rows])[0].sum(), x)
+            x = x.detach() + step * gradient.sign()
+            x = (pixels + (x - pixels).clamp(-radius, radius)).clamp(0, 1)
+        with torch.no_grad():
+            return x, *self.scores(x, self.labels[rows])
 
 
 @contextmanager
-def _attacked(
-    model: nn.Module, normalise: Function | None, images: Tensor, labels: Tensor
-) -> Iterator[tuple[_Scores, Tensor, Tensor]]:
-    """The losses of pixels and whether they are classified right; the pixels and the labels on the model's device."""
-
-    def scores(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        out = model(x if normalise is None else normalise(x))
-        if not isinstance(out, Tensor) or out.ndim != 2 or out.shape[1] <= int(y.max()):
-            given = f"shape {tuple(out.shape)}" if isinstance(out, Tensor) else arguments.kind(out)
-            raise InputError(f"the model returns {given}; give one with logits (n, classes) for labels to {y.max()}")
-        if not bool(out.isfinite().all()):
-            raise InputError("the model's logits are not finite; check its weights for NaN and overflow")
-        return F.cross_entropy(out, y, reduction="none"), out.argmax(1) == y
-
+def _attacked(model: nn.Module, normalise: Function | None, images: Tensor, labels: Tensor) -> Iterator[_Attack]:
     device, tf32 = next(model.parameters(), images).device, torch.backends.cudnn.allow_tf32
     with (
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
@@ -220,18 +208,14 @@ def _attacked(
         x = images.detach().to(device).clone()  # a copy, as tensors of inference mode have no gradients
         x = x.float() / 255 if x.dtype == torch.uint8 else x if x.dtype == torch.float64 else x.float()
         if x.ndim != 4 or not bool(((x >= 0) & (x <= 1)).all()):
-            raise InputError(
-                f"images has shape {tuple(x.shape)} and values from {x.min():.4g} to {x.max():.4g}; give (n, channels, "
-                "height, width), bytes or pixels from 0 to 1, and normalise= for what the model does to them"
-            )
-        whole = not labels.is_floating_point() and labels.shape == x.shape[:1]
-        if not whole or int(labels.min()) < 0:
-            raise InputError(
-                f"labels has shape {tuple(labels.shape)} and dtype {labels.dtype} for {len(x)} images; give one class, "
-                "a whole number from 0, for each"
-            )
+            has = f"shape {tuple(x.shape)} and values from {x.min():.4g} to {x.max():.4g}"
+            remedy = "give (n, channels, height, width), bytes or pixels from 0 to 1, and normalise= for what the model"
+            raise InputError(f"images has {has}; {remedy} does to them")
+        if labels.is_floating_point() or labels.shape != x.shape[:1] or int(labels.min()) < 0:
+            has = f"shape {tuple(labels.shape)} and dtype {labels.dtype} for {len(x)} images"
+            raise InputError(f"labels has {has}; give one class, a whole number from 0, for each")
         torch.backends.cudnn.allow_tf32 = False
         try:
-            yield scores, x, labels.to(device, torch.int64).clone()
+            yield _Attack(model, normalise, x, labels.to(device, torch.int64).clone())
         finally:
             torch.backends.cudnn.allow_tf32 = tf32

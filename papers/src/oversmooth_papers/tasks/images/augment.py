@@ -33,9 +33,8 @@ class AugmentDraws:
 class Augment(nn.Module):
     """``augment(images, labels, generator)``: uint8 ``(b, c, h, w)`` and int64 ``(b,)`` to floats and soft targets.
 
-    The crop has the side of the recipe's shape, out of the image with ``padding`` black pixels about it. With all
-    settings of the recipe off, what is left is ``normalise`` and one-hot targets. The generator must be on the images'
-    device; its state is all that is needed to resume.
+    The crop has the side of the recipe's shape, out of the image with ``padding`` black pixels about it. The generator
+    must be on the images' device; its state is all that is needed to resume.
 
     >>> augment = Augment(Recipe())
     >>> images = torch.zeros(4, 3, 32, 32, dtype=torch.uint8)

@@ -7,43 +7,41 @@ from pathlib import Path
 from torch import nn
 
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.randomness import seeded
-from oversmooth.steering import fold, steer
-from oversmooth.steering.layer_names import layers_named
+from oversmooth.steering import fold
 from oversmooth_papers.engine.recipe import BaseRecipe
 from oversmooth_papers.engine.saved_model import load_model
+from oversmooth_papers.tasks.common import begun
 from oversmooth_papers.tasks.images.augment import Augment
 from oversmooth_papers.tasks.images.recipe import Recipe
 from oversmooth_papers.tasks.images.vit import Attention, ViT
 
 
 def plain_model_of(recipe: Recipe) -> ViT:
-    """Unsteered, on the CPU, with random weights."""
     return ViT(recipe.shape)
 
 
 def model_of(recipe: Recipe) -> ViT:
     """On the CPU, with the weights that the seed gives on any machine; the caller's random state is left alone."""
-    with seeded(recipe.seed):
+
+    def build() -> ViT:
         model = ViT(recipe.shape)
-        if recipe.initialisation == "torch":
-            for module in model.modules():
-                if isinstance(module, nn.Linear):
-                    module.reset_parameters()
-        if methods := recipe.methods():
-            steer(model, methods, layers_named(recipe.layers))
-            if recipe.freed:
-                fold(model)
-        if not recipe.output_bias and recipe.variant in ("smooth", "sharpen"):
-            for module in model.modules():
-                if isinstance(module, Attention):  # zero, and never learned: the files keep their layout
-                    nn.init.zeros_(module.proj.bias).requires_grad_(False)
+        for module in model.modules() if recipe.initialisation == "torch" else ():
+            if isinstance(module, nn.Linear):
+                module.reset_parameters()
+        return model
+
+    model = begun(recipe, build, layers=recipe.layers)
+    if recipe.freed and recipe.variant != "plain":
+        fold(model)
+    if not recipe.output_bias and recipe.variant in ("smooth", "sharpen"):
+        for module in model.modules():
+            if isinstance(module, Attention):  # zero, and never learned: the files keep their layout
+                nn.init.zeros_(module.proj.bias).requires_grad_(False)
     return model
 
 
-def augment_of(recipe: Recipe) -> Augment:
-    """Crop, flip, RandAugment, Mixup or CutMix as the recipe sets them; ``.normalise`` alone for test images."""
-    return Augment(recipe)
+augment_of = Augment
+"""Crop, flip, RandAugment, Mixup or CutMix as a recipe sets them; ``.normalise`` alone for test images."""
 
 
 def load_vit(path: str | Path) -> tuple[ViT, Recipe]:

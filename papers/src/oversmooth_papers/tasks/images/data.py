@@ -5,32 +5,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import json
 import os
-from collections.abc import Callable
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.files import cache_folder, whole_file
 from oversmooth.safety.libraries import import_library
-from oversmooth.safety.signals import held_back
 from oversmooth.safety.typed import typed
+from oversmooth_papers.tasks.common import Kept, remembered
 from oversmooth_papers.tasks.images import readers
 from oversmooth_papers.tasks.images.readers import Read
+from oversmooth_papers.tasks.images.recipe import CIFAR100_MEAN, CIFAR100_STD
 
 Split = Literal["train", "test"]
-SYSTEM = Path("/usr/share/datasets")
-"""Where Debian puts data sets."""
+SYSTEM = Path("/usr/share/datasets")  # where Debian puts data sets
 _VERSION = 2  # of what is kept: raise it when the readers come to give something else
 
 
@@ -45,24 +40,26 @@ class Images:
 
     def __post_init__(self) -> None:
         shape, labels = tuple(self.images.shape), tuple(self.labels.shape)
-        types = (self.images.dtype, self.labels.dtype) == (torch.uint8, torch.int64)
-        if not types or len(shape) != 4 or shape[1] not in (1, 3) or not shape[0] or labels != shape[:1]:
-            raise InputError(
-                f"{self.name} has images {shape} of {self.images.dtype} and labels {labels} of {self.labels.dtype}; "
-                "give (n, 1 or 3, h, w) of uint8 and (n,) of int64"
-            )
-        low, high = int(self.labels.min()), int(self.labels.max())
-        if low < 0 or high >= len(self.classes):
-            raise InputError(
-                f"{self.name} has labels from {low} to {high} and {len(self.classes)} classes; "
-                f"labels must lie from 0 to {len(self.classes) - 1}: check which file the names came from"
-            )
+        types = (self.images.dtype, self.labels.dtype)
+        if (
+            types != (torch.uint8, torch.int64)
+            or len(shape) != 4
+            or shape[1] not in (1, 3)
+            or labels != shape[:1]
+            or 0 in shape
+        ):
+            has = f"images {shape} of {types[0]} and labels {labels} of {types[1]}"
+            raise InputError(f"{self.name} has {has}; give (n, 1 or 3, h, w) of uint8 and (n,) of int64")
+        low, high, last = int(self.labels.min()), int(self.labels.max()), len(self.classes) - 1
+        if low < 0 or high > last:
+            has = f"labels from {low} to {high} and {last + 1} classes"
+            remedy = f"labels must lie from 0 to {last}: check which file the names came from"
+            raise InputError(f"{self.name} has {has}; {remedy}")
 
     def __len__(self) -> int:
         return len(self.images)
 
     def to(self, device: torch.device | str) -> Images:
-        """The same on another device."""
         return replace(self, images=self.images.to(device), labels=self.labels.to(device))
 
 
@@ -75,7 +72,6 @@ class Splits:
 
 
 def first_of_test(splits: Splits, count: int) -> Splits:
-    """With fewer images to test on."""
     test = splits.test
     return Splits(splits.train, replace(test, images=test.images[:count], labels=test.labels[:count]))
 
@@ -90,10 +86,8 @@ def share(images: Images, fraction: float, seed: int) -> Images:
     5
     """
     if not 0 < fraction <= 1 or not (count := round(fraction * len(images))):
-        raise InputError(
-            f"a share of {fraction:g} of the {len(images):,} images of {images.name} is not possible; "
-            f"give a fraction from 1/{len(images)} to 1"
-        )
+        what = f"a share of {fraction:g} of the {len(images):,} images of {images.name}"
+        raise InputError(f"{what} is not possible; give a fraction from 1/{len(images)} to 1")
     if count == len(images):
         return images
     # Plain random numbers in order, not numpy's permutation: the first stay the same from version to version.
@@ -116,7 +110,6 @@ class Known:
 
 _CIFAR10 = "airplane automobile bird cat deer dog frog horse ship truck"
 _CLOTHES = "T-shirt/top, Trouser, Pullover, Dress, Coat, Sandal, Shirt, Sneaker, Bag, Ankle boot"
-_MEAN_100, _STD_100 = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
 _MEAN_10, _STD_10 = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 _OF_100 = ("cifar-100", "cifar100", "cifar-100-python", "cifar-100-binary")
 _OF_10 = ("cifar-10", "cifar10", "cifar-10-batches-py", "cifar-10-batches-bin")
@@ -124,7 +117,9 @@ _OF_FASHION = ("fashion-mnist", "fashion_mnist", "FashionMNIST", "FashionMNIST/r
 _OF_MNIST = ("mnist", "MNIST", "MNIST/raw")
 _FASHION = "zalando-datasets/fashion_mnist"
 KNOWN = {
-    "cifar100": Known("uoft-cs/cifar100", _OF_100, (3, 32, 32), _MEAN_100, _STD_100, tuple(map(str, range(100)))),
+    "cifar100": Known(
+        "uoft-cs/cifar100", _OF_100, (3, 32, 32), CIFAR100_MEAN, CIFAR100_STD, tuple(map(str, range(100)))
+    ),
     "cifar10": Known("uoft-cs/cifar10", _OF_10, (3, 32, 32), _MEAN_10, _STD_10, tuple(_CIFAR10.split())),
     "fashion-mnist": Known(_FASHION, _OF_FASHION, (1, 28, 28), (0.2860,), (0.3530,), tuple(_CLOTHES.split(", "))),
     "mnist": Known("ylecun/mnist", _OF_MNIST, (1, 28, 28), (0.1307,), (0.3081,), tuple("0123456789")),
@@ -149,7 +144,6 @@ def normalisation(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def load_splits(what: str | Path) -> Splits:
-    """Both splits, by name or from their folder."""
     return Splits(load(what, "train"), load(what, "test"))
 
 
@@ -169,27 +163,36 @@ def load(what: str | Path, split: Split = "train", *, cache: bool = True) -> Ima
     if (found := readers.find(home, split)) is None:
         raise InputError(_why_none(home, split))
     files, read = found
-    raw = _remembered(files, read) if cache and read is readers.read_parquet else read(files)
+    if cache and read is readers.read_parquet:
+        raw = remembered("images", [_VERSION], files, lambda: read(files), _to_file, _from_file)
+    else:
+        raw = read(files)
     called = home.resolve().name
     name = raw.name or named or _known(called) or called
     usual = KNOWN[name].classes if name in KNOWN else map(str, range(int(raw.labels.max(initial=0)) + 1))
     images = Images(torch.from_numpy(raw.images), torch.from_numpy(raw.labels), raw.classes or list(usual), name)
     shape, classes, expected = tuple(images.images.shape[1:]), len(images.classes), KNOWN.get(named or name)
     if expected and (shape, classes) != (expected.shape, len(expected.classes)):
-        raise InputError(
-            f"{home} has images {shape} in {classes} classes; {named or name} has {expected.shape} in "
-            f"{len(expected.classes)}: name the folder that holds it"
-        )
+        wanted = f"{named or name} has {expected.shape} in {len(expected.classes)}: name the folder that holds it"
+        raise InputError(f"{home} has images {shape} in {classes} classes; {wanted}")
     return images
+
+
+def _to_file(raw: Read) -> Kept:
+    tensors = {"images": torch.from_numpy(raw.images), "labels": torch.from_numpy(raw.labels)}
+    return tensors, {"name": raw.name, "classes": json.dumps(raw.classes)}
+
+
+def _from_file(tensors: dict[str, Tensor], words: dict[str, str]) -> Read:
+    classes = typed(list[str], json.loads(words["classes"]))
+    return Read(tensors["images"].numpy(), tensors["labels"].numpy(), classes, words["name"])
 
 
 def _known(name: str) -> str:
     """The name of the set as `KNOWN` has it, however its words are joined (CIFAR-100, cifar_100); "" for another."""
 
-    def joined(words: str) -> str:
-        return words.lower().replace("-", "").replace("_", "").replace(" ", "")
-
-    return next((known for known in KNOWN if joined(known) == joined(name)), "")
+    joined = re.sub("[-_ ]", "", name.lower())
+    return next((known for known in KNOWN if known.replace("-", "") == joined), "")
 
 
 def _why_none(home: Path, split: Split) -> str:
@@ -213,30 +216,7 @@ def _home(name: str, split: Split) -> Path:
     looked = " and ".join(map(str, roots))
     hub = import_library("huggingface_hub", f"fetching {name}, which is not in {looked},")
     try:
-        snapshot = hub.snapshot_download(known.hub, repo_type="dataset", allow_patterns=[f"*{split}-*.parquet"])
+        return Path(hub.snapshot_download(known.hub, repo_type="dataset", allow_patterns=[f"*{split}-*.parquet"]))
     except Exception as error:  # every network library under it has its own
-        raise InputError(
-            f"{name} is not in {looked} and cannot be fetched from the hub ({reason(error)}); "
-            f"set OVERSMOOTH_DATA to a folder that holds {known.folders[0]}"
-        ) from error
-    return Path(snapshot)
-
-
-def _remembered(files: list[Path], read: Callable[[list[Path]], Read]) -> Read:
-    """What these files hold, kept under a name that changes when they do.
-
-    CIFAR-100 takes 6 s to decode and no time to map. What cannot be kept or read back is made: never a reason to stop.
-    """
-    facts = [(str(file.resolve()), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]
-    key = hashlib.sha256(json.dumps([_VERSION, facts]).encode()).hexdigest()[:24]
-    path = cache_folder() / f"images-{key}.safetensors"
-    # Any of these means a file that is not there, not whole, or not ours.
-    with contextlib.suppress(OSError, SafetensorError, InputError, KeyError, ValueError, TypeError, RecursionError):
-        with held_back(), safe_open(path, "pt") as opened:
-            notes, (pixels, labels) = opened.metadata(), (opened.get_tensor(name) for name in ("images", "labels"))
-        return Read(pixels.numpy(), labels.numpy(), typed(list[str], json.loads(notes["classes"])), notes["name"])
-    found = read(files)
-    with contextlib.suppress(OSError, InputError), whole_file(path) as temporary:
-        tensors = {"images": torch.from_numpy(found.images), "labels": torch.from_numpy(found.labels)}
-        save_file(tensors, temporary, {"name": found.name, "classes": json.dumps(found.classes)})
-    return found
+        what = f"{name} is not in {looked} and cannot be fetched from the hub ({reason(error)})"
+        raise InputError(f"{what}; set OVERSMOOTH_DATA to a folder that holds {known.folders[0]}") from error

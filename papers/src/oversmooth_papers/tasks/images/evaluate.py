@@ -15,25 +15,27 @@ from oversmooth.inputs.preprocessing import LUMA
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import in_eval_mode
 from oversmooth_papers import cuda_graphs
+from oversmooth_papers.engine.recipe import Scores
 from oversmooth_papers.tasks.images.build import augment_of
 from oversmooth_papers.tasks.images.corruptions import KINDS, SEVERITIES, corrupt, read_frost, read_official
 from oversmooth_papers.tasks.images.data import Images
 from oversmooth_papers.tasks.images.recipe import Recipe
 
 OWN_FROST, OFFICIAL_FROST = "textures of our own", "official pictures"
-Told = Callable[[int, int, str], None]
-"""Told how many corruptions are done, of how many, and which is next."""
+Told = Callable[[int, int, str], None]  # told how many corruptions are done, of how many, and which is next
 
 
 class Evaluator:
     """``evaluator.accuracy(images, labels)``: what the model gets right, as it is now; `predicted` says what it finds.
 
     On a GPU batches are all of one size, the last filled up with what lies in the buffer, so that one graph does for
-    every set.
+    every set. test: of `scores`.
     """
 
-    def __init__(self, recipe: Recipe, model: nn.Module, device: torch.device, *, batch: int | None = None) -> None:
-        self.recipe, self.model, self.device = recipe, model, device
+    def __init__(
+        self, recipe: Recipe, model: nn.Module, device: torch.device, *, batch: int = 0, test: Images | None = None
+    ) -> None:
+        self.recipe, self.model, self.device, self.test = recipe, model, device, test
         self.batch = batch or (1000 if device.type == "cuda" else 250)
         self.augment = augment_of(recipe).to(device)
         self._replay: Callable[[], None] | None = None
@@ -47,7 +49,7 @@ class Evaluator:
     @torch.no_grad()
     def _classes(self, images: Tensor) -> Tensor:
         x = self.augment.normalise(images.float())
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocasts(self.device.type)):
+        with self.recipe.autocast(self.device):
             return self.model(x).argmax(1)
 
     def predicted(self, images: Tensor) -> Tensor:
@@ -64,9 +66,12 @@ class Evaluator:
         return torch.cat(out)
 
     def accuracy(self, images: Tensor, labels: Tensor) -> float:
-        """Share of images whose class is found."""
         right = (self.predicted(images) == labels.to(self.device)).sum()
         return float(right) / len(labels)
+
+    def scores(self, *, final: bool) -> Scores:  # noqa: ARG002 (one test set, tested alike at all times)
+        assert self.test is not None
+        return {"accuracy": self.accuracy(self.test.images, self.test.labels)}
 
 
 class Corruptions:
@@ -97,17 +102,15 @@ class Corruptions:
             read = read_official(self.official, kind, severity)
             images, labels = (x[: len(self.test)].to(self.device) for x in read)
             if images.shape != self.test.images.shape or not torch.equal(labels, self.test.labels):
-                raise InputError(
-                    f"{self.official} holds other test images than {self.test.name}: sizes or labels differ; give the "
-                    "folder that belongs to this data set"
-                )
+                what = f"{self.official} holds other test images than {self.test.name}: sizes or labels differ"
+                raise InputError(f"{what}; give the folder that belongs to this data set")
         if self.device.type == "cuda":
             self._kept[kind, severity] = images
         return images, self.test.labels
 
 
 def corruptions_made(official: Path | None, frost: Path | None) -> dict[str, str]:
-    """How corruptions were made, as result files record it; earlier ones do not name their frost, which was our own."""
+    """As result files record it; earlier ones do not name their frost, which was our own."""
     if official is not None and frost is not None:
         raise InputError(f"the official files in {official} have frost of their own; leave out --frost {frost}")
     if official is not None:
@@ -121,14 +124,13 @@ def under_corruption(
     *,
     kinds: Sequence[str] = KINDS,
     severities: Sequence[int] = SEVERITIES,
-    on_message: Told | None = None,
+    on_message: Told = lambda *_: None,
 ) -> dict[str, list[float]]:
     """Accuracy by kind, one entry a severity."""
     table: dict[str, list[float]] = {kind: [] for kind in kinds}
     pairs = [(kind, severity) for kind in kinds for severity in severities]
     for done, (kind, severity) in enumerate(pairs):
-        if on_message is not None:
-            on_message(done, len(pairs), f"{kind} {severity}")
+        on_message(done, len(pairs), f"{kind} {severity}")
         table[kind].append(evaluator.accuracy(*corruptions(kind, severity)))
     return table
 

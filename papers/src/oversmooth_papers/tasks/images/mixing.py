@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-UNIFORMS = 4
-"""Uniform numbers per batch: which of the two, λ, and the box's middle down and across."""
+UNIFORMS = 4  # uniform numbers per batch: which of the two, λ, and the box's middle down and across
 _KNOTS = 1024
 _CELLS = 65_536
 

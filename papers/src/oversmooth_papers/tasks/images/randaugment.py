@@ -17,9 +17,8 @@ from torch import Tensor
 from oversmooth_papers.tasks.images.recipe import HIGHEST_MAGNITUDE, RandAugment
 
 OPERATIONS = (
-    *("AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "Solarize", "SolarizeAdd"),
-    *("Color", "Contrast", "Brightness", "Sharpness"),
-    *("ShearX", "ShearY", "TranslateXRel", "TranslateYRel"),
+    *("AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "Solarize", "SolarizeAdd", "Color", "Contrast"),
+    *("Brightness", "Sharpness", "ShearX", "ShearY", "TranslateXRel", "TranslateYRel"),
 )
 """timm's fifteen, in timm's order; an operation is drawn and stored as its place here."""
 _OF = {name: index for index, name in enumerate(OPERATIONS)}
@@ -27,8 +26,7 @@ _MOVES = ("Rotate", "ShearX", "ShearY", "TranslateXRel", "TranslateYRel")
 
 DEGREES, SHEAR, SHIFT = 30.0, 0.3, 0.45
 """What the moves do at the highest magnitude; the shift is a share of the side."""
-UNIFORMS = 4
-"""Uniform numbers per image and operation: which, whether, which way, which interpolation."""
+UNIFORMS = 4  # uniform numbers per image and operation: which, whether, which way, which interpolation
 _LEVELS = 256
 _RED, _GREEN, _BLUE, _BITS = 19595, 38470, 7471, 16  # Pillow's luma, in 65,536ths
 
@@ -47,15 +45,12 @@ def plan_from(settings: RandAugment, uniform: Tensor, normal: Tensor) -> Plan:
     """What these random numbers mean: ``(b, operations, UNIFORMS)`` in [0, 1) and ``(b, operations)`` normal."""
     which, whether, way, smoothness = uniform.unbind(-1)
     operation = (which * len(OPERATIONS)).long().clamp(max=len(OPERATIONS) - 1)
+    operation = torch.where(whether < settings.probability, operation, -1)
+    magnitude = (settings.magnitude + settings.noise * normal).clamp(0, HIGHEST_MAGNITUDE)
     cubic = smoothness < 0.5
     if settings.interpolation != "random":
         cubic = torch.full_like(cubic, settings.interpolation == "bicubic")
-    return Plan(
-        operation=torch.where(whether < settings.probability, operation, -1),
-        magnitude=(settings.magnitude + settings.noise * normal).clamp(0, HIGHEST_MAGNITUDE),
-        negated=way < 0.5,
-        cubic=cubic,
-    )
+    return Plan(operation, magnitude, way < 0.5, cubic)
 
 
 def apply(settings: RandAugment, images: Tensor, plan: Plan, fill: Tensor) -> Tensor:

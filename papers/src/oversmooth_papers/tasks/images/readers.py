@@ -117,8 +117,7 @@ class _Unpickler(pickle._Unpickler):  # of Python's own: the other makes room fo
 def read_pickles(files: list[Path]) -> Read:
     """CIFAR's "python version": dictionaries of an array and of labels."""
     kind, meta = ("fine_label", "meta") if _is_100(files) else ("label", "batches.meta")
-    batches = [_batch(file, f"{kind}s") for file in files]
-    pixels, labels = (np.concatenate(column) for column in zip(*batches, strict=True))
+    pixels, labels = (np.concatenate(column) for column in zip(*(_batch(f, f"{kind}s") for f in files), strict=True))
     names: Any = []
     if (file := files[0].parent / meta).is_file():
         names = _unpickled(file).get(f"{kind}_names")
@@ -141,9 +140,8 @@ def _batch(file: Path, key: str) -> tuple[NDArray[Any], NDArray[Any]]:
         good = _text(dtype.arguments[0]) == "u1" and _text(order) == "C" and shape == pixels.shape
         if good and len(labels) == len(pixels) and {type(label) for label in labels} == {int}:
             return pixels, np.array(labels, np.int64)
-    raise InputError(
-        f"{file} needs `data`, an array of bytes (n, {_PIXELS}), and `{key}`, as many whole numbers; {_REMEDY}"
-    )
+    wanted = f"needs `data`, an array of bytes (n, {_PIXELS}), and `{key}`, as many whole numbers"
+    raise InputError(f"{file} {wanted}; {_REMEDY}")
 
 
 def _unpickled(file: Path) -> dict[str, Any]:
@@ -151,9 +149,8 @@ def _unpickled(file: Path) -> dict[str, Any]:
     try:
         found = dict(_Unpickler(io.BytesIO(file.read_bytes()), encoding="bytes").load())
     except Exception as error:  # a broken pickle makes its reader stumble on anything
-        raise InputError(
-            f"{file} is no pickled dictionary of numbers, text and arrays alone ({reason(error)}); {_REMEDY}"
-        ) from error
+        wanted = "no pickled dictionary of numbers, text and arrays alone"
+        raise InputError(f"{file} is {wanted} ({reason(error)}); {_REMEDY}") from error
     return {_text(key): value for key, value in found.items()}
 
 
@@ -216,10 +213,8 @@ def read_parquet(files: list[Path]) -> Read:
         encoded = [cell.get("bytes") if isinstance(cell, dict) else cell for cell in table.column(0).to_pylist()]
     column, labels = table.column(1), table.column(1).to_numpy()  # with some missing, whole numbers come as floats
     if not np.issubdtype(labels.dtype, np.integer) or labels.max() >= _MOST_CLASSES:
-        raise InputError(
-            f"{folder} has labels of {column.type}, {column.null_count} empty; give whole numbers from 0, below "
-            f"{_MOST_CLASSES:,}"
-        )
+        has, remedy = f"{column.type}, {column.null_count} empty", f"give whole numbers from 0, below {_MOST_CLASSES:,}"
+        raise InputError(f"{folder} has labels of {has}; {remedy}")
     names: Any = None
     with contextlib.suppress(KeyError, ValueError, TypeError, RecursionError):
         names = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"][whole.extra]["names"]
@@ -241,16 +236,13 @@ def decoded(encoded: Sequence[Any], folder: Path) -> NDArray[np.uint8]:
     check_fits(2 * len(encoded) * math.prod(shape), what, "give smaller ones")
     out = np.empty((len(encoded), *shape), np.uint8)
 
-    def every(first: int) -> None:
-        for index in range(first, len(encoded), _THREADS):
-            image = pixels(index, "L" if channels == 1 else "RGB")
-            if image.shape != shape:
-                raise InputError(
-                    f"row {index} of {folder} is {image.shape[2]} by {image.shape[1]} and the first is {width} by "
-                    f"{height}; images must all have one size"
-                )
-            out[index] = image
+    def fill(index: int) -> None:
+        image = pixels(index, "L" if channels == 1 else "RGB")
+        if image.shape != shape:
+            sizes = f"{image.shape[2]} by {image.shape[1]} and the first is {width} by {height}"
+            raise InputError(f"row {index} of {folder} is {sizes}; images must all have one size")
+        out[index] = image
 
     with ThreadPoolExecutor(_THREADS) as pool:  # the decoders themselves let go of the interpreter's lock
-        list(pool.map(every, range(_THREADS)))
+        list(pool.map(fill, range(len(encoded))))
     return out

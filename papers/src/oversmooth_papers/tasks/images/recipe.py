@@ -31,23 +31,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.machine import check_fits
 from oversmooth_papers.engine.options import check_settings, limited, option
-from oversmooth_papers.engine.recipe import BaseRecipe, Scores, check_layers, methods_of, ramp_option
+from oversmooth_papers.engine.recipe import BaseRecipe, BaseShape, Scores, ramp_option
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from oversmooth.steering import Method
-
 CIFAR100_MEAN, CIFAR100_STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
-HIGHEST_MAGNITUDE = 10.0
-"""The magnitude at which each RandAugment operation is strongest (for some, weakest)."""
-_BLOCK = 50_000  # bytes of a block's modules, whatever its width
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+HIGHEST_MAGNITUDE = 10.0  # the magnitude at which each RandAugment operation is strongest (for some, weakest)
 
 
 @dataclass(frozen=True)
-class Shape:
+class Shape(BaseShape):
     """A ViT; by default ViT-Ti on 32 px images with patches of 2, which makes 257 tokens."""
 
     image: int = limited(32, least=1)
@@ -62,11 +58,9 @@ class Shape:
     eps: float = limited(1e-6, above=0)
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         if self.image % self.patch:
             raise InputError(f"patches of {self.patch} do not tile images of {self.image} pixels; give a divisor")
-        if self.width % self.heads:
-            raise InputError(f"{self.heads} heads do not share {self.width} features evenly; give a divisor")
 
     @property
     def tokens(self) -> int:
@@ -74,29 +68,18 @@ class Shape:
 
     @property
     def hidden(self) -> int:
-        """Width of the MLP."""
         return int(self.width * self.mlp_ratio)
 
     @property
     def parameters(self) -> int:
-        """The number of weights of the unmodified model, counted without building it."""
         width = self.width
         block = 4 * width**2 + width * (1 + 3 * self.qkv_bias) + 2 * width * self.hidden + self.hidden + width
         outside = self.channels * self.patch**2 * width + (3 + self.tokens) * width + (width + 1) * self.classes
         return self.depth * (block + 4 * width) + outside + width
 
-    def check_fits(self, copies: int = 1, more: int = 0) -> None:
-        """Raise `InputError` if memory is short.
-
-        Args:
-            copies: how many arrays of this size: weights, gradients, moments
-            more: other bytes
-        """
-        check_fits(
-            copies * 4 * self.parameters + _BLOCK * self.depth + more,
-            f"a ViT of depth {self.depth:,} and width {self.width:,} has {self.parameters:,} weights and",
-            "give a smaller one",
-        )
+    @property
+    def words(self) -> str:
+        return f"a ViT of depth {self.depth:,} and width {self.width:,}"
 
 
 @dataclass(frozen=True)
@@ -178,19 +161,14 @@ class Recipe(BaseRecipe):
     precision: Literal["bf16", "float32"] = option("bf16", "Precision on a GPU: bf16 or float32.")
     """bf16 is by autocast. On a CPU everything is float32."""
 
-    def __post_init__(self) -> None:
-        check_settings(self)
+    def check(self) -> None:
         object.__setattr__(self, "mean", tuple(self.mean))
         object.__setattr__(self, "std", tuple(self.std))
         if not len(self.mean) == len(self.std) == self.shape.channels or not all(one > 0 for one in self.std):
-            raise InputError(
-                f"mean is {list(self.mean)} and std is {list(self.std)}; give one number for each of the "
-                f"{self.shape.channels} channels, each std above 0"
-            )
-        check_layers(self.layers, self.shape.depth)
+            remedy = f"give one number for each of the {self.shape.channels} channels, each std above 0"
+            raise InputError(f"mean is {list(self.mean)} and std is {list(self.std)}; {remedy}")
         if self.freed and (why := next((m.why_no_fold for m in self.methods() if m.why_no_fold), "")):
             raise InputError(f"freed needs what weights alone can do, and {self.variant} {why}; leave one out")
-        self.check_variant()
 
     @property
     def total_epochs(self) -> int:
@@ -222,9 +200,6 @@ class Recipe(BaseRecipe):
     def describe(self, scores: Scores) -> str:
         return f"accuracy {100 * scores['accuracy']:.2f} %"
 
-    def methods(self) -> list[Method]:
-        return methods_of(self.variant, wiring=self.wiring, start=self.start, seed=self.seed)
-
     def changed(self, settings: dict[str, Any], augment: bool | None = None) -> Self:
         """A copy with these settings, its own or the shape's, but not those that are None. augment: all, or none."""
         changed, usual = super().changed(settings), Recipe()
@@ -240,18 +215,15 @@ class Recipe(BaseRecipe):
         _, channels, side, _ = images.images.shape
         return {"data": images.name}, {"classes": len(images.classes), "channels": channels, "image": side}
 
-    def fitted(self, data: Any) -> Self:
-        """A copy with the name, size, channels, classes and normalisation of these images."""
+    def fitted(self, data: Any, **more: Any) -> Self:
+        """With the normalisation of these images too."""
         from oversmooth_papers.tasks.images.data import normalisation
 
         mean, std = normalisation(getattr(data, "train", data))
-        _, sizes = self.decided_by(data)
-        shape = dataclasses.replace(self.shape, **sizes)
-        return dataclasses.replace(self, data=getattr(data, "train", data).name, shape=shape, mean=mean, std=std)
+        return super().fitted(data, mean=mean, std=std, **more)
 
 
-VARIANTS = ("plain", "smooth", "sharpen")
-"""ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻ of Dovonon et al."""
+VARIANTS = ("plain", "smooth", "sharpen")  # ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻ of Dovonon et al.
 
 
 def variant_title(variant: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from oversmooth_papers import compiling
 from oversmooth_papers.engine.ranks import Ranks
-from oversmooth_papers.engine.recipe import Scores
-from oversmooth_papers.engine.task import Batch, Forward, Probe
-from oversmooth_papers.tasks.common import WATCHED, DataTask, ShuffledFeed
+from oversmooth_papers.engine.task import Batch, Forward, Probe, Task
+from oversmooth_papers.tasks.common import WATCHED, ShuffledFeed
 from oversmooth_papers.tasks.images import data, mixing
 from oversmooth_papers.tasks.images.augment import AugmentDraws
 from oversmooth_papers.tasks.images.build import augment_of, model_of, plain_model_of
@@ -22,11 +21,13 @@ from oversmooth_papers.tasks.images.evaluate import Evaluator
 from oversmooth_papers.tasks.images.recipe import Recipe
 
 
-class ImagesTask(DataTask[Recipe, Splits]):
+class ImagesTask(Task):
     """``loss`` is the cross-entropy with soft targets, the score the accuracy on the test images."""
 
+    recipe: Recipe
+    dataset: Splits
     plain_model_of, model_of = staticmethod(plain_model_of), staticmethod(model_of)
-    examples_are: ClassVar[str] = "images"
+    examples_are = "images"
 
     def __init__(self, recipe: Recipe, splits: Splits) -> None:
         super().__init__(recipe, splits)
@@ -37,10 +38,6 @@ class ImagesTask(DataTask[Recipe, Splits]):
     @property
     def examples(self) -> int:
         return len(self.train)
-
-    def activations(self) -> int:
-        shape = self.recipe.shape
-        return 8 * min(self.recipe.batch, self.examples) * shape.tokens * shape.width * shape.depth
 
     def feed(self, device: torch.device, ranks: Ranks, *, compiled: bool) -> ImagesFeed:
         return ImagesFeed(self.recipe, self.train, device, ranks, compiled=compiled)
@@ -54,8 +51,8 @@ class ImagesTask(DataTask[Recipe, Splits]):
         x = torch.zeros(batch, shape.channels, shape.image, shape.image, device=device)
         return x, torch.zeros(batch, dtype=torch.int64, device=device)
 
-    def evaluation(self, model: nn.Module, device: torch.device) -> _Accuracy:
-        return _Accuracy(Evaluator(self.recipe, model, device), self.test.to(device))
+    def evaluation(self, model: nn.Module, device: torch.device) -> Evaluator:
+        return Evaluator(self.recipe, model, device, test=self.test.to(device))
 
     def probe(self, model: nn.Module, device: torch.device) -> Probe:
         images = self.test.images[:WATCHED].to(device).float()
@@ -68,14 +65,6 @@ class ImagesTask(DataTask[Recipe, Splits]):
         return {"test_images": len(self.test)}
 
 
-class _Accuracy:
-    def __init__(self, evaluator: Evaluator, test: Images) -> None:
-        self.evaluator, self.test = evaluator, test
-
-    def scores(self, *, final: bool) -> Scores:  # noqa: ARG002 (one test set, tested alike at all times)
-        return {"accuracy": self.evaluator.accuracy(self.test.images, self.test.labels)}
-
-
 class ImagesFeed(ShuffledFeed):
     """Bytes on the device, in an order of the epoch's, augmented with random numbers of the step's."""
 
@@ -86,8 +75,7 @@ class ImagesFeed(ShuffledFeed):
         self.data = images.to(device)
         self.augment = augment_of(recipe).to(device)
         self.draws = self.augment.draw(recipe.batch, torch.Generator(device).manual_seed(0))
-        self.remark: str | None = None
-        """What a user should know of it."""
+        self.remark: str | None = None  # what a user should know of it
         self.transform = self.transformed
         if compiled:
             self.reorder(torch.Generator(device).manual_seed(0))

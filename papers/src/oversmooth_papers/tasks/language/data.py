@@ -9,22 +9,17 @@ directory.
 from __future__ import annotations
 
 import bz2
-import contextlib
-import hashlib
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from oversmooth.inputs.text import PROSE
 from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.files import cache_folder, data_folder, data_place, whole_file
+from oversmooth.safety.files import data_folder, data_place
 from oversmooth.safety.machine import check_fits
-from oversmooth.safety.signals import held_back
+from oversmooth_papers.tasks.common import Kept, remembered
 from oversmooth_papers.tasks.language.tokens import Kind, Tokenizer, tokenizer_of
 
 SPLITS = ("train", "valid", "test")
@@ -43,8 +38,7 @@ class Text:
 
     train: Tensor
     valid: Tensor
-    test: Tensor | None
-    """None: it has none, and nothing stands for it."""
+    test: Tensor | None  # None: it has none, and nothing stands for it
     tokenizer: Tokenizer
     name: str
 
@@ -55,26 +49,26 @@ def load_text(what: str | Path, kind: Kind = "word", size: int = 0, *, masked: b
     kind: of tokens. size: how many of bpe. masked: whether one of them stands for a hidden one.
     """
     name, files = _files(what)
-    facts = [(split, str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns) for split in files for f in files[split]]
-    question = [_VERSION, kind, size if kind == "bpe" else 0, masked, facts]
-    key = hashlib.sha256(json.dumps(question).encode()).hexdigest()[:24]
-    path = cache_folder() / f"text-{key}.safetensors"
-    # Any of these means a file that is not there, not whole, or not ours.
-    with contextlib.suppress(OSError, SafetensorError, KeyError, ValueError, TypeError, RecursionError):
-        with held_back(), safe_open(path, "pt") as opened:
-            splits = {split: opened.get_tensor(split) for split in opened.keys()}  # noqa: SIM118 (it is no dict)
-            tokenizer = Tokenizer.from_text(opened.metadata()["tokenizer"])
+    all_files = [file for own in files.values() for file in own]
+    question = [_VERSION, kind, size if kind == "bpe" else 0, masked, {split: len(own) for split, own in files.items()}]
+
+    def make() -> Text:
+        needed = 20 * sum(file.stat().st_size for file in all_files)  # the text, its words and its tokens
+        check_fits(needed, f"the text of {what}", "give less of it")
+        texts = _texts(files)
+        tokenizer = tokenizer_of(texts["train"], kind, size, masked=masked)
+        splits = {split: tokenizer.encode(text) for split, text in texts.items()}
         return Text(splits["train"], splits["valid"], splits.get("test"), tokenizer, name)
-    needed = 20 * sum(size for _, _, size, _ in facts)  # the text, its words and its tokens
-    check_fits(needed, f"the text of {what}", "give less of it")
-    texts = _texts(files)
-    tokenizer = tokenizer_of(texts["train"], kind, size, masked=masked)
-    splits = {split: tokenizer.encode(text) for split, text in texts.items()}
-    with contextlib.suppress(OSError, InputError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as temporary:
-            save_file(splits, temporary, {"tokenizer": tokenizer.to_text()})
-    return Text(splits["train"], splits["valid"], splits.get("test"), tokenizer, name)
+
+    def to_file(text: Text) -> Kept:
+        splits = {"train": text.train, "valid": text.valid, **({} if text.test is None else {"test": text.test})}
+        return splits, {"tokenizer": text.tokenizer.to_text()}
+
+    def from_file(splits: dict[str, Tensor], words: dict[str, str]) -> Text:
+        tokenizer = Tokenizer.from_text(words["tokenizer"])
+        return Text(splits["train"], splits["valid"], splits.get("test"), tokenizer, name)
+
+    return remembered("text", question, all_files, make, to_file, from_file)
 
 
 def name_of(what: str | Path) -> str:

@@ -17,11 +17,9 @@ from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import in_eval_mode
 from oversmooth_papers.tasks.language.recipe import Shape
 
-IGNORED = -100
-"""A target that does not count."""
+IGNORED = -100  # a target that does not count
 _MASKED, _OTHER = 0.8, 0.1  # of the tokens that a masked model must find; the rest stand as they are
-Cache = dict[int, tuple[Tensor, Tensor]]
-"""Keys and values of the tokens so far, by block."""
+Cache = dict[int, tuple[Tensor, Tensor]]  # keys and values of the tokens so far, by block
 
 
 class Attention(nn.Module):
@@ -76,8 +74,8 @@ class Block(nn.Module):
 class LanguageModel(nn.Module):
     """``(b, n) int64 -> (b, n, vocabulary)``.
 
-    It begins with normal weights of 0.02 and zero biases: not published for this model, and customary. Beside
-    sinusoids the embedding begins as large as they are.
+    It begins with normal weights of 0.02 and zero biases, as is customary; beside sinusoids the embedding begins as
+    large as they are.
     """
 
     positions: Tensor

@@ -13,25 +13,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.machine import check_fits
-from oversmooth_papers.engine.options import check_settings, limited, option
-from oversmooth_papers.engine.recipe import BaseRecipe, Scores, check_layers, methods_of, ramp_option
+from oversmooth_papers.engine.options import limited, option
+from oversmooth_papers.engine.recipe import BaseRecipe, BaseShape, Scores, ramp_option
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from oversmooth.steering import Method
-
-
-_BLOCK = 50_000  # bytes of a block's modules, whatever its width
-
 
 @dataclass(frozen=True)
-class Shape:
+class Shape(BaseShape):
     """The defaults are Nguyen et al.'s model on WikiText-103, whose 267,735 words the data decide."""
 
-    vocabulary: int = 0
-    """Kinds of tokens; the data decide."""
+    vocabulary: int = 0  # kinds of tokens; the data decide
     length: int = option(256, "Tokens of a window.", least=1)
     width: int = option(128, "Features of a token.", least=1)
     depth: int = option(16, "Blocks.", least=1)
@@ -45,25 +38,24 @@ class Shape:
     eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        if self.width % self.heads:
-            raise InputError(f"{self.heads} heads do not share {self.width} features evenly; give a divisor")
+        super().__post_init__()
         if self.positions == "sinusoidal" and self.width % 2:
             raise InputError(f"width is {self.width}; sinusoidal positions need an even one")
 
     @property
     def parameters(self) -> int:
-        """Of the plain model, counted before it is made."""
         width, hidden = self.width, self.hidden
         block = 4 * width**2 + width + 2 * width * hidden + hidden + width + 4 * width
         embedded = self.vocabulary * (width + 1) + (self.length * width if self.positions == "learned" else 0)
         return self.depth * block + embedded + (2 * width if self.norm == "pre" else 0)
 
-    def check_fits(self, copies: int = 1, more: int = 0) -> None:
-        """Raise InputError if memory is short. copies: of weights, gradients and moments too; more: other bytes."""
-        what = f"a language model of depth {self.depth:,}, width {self.width:,} and {self.vocabulary:,} tokens"
-        needed = copies * 4 * self.parameters + _BLOCK * self.depth + more
-        check_fits(needed, f"{what} has {self.parameters:,} weights and", "give a smaller one")
+    @property
+    def tokens(self) -> int:
+        return self.length
+
+    @property
+    def words(self) -> str:
+        return f"a language model of depth {self.depth:,}, width {self.width:,} and {self.vocabulary:,} tokens"
 
 
 @dataclass(frozen=True)
@@ -101,12 +93,9 @@ class Recipe(BaseRecipe):
     precision: Literal["bf16", "float32"] = "bf16"  # of products on a GPU; on a CPU all is float32
     sliding: bool = True  # whether a causal model is tested at the end with windows that slide by one token: long
 
-    def __post_init__(self) -> None:
-        check_settings(self)
+    def check(self) -> None:
         if self.tokenizer == "bpe" and self.vocabulary < 300:
             raise InputError(f"vocabulary is {self.vocabulary}; bpe begins with 256 bytes: give at least 300")
-        check_layers(self.layers, self.shape.depth)
-        self.check_variant()
 
     def learning_rates(self, steps_per_epoch: int) -> Tensor:
         from oversmooth_papers.engine.schedule import learning_rates
@@ -114,10 +103,6 @@ class Recipe(BaseRecipe):
         steps = self.epochs * steps_per_epoch
         warmup = min(self.warmup, steps)
         return learning_rates(self.lr, warmup, steps - warmup)
-
-    @property
-    def draws_in_forward(self) -> bool:
-        return self.shape.dropout > 0
 
     @property
     def label(self) -> str:
@@ -136,15 +121,11 @@ class Recipe(BaseRecipe):
             words.append(f"{sliding:.2f} with sliding windows")
         return ", ".join(words)
 
-    def methods(self) -> list[Method]:
-        return methods_of(self.variant, wiring=self.wiring, start=self.start, seed=self.seed)
-
     def decided_by(self, data: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         return {"data": data.name}, {"vocabulary": data.tokenizer.size}
 
 
-PAPER = Recipe()
-"""Nguyen et al.'s baseline on WikiText-103."""
+PAPER = Recipe()  # Nguyen et al.'s baseline on WikiText-103
 
 WIKITEXT2 = Recipe(data="wikitext-2", epochs=60, warmup=400, lr=5e-4, shape=Shape(vocabulary=33_278, dropout=0.2))
 """The same model on WikiText-2, whose epoch has 84 steps. Chosen for the baseline: a warm-up for 5,040 steps in place
@@ -182,5 +163,4 @@ QUICK = Recipe(
 )
 """A small version for a CPU, on the bytes of the prose that comes with oversmooth: it learns to spell, no more."""
 
-QUICK_MASKED = dataclasses.replace(QUICK, shape=dataclasses.replace(QUICK.shape, causal=False))
-"""The same, masked."""
+QUICK_MASKED = dataclasses.replace(QUICK, shape=dataclasses.replace(QUICK.shape, causal=False))  # the same, masked

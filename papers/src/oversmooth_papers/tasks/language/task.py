@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.steering import steering_of
 from oversmooth.steering.reparametrized import compute
 from oversmooth.theory import asymmetry
 from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.recipe import Scores
-from oversmooth_papers.engine.task import Batch, Forward, Probe
-from oversmooth_papers.tasks.common import WATCHED, DataTask, ShuffledFeed, begun
+from oversmooth_papers.engine.task import Batch, Forward, Probe, Task
+from oversmooth_papers.tasks.common import WATCHED, ShuffledFeed, begun, tested
 from oversmooth_papers.tasks.language.data import Text
 from oversmooth_papers.tasks.language.model import IGNORED, LanguageModel, hide
 from oversmooth_papers.tasks.language.recipe import Recipe
@@ -28,20 +27,20 @@ _MASKS = 20_250  # the seed of the tokens that are hidden in a test, the same fo
 
 
 def plain_model_of(recipe: Recipe) -> LanguageModel:
-    """Unsteered, on the CPU, with random weights."""
     return LanguageModel(recipe.shape)
 
 
 def model_of(recipe: Recipe) -> LanguageModel:
-    """As training begins."""
     return begun(recipe, lambda: LanguageModel(recipe.shape), layers=recipe.layers)
 
 
-class LanguageTask(DataTask[Recipe, Text]):
+class LanguageTask(Task):
     """``loss`` is the mean cross-entropy, the score the perplexity; smoothing is watched on validation windows."""
 
+    recipe: Recipe
+    dataset: Text
     plain_model_of, model_of = staticmethod(plain_model_of), staticmethod(model_of)
-    examples_are: ClassVar[str] = "windows"
+    examples_are = "windows"
 
     @property
     def examples(self) -> int:
@@ -155,7 +154,6 @@ class Perplexity:
     def __init__(self, recipe: Recipe, model: nn.Module, device: torch.device, text: Text) -> None:
         self.recipe, self.model, self.device, self.text = recipe, model, device, text
 
-    @torch.no_grad()
     def scores(self, *, final: bool) -> Scores:
         splits = {"valid": self.text.valid}
         if final and self.text.test is not None:
@@ -170,7 +168,6 @@ class Perplexity:
             scores |= {f"{name}_perplexity_sliding": self.causal(split, 1) for name, split in splits.items()}
         return scores
 
-    @torch.no_grad()
     def causal(self, tokens: Tensor, stride: int) -> float:
         """exp of the mean cross-entropy of all predictions, each counted once.
 
@@ -180,7 +177,7 @@ class Perplexity:
         tokens = tokens.to(self.device, torch.int64)
         first = min(length, predictions)
         ends = torch.tensor(range(first + stride, predictions + 1, stride), dtype=torch.int64, device=self.device)
-        with in_eval_mode(self.model):
+        with tested(self.model, self.recipe, self.device):
             total = self._loss(tokens[None, :first], tokens[None, 1 : first + 1])
             for some in ends.split(self._windows_at_once(stride)):
                 rows = tokens[some[:, None] + torch.arange(-length, 1, device=self.device)]
@@ -196,7 +193,7 @@ class Perplexity:
         kinds, fillers = torch.rand((2, *rows.shape), generator=torch.Generator().manual_seed(_MASKS))
         ids, targets = hide(rows, kinds, fillers, self.recipe.masked, self.text.tokenizer.mask, shape.vocabulary)
         total, at_once = 0.0, self._windows_at_once(shape.length)
-        with in_eval_mode(self.model):
+        with tested(self.model, self.recipe, self.device):
             for some, wanted in zip(ids.split(at_once), targets.split(at_once), strict=True):
                 total += self._loss(some.to(self.device), wanted.to(self.device))
         return math.exp(min(total / max(1, int((targets != IGNORED).sum())), 700.0))
@@ -208,7 +205,6 @@ class Perplexity:
 
     def _loss(self, ids: Tensor, targets: Tensor) -> float:
         """Summed over the last predictions of each window ``(b, n)``, as many as there are targets ``(b, last)``."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocasts(self.device.type)):
-            logits = self.model(ids, last=targets.shape[1])
+        logits = self.model(ids, last=targets.shape[1])
         losses = F.cross_entropy(logits.float().mT, targets, ignore_index=IGNORED, reduction="none")
         return float(losses.double().sum())

@@ -31,8 +31,7 @@ class Tokenizer:
     kind: Kind
     masked: bool = False
     vocabulary: dict[str, int] = field(default_factory=dict, repr=False)
-    json: str = field(default="", repr=False)
-    """In the format of `tokenizers`, which transformers reads."""
+    json: str = field(default="", repr=False)  # in the format of `tokenizers`, which transformers reads
 
     @property
     def size(self) -> int:
@@ -40,7 +39,6 @@ class Tokenizer:
 
     @property
     def mask(self) -> int:
-        """The token that stands for a hidden one."""
         return 256 if self.kind == "bytes" else self.vocabulary[MASK]
 
     def encode(self, text: str) -> Tensor:
@@ -73,12 +71,10 @@ class Tokenizer:
         return str(_parsed(self.json).decode(ids.tolist()))
 
     def to_text(self) -> str:
-        """For a file's metadata."""
         return json.dumps({"kind": self.kind, "masked": self.masked, "tokenizer": self.json})
 
     @classmethod
     def from_text(cls, text: str) -> Tokenizer:
-        """What `to_text` gave."""
         fields = json.loads(text)
         if fields["kind"] == "bytes":
             return cls("bytes", fields["masked"])

@@ -23,21 +23,12 @@ def crops(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Square parts of images that were scaled, and mirrored with probability ``flip``.
 
+    ``(b, 3, h, w)`` uint8, masks ``(b, h, w)`` uint8 and ``(b, 4)`` from 0 to 1 ``-> (b, 3, side, side)`` floats from 0
+    to 255; ``(b, side, side)`` int64, IGNORE beyond the image; and ``(b, side, side)``, whether a pixel lies in it.
+
     Where a scaled image is smaller than the crop, it begins at the crop's first row or column, and what lies beyond is
     no part of it. Pixels are squares: those of the image are interpolated bilinearly, those of the mask are the one
     that the new pixel's middle lies in.
-
-    Args:
-        images: ``(b, 3, h, w)`` uint8.
-        masks: ``(b, h, w)`` uint8.
-        uniform: ``(b, 4)``, from 0 to 1.
-        side: of a crop.
-        scales: the smallest and the largest.
-        flip: a probability.
-
-    Returns:
-        ``(b, 3, side, side)`` floats from 0 to 255; ``(b, side, side)`` int64, IGNORE beyond the image; and
-        ``(b, side, side)``, whether a pixel lies in the image.
     """
     height, width = images.shape[2:]
     scale, down, across, mirrored = uniform.unbind(1)

@@ -23,8 +23,7 @@ from oversmooth.safety.libraries import import_library
 from oversmooth.safety.machine import check_fits
 from oversmooth_papers.tasks.common import data_home, decoded_image
 
-IGNORE = 255
-"""The label of pixels that are neither learned from nor counted."""
+IGNORE = 255  # the label of pixels that are neither learned from nor counted
 SHAPES = "shapes"
 FORMS = ("ground", "disc", "square", "triangle", "ring")
 _COLOURS = np.array([(0.8, 0.3, 0.25), (0.25, 0.6, 0.35), (0.3, 0.4, 0.8), (0.8, 0.7, 0.3)])
@@ -32,14 +31,11 @@ _HINT, _GRAIN = 0.16, 0.06  # spread of colours about a class's own, and of pixe
 _LAYOUTS = "train.parquet, val.parquet and test.parquet, or images/training with annotations/training"
 _IMAGES = (".jpg", ".jpeg", ".png")
 _AHEAD = 64  # pictures that are decoded before one is taken
-Pair = tuple[str, Path | bytes, Path | bytes]
-"""Where an image stands, and the files or the bytes of it and of its mask."""
+Pair = tuple[str, Path | bytes, Path | bytes]  # where an image stands, and the files or the bytes of it and of its mask
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no one answer to ==
 class Labelled:
-    """Images with a class for every pixel."""
-
     images: Tensor | list[Tensor]  # (n, 3, h, w) uint8, or as many (3, h, w)
     masks: Tensor | list[Tensor]  # (n, h, w) uint8, or as many (h, w); below len(classes), or IGNORE
     classes: list[str]
@@ -55,8 +51,7 @@ class Splits:
 
     train: Labelled
     val: Labelled
-    test: Labelled
-    """The same object as val where no third part is published."""
+    test: Labelled  # the same object as val where no third part is published
 
     def __post_init__(self) -> None:
         if not isinstance(self.train.images, Tensor):
@@ -72,32 +67,26 @@ class Splits:
 
     @property
     def one_size(self) -> bool:
-        """Whether the images to test on have the size of those to train on."""
         size = self.train.images[0].shape
         return all(image.shape == size for part in (self.val, self.test) for image in part.images)
 
 
 class Known(NamedTuple):
-    """A published data set."""
-
     name: str
-    folders: tuple[str, ...]
-    """What the folder is called that it comes in."""
+    folders: tuple[str, ...]  # what the folder is called that it comes in
     classes: list[str]
-    first: int
-    """The byte of the first class; bytes that stand for no class are ignored."""
-
-    @property
-    def labels(self) -> NDArray[np.uint8]:
-        """``(256,)``: the label for each byte of a mask."""
-        table = np.full(256, IGNORE, np.uint8)
-        table[self.first : self.first + len(self.classes)] = np.arange(len(self.classes))
-        return table
+    labels: NDArray[np.uint8]  # (256,): for each byte of a mask; bytes that stand for no class are ignored
 
 
 _CAMVID = "Sky Building Pole Road Pavement Tree SignSymbol Fence Car Pedestrian Bicyclist"
-CAMVID = Known("camvid", ("camvid", "CamVid"), _CAMVID.split(), 0)
-ADE20K = Known("ade20k", ("ade20k", "ADEChallengeData2016", "ade"), [f"class {n}" for n in range(1, 151)], 1)
+_BYTES = np.arange(256, dtype=np.uint8)
+CAMVID = Known("camvid", ("camvid", "CamVid"), _CAMVID.split(), np.where(_BYTES < 11, _BYTES, IGNORE))
+ADE20K = Known(
+    "ade20k",
+    ("ade20k", "ADEChallengeData2016", "ade"),
+    [f"class {n}" for n in range(1, 151)],
+    np.where((_BYTES > 0) & (_BYTES < 151), _BYTES - 1, IGNORE).astype(np.uint8),
+)
 _ADE20K_SIZE = 512, 683
 """Height and width to which its training images are brought: the shorter side is at 512 or near it, most are 3 by 4."""
 
@@ -125,7 +114,7 @@ def load_splits(what: str | Path) -> Splits:
     files = [home / f"{split}.parquet" for split in ("train", "val", "test")]
     if missing := [file.name for file in files if not file.is_file()]:
         raise InputError(f"{home} has no {missing[0]}; images with masks are {_LAYOUTS}")
-    parts = [_decoded(_rows(file), named.labels if named else np.arange(256, dtype=np.uint8)) for file in files]
+    parts = [_decoded(_rows(file), named.labels if named else _BYTES) for file in files]
     if named:
         name, classes = named.name, named.classes
     else:  # the highest label of all decides how many classes there are
@@ -164,10 +153,8 @@ def _decoded(
         if mask.mode not in ("L", "P"):
             raise InputError(f"the mask of {where} has pixels of kind {mask.mode}; give one byte each, as PNG has them")
         if image.size != mask.size:
-            raise InputError(
-                f"the image of {where} is {image.width} by {image.height} and its mask {mask.width} by {mask.height}; "
-                "give masks of their images' size"
-            )
+            sizes = f"{image.width} by {image.height} and its mask {mask.width} by {mask.height}"
+            raise InputError(f"the image of {where} is {sizes}; give masks of their images' size")
         if size is not None:
             image = image.resize(size[::-1], pil.Resampling.BILINEAR)
             mask = mask.resize(size[::-1], pil.Resampling.NEAREST)

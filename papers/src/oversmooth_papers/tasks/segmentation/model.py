@@ -97,7 +97,6 @@ class Segmenter(nn.Module):
 
 
 def plain_model_of(recipe: Recipe) -> Segmenter:
-    """Unsteered, on the CPU, with random weights."""
     return Segmenter(Encoder(recipe.shape), MaskDecoder(recipe.decoder_shape))
 
 

@@ -14,14 +14,8 @@ from oversmooth.safety.files import data_folder, data_place
 from oversmooth.safety.typed import typed
 from oversmooth_papers.tasks.images.recipe import Shape
 
-_SIZES = {
-    "image": "image_size",
-    "patch": "patch_size",
-    "channels": "num_channels",
-    "width": "hidden_size",
-    "depth": "num_hidden_layers",
-    "heads": "num_attention_heads",
-}
+_SIZES = dict(image="image_size", patch="patch_size", channels="num_channels", width="hidden_size")
+_SIZES |= dict(depth="num_hidden_layers", heads="num_attention_heads")
 _NAMES = {
     "cls_token": "embeddings.cls_token",
     "pos_embed": "embeddings.position_embeddings",
@@ -67,10 +61,8 @@ def load_weights(encoder: nn.Module, named: str, side: int) -> None:
     files = Checkpoint(checkpoint_folder(named))
     prefix = "vit." if any(name.startswith("vit.") for name in files.shapes) else ""
     try:
-        arrays = {
-            name: torch.cat([files.read(theirs) for theirs in _names(name, prefix)]).float()
-            for name in encoder.state_dict()
-        }
+        theirs = {name: _names(name, prefix) for name in encoder.state_dict()}
+        arrays = {name: torch.cat([files.read(one) for one in names]).float() for name, names in theirs.items()}
         arrays["pos_embed"] = resized_positions(arrays["pos_embed"], side)
         encoder.load_state_dict(arrays)
     except (KeyError, RuntimeError) as error:  # no such weight, or of another size

@@ -13,17 +13,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from oversmooth.safety.errors import InputError
-from oversmooth_papers.engine.options import check_settings, limited, option
-from oversmooth_papers.engine.recipe import BaseRecipe, Scores, methods_of, ramp_option
-from oversmooth_papers.tasks.images.recipe import Shape
+from oversmooth_papers.engine.options import limited, option
+from oversmooth_papers.engine.recipe import BaseRecipe, Scores, ramp_option
+from oversmooth_papers.tasks.images.recipe import IMAGENET_MEAN, IMAGENET_STD, Shape
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from oversmooth.steering import Method
     from oversmooth_papers.tasks.segmentation.data import Splits
-
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
@@ -81,12 +78,10 @@ class Recipe(BaseRecipe):
     seed: int = limited(0, least=0)  # of weights, order and augmentation
     precision: Literal["bf16", "float32"] = "bf16"  # of products on a GPU; on a CPU all is float32
 
-    def __post_init__(self) -> None:
-        check_settings(self)
+    def check(self) -> None:
         if not self.test_scales or not all(0 < scale <= 100 for scale in (*self.scales, *self.test_scales)):
             raise InputError(f"scales are {self.scales} and {self.test_scales}; give numbers above 0 and at most 100")
         object.__setattr__(self, "shape", dataclasses.replace(self.shape, image=self.crop))  # which patches must tile
-        self.check_variant()
 
     def learning_rates(self, steps_per_epoch: int) -> Tensor:
         from oversmooth_papers.engine.schedule import polynomial
@@ -122,14 +117,10 @@ class Recipe(BaseRecipe):
             words += f", at several scales {100 * scores['miou_multiscale']:.2f} %"
         return words
 
-    def methods(self) -> list[Method]:
-        return methods_of(self.variant, start=self.start, seed=self.seed)
-
     def changed(self, settings: dict[str, Any]) -> Self:
-        """With these settings, its own or the shape's; None leaves one as it is."""
         return super().changed({"image": settings.get("patch"), **settings})  # which becomes the crop
 
-    def fitted(self, data: Splits) -> Self:
+    def fitted(self, data: Splits, **more: Any) -> Self:
         """The same for these data and this encoder: name, classes and shape are theirs.
 
         Where images have one size and the crop does not fit into them, it becomes the largest that the patches tile:
@@ -143,9 +134,10 @@ class Recipe(BaseRecipe):
         if data.one_size and crop > side:
             crop = side - side % shape.patch
             stride = max(1, 2 * crop // 3)
-        shape = dataclasses.replace(shape, image=shape.patch, classes=len(data.classes))
+        shape = dataclasses.replace(shape, image=shape.patch, classes=len(data.classes))  # its image becomes the crop
         shorter = 0 if data.one_size else self.shorter
-        return dataclasses.replace(self, data=data.name, shape=shape, crop=crop, stride=stride, shorter=shorter)
+        changes = dict(shape=shape, crop=crop, stride=stride, shorter=shorter, **more)
+        return dataclasses.replace(self, data=data.name, **changes)
 
 
 PAPER = Recipe()

@@ -6,17 +6,16 @@ A model is tested in windows that slide over the image, at one scale or at sever
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oversmooth.safety.untouched import in_eval_mode
 from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.recipe import Scores
-from oversmooth_papers.engine.task import Batch, Forward, Probe
-from oversmooth_papers.tasks.common import WATCHED, DataTask, ShuffledFeed
+from oversmooth_papers.engine.task import Batch, Forward, Probe, Task
+from oversmooth_papers.tasks.common import WATCHED, ShuffledFeed, tested
 from oversmooth_papers.tasks.segmentation.augment import COLOUR_UNIFORMS, CROP_UNIFORMS, Normalise, crops, distorted
 from oversmooth_papers.tasks.segmentation.data import IGNORE, Labelled, Splits
 from oversmooth_papers.tasks.segmentation.model import Segmenter, model_of, plain_model_of
@@ -26,19 +25,17 @@ _AT_ONCE = {"cuda": 32, "cpu": 8}  # windows in one pass
 _IMAGES = 4  # of one size, taken together
 
 
-class SegmentationTask(DataTask[Recipe, Splits]):
+class SegmentationTask(Task):
     """``loss`` is the cross-entropy of every pixel that counts, the score the mean intersection over union.
 
     Smoothing is watched in the encoder, whose tokens stay as many from block to block.
     """
 
+    recipe: Recipe
+    dataset: Splits
     plain_model_of, model_of = staticmethod(plain_model_of), staticmethod(model_of)
-    examples_are: ClassVar[str] = "images"
+    examples_are = "images"
     copies = 3  # SGD has one moment
-
-    @property
-    def examples(self) -> int:
-        return len(self.dataset.train)
 
     def activations(self) -> int:
         shape, layers = self.recipe.shape, self.recipe.shape.depth + self.recipe.decoder_layers
@@ -129,9 +126,7 @@ def confusion(truth: Tensor, predicted: Tensor, classes: int) -> Tensor:
 
 
 def mean_iou(matrix: Tensor) -> float:
-    """Mean over classes of what is both in truth and found, over what is either.
-
-    A class that is in neither is left out.
+    """Mean over classes of what is both in truth and found, over what is either; a class in neither is left out.
 
     >>> mean_iou(torch.tensor([[3, 1, 0], [0, 2, 0], [0, 0, 0]]))  # (3/4 + 2/3) / 2
     0.7083333333333333
@@ -140,11 +135,6 @@ def mean_iou(matrix: Tensor) -> float:
     either = matrix.sum(0) + matrix.sum(1) - matrix.diagonal()
     there = either > 0
     return float((both[there] / either[there]).mean())
-
-
-def pixel_accuracy(matrix: Tensor) -> float:
-    """Share of pixels whose class was found."""
-    return float(matrix.diagonal().sum() / matrix.sum())
 
 
 def places(length: int, window: int, stride: int) -> list[int]:
@@ -164,24 +154,21 @@ class Evaluator:
         self.normalise = Normalise(recipe.mean, recipe.std, device)
 
     def scores(self, *, final: bool) -> Scores:
-        """Of the images to watch by, whose scores have names of their own unless there are no others.
-
-        At the end of those to test on as well, at one scale and at several.
-        """
+        """Of the images to watch by; at the end of those to test on as well, at one scale and at several."""
         splits = self.splits
         same = splits.val is splits.test
-        scores = {} if same and final else _scores(self.confusion(splits.val), "" if same else "_val")
+        scores = {} if same and final else scores_of(self.confusion(splits.val), "" if same else "_val")
         if not final:
             return scores
         several = self.confusion(splits.test, self.recipe.test_scales, mirrored=True)
-        return {**_scores(self.confusion(splits.test), ""), "miou_multiscale": mean_iou(several), **scores}
+        return {**scores_of(self.confusion(splits.test), ""), "miou_multiscale": mean_iou(several), **scores}
 
     def confusion(self, labelled: Labelled, scales: Sequence[float] = (1.0,), *, mirrored: bool = False) -> Tensor:
         """``(classes, classes)`` over all images; mirrored: with every image's mirror image too."""
         classes = self.recipe.shape.classes
         matrix = torch.zeros(classes, classes, dtype=torch.int64, device=self.device)
         together = _IMAGES if isinstance(labelled.images, Tensor) else 1
-        with in_eval_mode(self.model):
+        with tested(self.model, self.recipe, self.device):
             for first in range(0, len(labelled), together):
                 images, masks = (list(x[first : first + together]) for x in (labelled.images, labelled.masks))
                 found = self.probabilities(torch.stack(images), scales, mirrored=mirrored).argmax(1)
@@ -232,8 +219,9 @@ class Evaluator:
         return total / count
 
 
-def _scores(matrix: Tensor, suffix: str) -> dict[str, float]:
-    return {f"miou{suffix}": mean_iou(matrix), f"pixel_accuracy{suffix}": pixel_accuracy(matrix)}
+def scores_of(matrix: Tensor, suffix: str) -> dict[str, float]:
+    right = float(matrix.diagonal().sum() / matrix.sum())
+    return {f"miou{suffix}": mean_iou(matrix), f"pixel_accuracy{suffix}": right}
 
 
 def _resized(x: Tensor, size: tuple[int, int]) -> Tensor:

@@ -35,7 +35,6 @@ from oversmooth_papers.tasks.images.corruptions.pixels import (
     truncated,
     zoom_map,
 )
-from oversmooth_papers.tasks.images.corruptions.relief import embossed
 
 _SIDE = 128  # of a texture of frost
 # Mean and deviation of red, green and blue, 0 to 255. The script's second and third photographs are alike.
@@ -46,7 +45,6 @@ _PANES = (
     ((138.0, 153.2, 165.6), (29.0, 29.0, 30.2)),
     ((112.3, 123.3, 134.7), (44.3, 43.2, 41.6)),
 )
-_WATER, _MUD = (175, 238, 238), (63, 42, 20)
 
 
 # --- Noise: each value gets its own -----------------------------------------------------------------------------------
@@ -55,11 +53,6 @@ _WATER, _MUD = (175, 238, 238), (63, 42, 20)
 def gaussian_noise(images: Tensor, draw: CorruptionDraws, sigma: float) -> Tensor:
     """sigma: as a share of the range."""
     return truncated(draw.normal(*images.shape[1:]).mul_(255 * sigma).add_(images))
-
-
-def speckle_noise(images: Tensor, draw: CorruptionDraws, sigma: float) -> Tensor:
-    """sigma: as a share of the value itself."""
-    return truncated(draw.normal(*images.shape[1:]).mul_(sigma).add_(1).mul_(images))
 
 
 def impulse_noise(images: Tensor, draw: CorruptionDraws, share: float) -> Tensor:
@@ -93,10 +86,6 @@ def _poisson_ends(photons: int) -> tuple[Tensor, Tensor]:
 
 
 # --- Blur -------------------------------------------------------------------------------------------------------------
-
-
-def gaussian_blur(images: Tensor, _draw: CorruptionDraws, sigma: float) -> Tensor:
-    return truncated(blurred(images.double(), sigma))
 
 
 def defocus_blur(images: Tensor, _draw: CorruptionDraws, radius: float, softness: float) -> Tensor:
@@ -201,10 +190,8 @@ def frost(
     places = pictures.sizes - size
     if int(places.min()) < 1:
         height, width = pictures.sizes[places.amin(dim=1).argmin()].tolist()
-        raise InputError(
-            f"images of {size[0]} by {size[1]} pixels do not fit into frost of {height} by {width}; give smaller "
-            "images, or use the textures made here"
-        )
+        what = f"images of {size[0]} by {size[1]} pixels do not fit into frost of {height} by {width}"
+        raise InputError(f"{what}; give smaller images, or use the textures made here")
     which, down, right = draw.below(len(places)), draw.uniform(), draw.uniform()
     below, beside = places.to(images.device)[which].unbind(dim=1)
     rows, columns = grid(images)
@@ -278,26 +265,6 @@ def plasma(draw: CorruptionDraws, side: int, decay: float) -> Tensor:
     return heights / heights.amax(dim=(1, 2), keepdim=True)
 
 
-def spatter(images: Tensor, draw: CorruptionDraws, *settings: float) -> Tensor:
-    """Drops on the lens. Water adds its colour where its relief is high; mud covers.
-
-    settings: mean, deviation, sigma and threshold of the liquid, its strength (water) or sigma (mud), 1 for mud.
-    """
-    mean, sigma, smooth, threshold, amount, mud = settings
-    liquid = blurred(draw.normal(*images.shape[-2:]).mul_(sigma).add_(mean), smooth)
-    x = images.double()
-    colour = x.new_tensor(_MUD if mud else _WATER)[:, None, None]
-    if mud:
-        cover = blurred((liquid > threshold).double(), amount)
-        cover = cover.where(cover >= 0.8, 0)[:, None]
-        return truncated(x * (1 - cover) + cover * colour)
-    depth = truncated(liquid.where(liquid >= threshold, 0) * 255).long()
-    relief = (depth * embossed(depth)).double()
-    # Without any liquid the published division is 0 by 0; here such a picture stays as it is.
-    relief = relief / relief.amax(dim=(1, 2), keepdim=True).clamp(min=1)
-    return truncated(x + amount * relief[:, None] * colour)
-
-
 # --- Colours and shapes -----------------------------------------------------------------------------------------------
 
 
@@ -314,21 +281,6 @@ def contrast(images: Tensor, _draw: CorruptionDraws, share: float) -> Tensor:
     x = images.double()
     mean = x.mean(dim=(2, 3), keepdim=True)
     return truncated((x - mean) * share + mean)
-
-
-def saturate(images: Tensor, _draw: CorruptionDraws, factor: float, added: float) -> Tensor:
-    """HSV's saturation scaled and shifted: with hue and value fixed, a colour's distance from its value goes with it.
-
-    Grey has no hue; it counts as red, as in skimage, so a positive ``added`` tints it.
-    """
-    x = images.double()
-    value, least = x.amax(dim=1, keepdim=True), x.amin(dim=1, keepdim=True)
-    spread = value - least
-    saturation = spread / value.clamp(min=1)
-    changed = (saturation * factor + added).clamp_(0, 1)
-    coloured = value - (value - x) * (changed * value / spread.clamp(min=1))
-    red = torch.cat((value, value * (1 - changed), value * (1 - changed)), dim=1)
-    return truncated(torch.where(spread > 0, coloured, red))
 
 
 def elastic_transform(images: Tensor, draw: CorruptionDraws, length: float, smoothness: float, affine: float) -> Tensor:

@@ -24,8 +24,7 @@ from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import data_folder, read_bytes
 from oversmooth.safety.libraries import import_library
 
-FOLDER = "imagenet-c-frost"
-"""What the folder of photographs is called where OVERSMOOTH_DATA points."""
+FOLDER = "imagenet-c-frost"  # what the folder of photographs is called where OVERSMOOTH_DATA points
 _PICTURES = 10_000
 _DIGESTS = {
     "frost1.png": "ff9f907860bd7a835d459e32f9d588062b7f61ee267343cc7222b56753a14755",
