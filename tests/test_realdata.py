@@ -7,7 +7,6 @@ import functools
 
 import pytest
 import torch
-from support import frozen_stack
 from support.family_checks import slow_metrics
 from support.nightly import nightly
 from support.oracles import centred_basis
@@ -135,27 +134,6 @@ def test_every_figure_by_a_slow_route(which):
                 smooth, total = smooth + (even > rough), total + 1
     assert found.negative_share == pytest.approx(negative / values, abs=1e-4)
     assert found.smoothing_share == pytest.approx(smooth / total, abs=1e-4)
-
-
-@nightly  # by day tests/diagnosis/test_extrapolate.py has a small stack
-def test_the_frozen_stack_repeated():
-    """Twelve layers eight times over on the first image: log HFC/LFC ends at +0.527; without their constants at −0.875.
-
-    Spectra, 1.0435 > 1.0413 a layer, say that it does not fall, and so does the course that has the constants.
-    """
-    loaded = models.load(str(DEIT), dtype="float32")
-    image = next(iter(loaded.inputs(IMAGES, count=1000, batch=1))).inputs["pixel_values"][:1]
-    last, stack = diagnose(loaded.model, image, ranks=0, joined=0, depth=1).extrapolation
-    layers, X = frozen_stack.freeze(models.load(str(DEIT), dtype="float64").model, image)
-    for entry, own in ((last, layers[-1:]), (stack, layers)):
-        expected = frozen_stack.course(own, X, 96)
-        at = [int(depth) for depth in entry.simulated.depth]
-        assert at[-1] == 96
-        assert entry.simulated.log_hfc_lfc == pytest.approx([expected[i] for i in at], abs=2e-3), entry.what
-    assert stack.simulated.log_hfc_lfc[-1] == pytest.approx(0.527, abs=2e-3)
-    assert frozen_stack.course(layers, X, 96, constants=False)[-1] == pytest.approx(-0.875, abs=2e-3)
-    assert (stack.verdict, stack.simulated_verdict) == ("rough", "rough")
-    assert (last.verdict, last.simulated_verdict) == ("smooth", "smooth")
 
 
 @nightly

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from support.verdict_cases import ENTRY, block, diagnosis, dominance
 
-from oversmooth.results.findings import agreement, compared, ends, sublayers
+from oversmooth.results.findings import agreement, compared, ends, exponent, sublayers
 from oversmooth.results.parts import Course
 from oversmooth.results.references import kind_of, references_for
 from oversmooth.results.verdict import headline
@@ -105,28 +105,31 @@ def falling(rate, blocks=24):
 
 
 @pytest.mark.parametrize(
-    ("verdict", "predicted", "real", "judgement", "factor"),
+    ("verdict", "real", "judgement"),
     [
-        ("smooth", 0.83, 0.83, "right", 1.0),
-        ("smooth", 0.9, 0.9**1.2, "right", 1.2),
-        ("smooth", 0.9**6, 0.9, "too fast", 6.0),
-        ("smooth", 0.9, 0.9**6, "too slow", 6.0),
-        ("smooth", 0.9, 0.999, "no decay", None),
-        ("smooth", 0.9, 1.001, "no decay", None),
-        ("smooth", 0.9, 1.1, "wrong sign", None),
-        ("smooth", None, 0.9, "right", None),
-        ("rough", None, 1.1, "right", None),
-        ("rough", None, 0.9, "still falling", None),
-        ("tie", None, 0.9, "unknown", None),
-        ("undecided", None, 0.9, "unknown", None),
+        ("smooth", 0.83, "right"),
+        ("smooth", 0.999, "no decay"),
+        ("smooth", 1.001, "no decay"),
+        ("smooth", 1.1, "wrong sign"),
+        ("rough", 1.1, "right"),
+        ("rough", 0.9, "still falling"),
+        ("tie", 0.9, "unknown"),
+        ("undecided", 0.9, "unknown"),
     ],
 )
-def test_prediction_against_the_real_blocks(verdict, predicted, real, judgement, factor):
-    found = compared(replace(ENTRY, verdict=verdict, predicted_rate=predicted, real=falling(real)))
+def test_spectra_against_the_real_blocks(verdict, real, judgement):
+    found = compared(replace(ENTRY, verdict=verdict, real=falling(real)))
     assert found.judgement == judgement
     assert found.real_rate == pytest.approx(real)
     assert (found.before, found.after, found.blocks) == (1.0, pytest.approx(real**24), 24)
-    assert found.factor == (None if factor is None else pytest.approx(factor))
+
+
+@pytest.mark.parametrize(("way", "expected"), [("log time", -0.31), ("geometric", None), ("", None)])
+def test_the_exponent_of_a_power_law(way, expected):
+    course = Course([16.0, 32.0, 48.0], [1.0 - 0.31 * math.log(depth / 16) for depth in (16, 32, 48)])
+    found = exponent(replace(ENTRY, way=way, predicted=course))
+    assert found == (None if expected is None else pytest.approx(expected))
+    assert exponent(replace(ENTRY, way=way)) is None
 
 
 def test_a_fall_that_reaches_a_level_is_no_decay():

@@ -243,22 +243,21 @@ def test_accuracies_have_error_bars(several):
         assert row["high"] + row["low"] == pytest.approx(2 * row["value"], abs=2e-3)
 
 
-def test_more_depth_begins_at_one_point_and_ends_where_the_real_blocks_do(several):
-    """Real blocks, simulated attention and the predicted rate can be compared; all that was simulated is a choice."""
-    near, far = list(charts.CHARTS["extrapolation"].draw(charts.shown(several[:1], PAGE), PAGE).panels)[:2]
+def test_more_depth_begins_at_one_point_and_ends_where_the_prediction_does(several):
+    """Real blocks, what is predicted from there, and attention alone at the rate of its radii."""
+    (last, _stack) = charts.CHARTS["extrapolation"].draw(charts.shown(several[:1], PAGE), PAGE).panels
     entry = several[0].extrapolation[0]
     courses = {}
-    for row in rows_of(near.spec):
+    for row in rows_of(last.spec):
         if "kind" in row and "value" in row:
             courses.setdefault(row["kind"], []).append((row["depth"], row["value"]))
-    assert list(courses) == ["real blocks", "attention alone, simulated", "rate predicted by the spectra"]
-    assert {course[-1][0] for course in courses.values()} == {entry.real.depth[-1]}
-    predicted = courses["rate predicted by the spectra"]
-    assert predicted[0] == courses["real blocks"][0]
-    assert predicted[-1][1] == pytest.approx(predicted[0][1] * entry.predicted_rate ** predicted[-1][0], rel=1e-4)
-    text = json.dumps(far.spec)
-    assert "further blocks (logarithmic)" in text
-    assert '"values": [0, 1, 3, 10, 30, 64]' in text  # up to the end
+    real, predicted, spectra = courses.values()
+    assert list(courses) == ["real blocks", "predicted from there", "attention alone, by its spectra"]
+    assert (real[-1], predicted[-1][0], spectra[-1][0]) == (predicted[0], 48, 48)
+    assert spectra[0] == real[0]
+    rate = entry.rho_rough / entry.rho_smooth
+    assert spectra[-1][1] == pytest.approx(spectra[0][1] * rate**48, rel=1e-4)
+    assert '"values": [0, 1, 3, 10, 48]' in json.dumps(last.spec)
 
 
 def test_histograms_have_one_axis(several):

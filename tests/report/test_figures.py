@@ -45,8 +45,8 @@ def test_figures_without_data_are_left_out(tmp_path):
 
 def test_courses_that_fall_below_what_a_number_holds(tmp_path):
     deep = example(layers=1, heads=1, head_dim=2, inputs=1)
-    deep.extrapolation[0].simulated.log_hfc_lfc = [-400.0 * i for i in range(13)]
-    deep.extrapolation[1].simulated = None
+    deep.extrapolation[0].real.log_hfc_lfc = [-400.0 * i for i in range(17)]
+    deep.extrapolation[1].real = None
     assert figures.drawn([deep], "extrapolation").save(tmp_path / "x.svg") is None
 
 

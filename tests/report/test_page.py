@@ -158,7 +158,7 @@ def pages(tmp_path_factory):
             layer.tokens = dict.fromkeys(layer.tokens)
             layer.spectrum = layer.dominance = None
             layer.changes = []
-    awkward.extrapolation[0].simulated = None
+    awkward.extrapolation[0].predicted = None
     six = [example(f"model {i}", layers=[1, 2, 3, 3, 5, 8][i], heads=2, head_dim=4, seed=i) for i in range(6)]
     six[5].extrapolation = []
     for layer in six[4].layers:

@@ -233,21 +233,22 @@ def _dominance(
 
 def _extrapolation(what: str, start: float, draw: numpy.random.Generator) -> Extrapolation:
     smooth = what == "last block"
-    further = [float(x) for x in (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)]
-    rate = 0.93
-    fall = [start + (x * math.log(rate) if smooth else -0.5 * (1 - math.exp(-x / 6))) for x in further]
-    real = [start - 0.4 * math.log1p(x) / 3 + draw.normal(0, 0.03) for x in further[:9]]
+    real = [start - 0.4 * math.log1p(x) / 3 + draw.normal(0, 0.03) for x in range(17)]
+    beyond = [real[-1] - 0.1 * math.log(x / 16) for x in (16, 32, 48)]
     return Extrapolation(
         what=what,
         input=0,
         rho_smooth=1.61 if smooth else 1.42,
         rho_rough=1.497 if smooth else 1.55,
         verdict="smooth" if smooth else "rough",
-        predicted_rate=rate if smooth else None,
         residual=3e-7,
         variant="observed",
-        simulated=Course(further, [plain(x) for x in fall]),
-        simulated_verdict="smooth" if smooth else "rough",
-        real=Course(further[:9], [plain(x) for x in real]),
+        real=Course([float(x) for x in range(17)], [plain(x) for x in real]),
+        predicted=Course([16.0, 32.0, 48.0], [plain(x) for x in beyond]) if smooth else None,
+        way="log time" if smooth else "",
+        error=0.02 if smooth else None,
+        checked=0.01 if smooth else None,
+        growth=1.9 if smooth else None,
+        conclusive=smooth,
         note="" if smooth else "The product of all blocks, once for each pass.",
     )

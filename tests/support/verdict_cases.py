@@ -1,5 +1,6 @@
 """Made-up diagnoses that know one thing each, by name: what the verdict says of each is in verdicts.txt."""
 
+import math
 from dataclasses import replace
 
 from oversmooth.diagnosis.result import Diagnosis
@@ -70,9 +71,10 @@ def steered(*ends, margins=(None,), ok=True, problems=(), doubts=(), **more):
 
 FALLING = parts.Course([0.0, 24.0], [0.5, 0.5 - 24 * 0.03])
 LEVEL = parts.Course([0.0, 24.0], [0.5, 0.52])
-ENTRY = parts.Extrapolation(
-    "last block", 0, 1.1, 1.0, "smooth", 0.83, 1e-6, "observed", parts.Course([0.0, 96.0], [0.5, -9.0]), "smooth", None
-)
+ENTRY = parts.Extrapolation("last block", 0, 1.1, 1.0, "smooth", 1e-6, "observed")
+RUN = parts.Course([float(depth) for depth in range(17)], [0.5 - 0.3 * math.log1p(depth) for depth in range(17)])
+BEYOND = parts.Course([16.0, 32.0, 48.0], [-0.35, -0.55, -0.676])
+GROWING = dict(real=RUN, predicted=BEYOND, way="log time", error=0.02, checked=0.05, growth=1.94, conclusive=True)
 CLOSE = Reason("radii_too_close", 1e-6, 2e-5)
 
 
@@ -132,30 +134,41 @@ CASES = {
     ),
     "accuracy": diagnosis(block(), accuracy=parts.Accuracy(80, 0.625, [], 20, "")),
     "accuracy under corruption": diagnosis(block(), accuracy=parts.Accuracy(80, 0.625, [0.6, 0.5, 0.25], 20, "", 0.5)),
-    "prediction too fast": further(real=FALLING),
-    "prediction too slow": further(predicted_rate=0.995, real=FALLING),
-    "prediction right": further(predicted_rate=0.968, real=FALLING),
-    "prediction without rate": further(predicted_rate=None, real=FALLING),
-    "prediction of almost everything": further(predicted_rate=1e-5),
-    "nothing decays": further(real=LEVEL),
-    "prediction wrong in sign": further(real=parts.Course([0.0, 24.0], [0.5, 1.5])),
-    "no smoothing predicted": further(verdict="rough", predicted_rate=None, simulated_verdict="open", real=LEVEL),
-    "no smoothing predicted, and it falls": further(
-        verdict="rough",
-        predicted_rate=None,
-        simulated_verdict="smooth",
-        real=parts.Course([0.0, 8.0, 16.0], [0.0, -1, -2]),
+    "repeated": further(**GROWING),
+    "repeated, deep enough to be inconclusive": further(**{**GROWING, "error": 0.6, "conclusive": False}),
+    "repeated, as far as it ran": further(**{**GROWING, "predicted": None, "error": 0.0}),
+    "repeated, geometric": further(
+        real=parts.Course([0.0, 8.0, 16.0], [0.0, -4.0, -8.0]),
+        predicted=parts.Course([16.0, 48.0], [-8.0, -24.0]),
+        way="geometric",
+        error=0.01,
+        checked=0.5,
+        growth=-0.01,
+        conclusive=True,
     ),
-    "a tie": further(verdict="tie", predicted_rate=None, reason=Reason("equal_radii"), simulated_verdict="rough"),
-    "undecided": further(verdict="undecided", predicted_rate=None, reason=CLOSE, real=FALLING),
-    "undecided in an old file": further(verdict="undecided", predicted_rate=None, note="radii"),
+    "repeated, and it stays": further(
+        real=LEVEL,
+        predicted=parts.Course([24.0, 48.0], [0.52, 0.52]),
+        way="log time",
+        error=0.0,
+        growth=2.0,
+        conclusive=True,
+    ),
+    "attention pulls to smoothing": further(real=FALLING),
+    "nothing decays": further(real=LEVEL),
+    "wrong in sign": further(real=parts.Course([0.0, 24.0], [0.5, 1.5])),
+    "no smoothing by the spectra": further(verdict="rough", real=LEVEL),
+    "no smoothing by the spectra, and it falls": further(
+        verdict="rough", real=parts.Course([0.0, 8.0, 16.0], [0.0, -1, -2])
+    ),
+    "a tie": further(verdict="tie", reason=Reason("equal_radii")),
+    "undecided": further(verdict="undecided", reason=CLOSE, real=FALLING),
+    "undecided in an old file": further(verdict="undecided", note="radii"),
     "undecided layer": further(
         what="stack",
         verdict="undecided",
         rho_rough=None,
-        predicted_rate=None,
-        simulated=None,
         reason=Reason("steering", detail="X acts"),
-        notes=[Note("not_simulated", text="its attention is steered"), Note("special_counted")],
+        notes=[Note("special_counted")],
     ),
 }

@@ -18,7 +18,7 @@ Figures = dict[str, Any]
 HEAD = (
     "model", "what it is", "blocks × width", "HFC/LFC, first → last", "cosine, first → last",
     "effective rank, first → last", "attention", "MLPs", "norms", "Re λ < 0", "smoothing share", "undecided",
-    "last block 24 times",
+    "last block 16 times",
 )  # fmt: skip
 NOTES = (
     "HFC/LFC: how much tokens differ, relative to their common mean. Attention, MLPs, norms: what each adds to log "
@@ -26,7 +26,7 @@ NOTES = (
     "(Post-LN).",
     "Smoothing share: the fraction of (input, layer, head) triples in which the smoothing eigenvalue dominates, "
     "without the norm. Undecided: the numerical error exceeds the margin, or no theorem covers the layer.",
-    "Last block 24 times: HFC/LFC of the first input before and after its last block, MLP and norms included, ran 24 "
+    "Last block 16 times: HFC/LFC of the first input before and after its last block, MLP and norms included, ran 16 "
     "more times.",
 )
 

@@ -85,6 +85,7 @@ def _predicted(sample: Sample, modules: dict[str, nn.Module], depth: int) -> dic
         predicted=Course(depths[found.run :], logs[found.run :]) if depth > run else None,
         way=found.way,
         error=plain(found.error[0]),
+        conclusive=bool(found.conclusive[0]),
         checked=checked,
         growth=plain(found.growth[0]),
     )

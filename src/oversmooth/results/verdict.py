@@ -15,18 +15,18 @@ from oversmooth.results.facts import Number
 from oversmooth.results.findings import agreement, compared, ends, exponent, sublayers
 from oversmooth.results.parts import Extrapolation, standard_error
 from oversmooth.results.references import Reference, kind_of, references_for
-from oversmooth.theory.depth import LARGEST_ERROR
 
 _ROUNDING = 1e-6  # relative to the largest eigenvalue: anything smaller is zero
 _MOST_REFERENCES = 3
 _METRICS = {"hfc_lfc": "HFC/LFC", "cos": "the mean cosine", "effective_rank": "the effective rank"}
 _SIDES = {1: "more similar", -1: "less similar", 0: "about as similar as they began"}
 _STEEP = 0.05  # a smaller exponent is none
+_PULLS = {"smooth": "pulls towards smoothing", "rough": "does not pull towards smoothing"}
 _JUDGED = {
-    "right": ", as happens",
-    "no decay": ", which does not happen",
-    "wrong sign": ", the opposite of what happens",
-    "still falling": ", but HFC/LFC still falls",
+    "right": ", which is what happens",
+    "no decay": ", but HFC/LFC does not fall",
+    "wrong sign": ", but HFC/LFC grows",
+    "still falling": ", but HFC/LFC falls",
     "unknown": "",
 }
 _SUBLAYERS = {"mlp": "MLPs", "norm": "norms"}
@@ -264,45 +264,44 @@ def _repeated(entry: Extrapolation) -> str:
     """More depth: what the real blocks do, how that goes on, and whether attention's spectra pull to that side."""
     kinds = {note.kind for note in entry.notes}
     special = ", special tokens included" if "special_counted" in kinds else ""
-    found, clauses = compared(entry), []
-    if found.before is not None and found.after is not None:
-        course = f"takes HFC/LFC from {found.before:.3g} to {found.after:.3g} in {found.blocks} blocks"
-        clauses = [course, *filter(None, [_checked(entry), _beyond(entry)])]
-    real = [f"Repeating the {entry.what} (first input{special}) {'; '.join(clauses)}."] if clauses else []
-    about = "" if real else f" of the {entry.what}, repeated"
-    return " ".join([*real, _growth(entry), f"{_spectra(entry, about)}{_JUDGED[found.judgement]}."]).replace("  ", " ")
+    head, spectra = (
+        f"Repeating the {entry.what} (first input{special})",
+        f"by its spectra, attention alone {_pull(entry)}",
+    )
+    found = compared(entry)
+    if found.before is None or found.after is None:
+        return f"{head}: {spectra}."
+    course = f"takes HFC/LFC from {found.before:.3g} to {found.after:.3g} in {found.blocks} blocks{_beyond(entry)}"
+    said = [f"{head} {course}.", _growth(entry), f"{spectra[0].upper()}{spectra[1:]}{_JUDGED[found.judgement]}."]
+    return " ".join(filter(None, said))
 
 
-def _checked(entry: Extrapolation) -> str:
-    """How far the prediction from the first few blocks was off.
+def _off(error: float) -> str:
+    """An error of a logarithm.
 
     >>> _off(0.05), _off(0.4)
     ('5%', 'a factor of 1.5')
     """
-    if entry.checked is None or entry.real is None:
-        return ""
-    return f"predicted from the first {int(entry.real.depth[-1]) // 4} within {_off(entry.checked)}"
-
-
-def _off(error: float) -> str:
-    """An error of a logarithm."""
     return (
         f"{max(1.0, 100 * math.expm1(error)):.0f}%" if error < 0.3 else f"a factor of {math.exp(min(error, 99.0)):.2g}"
     )
 
 
 def _beyond(entry: Extrapolation) -> str:
+    """How it goes on, and how well the first quarter of the blocks predicted the others."""
+    ran = int(entry.real.depth[-1]) if entry.real else 0
+    tried = "" if entry.checked is None else f"; from the first {ran // 4} blocks it was {_off(entry.checked)} off"
     if entry.predicted is None or entry.predicted.log_hfc_lfc[-1] is None:
         return ""
     depth, value = int(entry.predicted.depth[-1]), math.exp(min(entry.predicted.log_hfc_lfc[-1], 99.0))
-    if entry.error is None or entry.error > LARGEST_ERROR:
-        return f"what {depth} do is inconclusive"
+    if entry.error is None or not entry.conclusive:
+        return f"; what {depth} would do is inconclusive"
     power, law = exponent(entry), ""
     if power is not None and abs(power) >= _STEEP:
         law = f", a power law with exponent {_signed(power)}"
     elif entry.way == "geometric":
         law = f", {_per_block(compared(entry).real_rate or 1.0)}"
-    return f"{depth} lead to {value:.3g} (predicted, within {_off(entry.error)}){law}"
+    return f", and to {value:.3g} in {depth} (predicted, within {_off(entry.error)}{tried}){law}"
 
 
 def _growth(entry: Extrapolation) -> str:
@@ -320,15 +319,12 @@ def _per_block(rate: float) -> str:
     return f"{'growing' if rate > 1 else 'falling'} by {100 * abs(rate - 1):.2g}% per block"
 
 
-def _spectra(entry: Extrapolation, about: str) -> str:
-    attention = f"The spectra of attention alone{about}"
-    if entry.verdict == "smooth":
-        return f"{attention} pull towards smoothing"
-    if entry.verdict == "rough":
-        return f"{attention} do not pull towards smoothing"
-    what = "are undecided" if entry.verdict == "undecided" else "predict a tie"
+def _pull(entry: Extrapolation) -> str:
+    if entry.verdict in _PULLS:
+        return _PULLS[entry.verdict]
+    what = "is undecided" if entry.verdict == "undecided" else "is in a tie"
     why = "the two radii differ by less than their numerical error" if entry.rho_rough is not None else entry.note
-    return f"{attention} {what}, because {entry.reason or why}"
+    return f"{what}, because {entry.reason or why}"
 
 
 def _count(layers: int) -> str:

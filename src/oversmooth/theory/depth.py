@@ -55,8 +55,9 @@ class DepthPrediction:
 
     @property
     def conclusive(self) -> Tensor:
-        """``(...)``, whether the estimated error is at most `LARGEST_ERROR`."""
-        return self.error <= LARGEST_ERROR
+        """``(...)``, whether the estimated error is at most `LARGEST_ERROR`, or a tenth of a geometric change."""
+        beyond = (self.log_hfc_lfc[-1] - self.log_hfc_lfc[self.run]).abs() / 10
+        return self.error <= (LARGEST_ERROR if self.way == "log time" else beyond.clamp(min=LARGEST_ERROR))
 
 
 def log_time(block: Block, x: Tensor, to: int, *, begin: int = 0, mask: Tensor | None = None) -> DepthPrediction:
