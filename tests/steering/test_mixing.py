@@ -9,7 +9,7 @@ from support.blocks import Stack
 from torch import nn
 
 from oversmooth import InputError, diagnose, steer, unsteer
-from oversmooth.steering import Laplacian, NeuTRENO, Spectral, ValueResidual, fold, verify
+from oversmooth.steering import Laplacian, NeuTRENO, Spectral, ValueResidual, fold, ramp, verify
 
 D, HEADS, N = 16, 2, 6
 METHODS = [Laplacian(0.4), NeuTRENO(0.5), ValueResidual(0.5), Spectral("sharpen")]
@@ -76,6 +76,14 @@ def test_what_does_more_is_refused_in_the_first_pass(fault, dtype, method):
             model(tokens(dtype))
     unsteer(model)
     assert torch.equal(model(tokens(dtype)), plain)
+
+
+def test_what_a_ramp_begins_is_refused_as_well():
+    model = steer(net(None, "half of it").eval(), NeuTRENO(0.0))
+    assert model(tokens()).isfinite().all()
+    ramp(model, to=0.5, steps=1).step()
+    with pytest.raises(InputError, match=r"NeuTRENO cannot act on layer 1 .*not a weighted mean"):
+        model(tokens())
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "heads mixed"])

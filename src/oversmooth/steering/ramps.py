@@ -13,10 +13,9 @@ from oversmooth.anatomy.live import check_is_module, unwrapped
 from oversmooth.anatomy.steered import STEERED, steered_module
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.steering.attach_methods import attach_later, recompile
 from oversmooth.steering.layer_hooks import LayerHooks
 from oversmooth.steering.methods.base import Method, MethodWithStrength, Part
-from oversmooth.steering.record import Steering, steering_of
+from oversmooth.steering.record import Steering, recompile, steering_of
 
 
 @dataclasses.dataclass
@@ -166,7 +165,7 @@ def ramp(model: nn.Module, to: float = 0.6, steps: int = 1000, *, method: str | 
     dataclasses.replace(chosen, strength=end)  # refuses what the method does not take
     name = type(chosen).__name__
     if not _parts(steering, name):
-        attach_later(inside, steering, chosen)
+        steering.attach(inside, [chosen])
     hold_strengths(inside)
     for _, _, part in _parts(steering, name):
         _strength_buffer(part, chosen)

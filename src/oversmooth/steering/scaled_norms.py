@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -59,8 +58,8 @@ class _Scaled(nn.Module):
 
 def scaled_norms(
     modules: dict[str, nn.Module], anatomy: Anatomy, layers: list[int], method: LayerNormScaling
-) -> Iterator[ScaledNorm]:
-    """Scale the norms before attention and MLP of these layers, one by one.
+) -> list[ScaledNorm]:
+    """Scale the norms before attention and MLP of these layers.
 
     Args:
         modules: every module of the model by name.
@@ -69,8 +68,9 @@ def scaled_norms(
         method: whose factor they take.
 
     Raises:
-        InputError: the norms of a layer are not known, or shared.
+        InputError: the norms of a layer are not known, or shared; nothing has changed.
     """
+    found: list[tuple[str, float, float]] = []
     for index in layers:
         layer, factor = anatomy.layers[index], method.factor(index)
         if factor == 1:
@@ -82,8 +82,8 @@ def scaled_norms(
             why = f"it has {len(norms)} norms, and which one stands before its MLP is not known"
         if why:
             raise InputError(f"{type(method).__name__} cannot act on layer {index} ({layer.name}): {why}")
-        for name in norms:
-            yield ScaledNorm(modules[name], factor, layer.norm.offset)
+        found += [(name, factor, layer.norm.offset) for name in norms]
+    return [ScaledNorm(modules[name], factor, offset) for name, factor, offset in found]
 
 
 def _norms_of(modules: dict[str, nn.Module], layer: AttentionLayer) -> list[str]:
