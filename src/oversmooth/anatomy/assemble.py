@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from oversmooth.anatomy import layouts
-from oversmooth.anatomy.layer import GATE, SINKS, AttentionLayer, Norm, NormPosition
+from oversmooth.anatomy.layer import GATE, SINKS, AttentionLayer, Norm, NormPosition, joined_name
 from oversmooth.anatomy.layouts import Layout
-from oversmooth.anatomy.live import Source, joined_name, model_type
+from oversmooth.anatomy.live import Source, model_type
 from oversmooth.safety.errors import InputError
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.anatomy import layouts
-from oversmooth.anatomy.layer import Weights
+from oversmooth.anatomy.layer import Weights, joined_name
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import caches_of_their_own, in_eval_mode, put_back, random_states
@@ -64,11 +64,6 @@ def model_type(source: Source, prefix: str) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def joined_name(*parts: str) -> str:
-    """With dots, leaving out empty parts."""
-    return ".".join(part for part in parts if part)
-
-
 # Where a wrapper keeps the module it wraps: torch.compile, DistributedDataParallel and DataParallel.
 _WRAPPED = ("_orig_mod", "module")
 
@@ -108,7 +103,7 @@ class LiveModel(Source):
         around = [module]
         while around[-1]:
             around.append(around[-1].rpartition(".")[0])
-        inside = [f"{module}.{child}" for child, _ in self.modules[module].named_children()]
+        inside = [joined_name(module, child) for child, _ in self.modules[module].named_children()]
         for module_name in [module, *inside, *around[1:]]:
             for name in names:
                 value = getattr(self.modules[module_name], name, None)

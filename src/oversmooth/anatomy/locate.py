@@ -12,9 +12,9 @@ from typing import cast
 
 from oversmooth.anatomy import layouts
 from oversmooth.anatomy.assemble import layer_of
-from oversmooth.anatomy.layer import Anatomy, AttentionLayer, NormPosition
+from oversmooth.anatomy.layer import Anatomy, AttentionLayer, NormPosition, joined_name
 from oversmooth.anatomy.layouts import LAYOUTS, Layout
-from oversmooth.anatomy.live import Source, joined_name, model_type
+from oversmooth.anatomy.live import Source, model_type
 from oversmooth.anatomy.not_found import nothing_found
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 from oversmooth.anatomy import layouts
 from oversmooth.anatomy.assemble import block_of, modules_around, stated_heads
-from oversmooth.anatomy.live import Source, joined_name
+from oversmooth.anatomy.layer import joined_name
+from oversmooth.anatomy.live import Source
 from oversmooth.safety.foreign import MOST_LETTERS, shortened
 
 Shapes = Mapping[str, tuple[int, ...]]

@@ -13,6 +13,7 @@ from oversmooth.anatomy.live import check_is_module, unwrapped
 from oversmooth.anatomy.steered import STEERED, steered_module
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.typed import typed
 from oversmooth.steering.layer_hooks import LayerHooks
 from oversmooth.steering.methods.base import Method, MethodWithStrength, Part
 from oversmooth.steering.record import Steering, recompile, steering_of
@@ -27,6 +28,10 @@ class _Schedule:
     to: float
     steps: int
     done: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.done <= self.steps or self.steps < 1:
+            raise ValueError(f"{self.done} of {self.steps} steps are done")
 
     @property
     def strength(self) -> float:
@@ -86,23 +91,16 @@ class Ramp:
             InputError: it is of another method, or no such state.
         """
         self._check()
-        remedy = "pass the result of Ramp.state_dict"
-        names = [field.name for field in dataclasses.fields(_Schedule)]
-        if not isinstance(state, dict) or sorted(state, key=str) != sorted(names):
-            raise InputError(f"the state of a ramp is {arguments.shown(state)}; {remedy}")
-        if state["method"] != self._schedule.method:
+        try:
+            schedule: _Schedule = typed(_Schedule, state)
+        except ValueError as error:
+            raise InputError(f"this is no state of a ramp ({error}); pass the result of Ramp.state_dict") from None
+        if schedule.method != self._schedule.method:
             raise InputError(
-                f"this is the state of a ramp of {arguments.shown(state['method'])} and not of "
-                f"{self._schedule.method}; make the ramp of the same method"
+                f"this is the state of a ramp of {schedule.method!r} and not of {self._schedule.method}; make the ramp "
+                "of the same method"
             )
-        steps = arguments.whole(state["steps"], "steps in the state of a ramp", least=1)
-        self._schedule = _Schedule(
-            self._schedule.method,
-            float(arguments.number(state["start"], "start in the state of a ramp")),
-            float(arguments.number(state["to"], "to in the state of a ramp")),
-            steps,
-            arguments.whole(state["done"], "done in the state of a ramp", most=steps),
-        )
+        self._schedule = schedule
         self._set()
 
     def __repr__(self) -> str:
