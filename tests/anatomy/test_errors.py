@@ -147,6 +147,17 @@ def test_a_layout_of_ones_own(odd, taught):
     assert alone.layers[1].dominance is not None
 
 
+def test_attention_that_is_the_whole_model(tmp_path):
+    model = nn.MultiheadAttention(WIDTH, HEADS)
+    nn.init.normal_(model.in_proj_bias)
+    save_file(model.state_dict(), tmp_path / "a.safetensors")
+    for found in (locate(model), locate(tmp_path / "a.safetensors", heads=HEADS)):
+        (layer,) = found
+        assert torch.equal(layer.W_V[1], model.in_proj_weight[2 * WIDTH + 8 : 2 * WIDTH + 16].T)
+        assert torch.equal(layer.value_bias.flatten(), model.in_proj_bias[2 * WIDTH :])
+        assert torch.equal(layer.output_bias, model.out_proj.bias)
+
+
 @pytest.mark.parametrize("taught", ["ask"], indirect=True)
 def test_a_layout_that_does_not_describe_the_model(odd, taught):
     with pytest.raises(InputError, match=rf"blocks\.0\.mix.*off what it returned.*'{taught.name}'.*register another"):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from oversmooth.anatomy import layouts
 from oversmooth.anatomy.layer import Weights, joined_name
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
@@ -26,8 +27,10 @@ class Source(Weights, ABC):
     """Its name in messages."""
     config: dict[str, Any]
     """As in config.json; empty where there is none."""
-    runs: bool
-    """Whether it is a live module: where its norms stand is observed when it runs, and a first guess will do."""
+    modules: Mapping[str, nn.Module] = MappingProxyType({})
+    """Of a live model, by all their names: where its norms stand is observed when it runs, and a first guess will do.
+    Empty where only weights are known.
+    """
 
     @abstractmethod
     def setting(self, module: str, name: str) -> Any:
@@ -36,26 +39,6 @@ class Source(Weights, ABC):
     def attribute(self, module: str, names: tuple[str, ...]) -> Any:
         """The first of these attributes that the module or a module near it has, or None."""
         return config_value(self.config, module, names)
-
-    def norm_form(self, _module: str, _weight: str) -> NormForm | None:
-        """What a norm with a weight of this name does, as observed; None where only its weights are known."""
-        return None
-
-    def is_torch_attention(self, _module: str) -> bool:
-        """Whether a module is torch's own attention; True where only its weights are known."""
-        return True
-
-    def kind(self, _module: str) -> str:
-        """The name of a module's class; empty where only its weights are known."""
-        return ""
-
-    def first_name(self, module: str) -> str:
-        """The first name of a module that has several, as shared blocks have."""
-        return module
-
-    def window(self, _module: str) -> int | None:
-        """The size of attention's sliding window; None where there is none, or it is not known."""
-        return None
 
 
 def model_type(source: Source, prefix: str) -> str | None:
@@ -70,8 +53,6 @@ _WRAPPED = ("_orig_mod", "module")
 
 class LiveModel(Source):
     """Names, shapes and attributes of a module; parameters are returned as they are."""
-
-    runs = True
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -90,7 +71,7 @@ class LiveModel(Source):
                 value = module._parameters.get(key)
                 if value is None:
                     value = _computed(module, key)
-                self.shapes[f"{name}.{key}" if name else key] = tuple(value.shape)
+                self.shapes[joined_name(name, key)] = tuple(value.shape)
 
     @torch.no_grad()
     def read(self, name: str, rows: slice | None = None) -> Tensor:
@@ -121,29 +102,6 @@ class LiveModel(Source):
             here = here.rpartition(".")[0] if here else None
         return None
 
-    def norm_form(self, module: str, weight: str) -> NormForm | None:
-        """Known for torch's own norms, observed for others."""
-        norm = self.modules[module]
-        plain: dict[type, NormForm] = {nn.LayerNorm: ("layer", 0.0), nn.RMSNorm: ("rms", 0.0)}
-        return plain.get(type(norm)) or norm_form(norm, weight)
-
-    def is_torch_attention(self, module: str) -> bool:
-        return isinstance(self.modules[module], nn.MultiheadAttention)
-
-    def kind(self, module: str) -> str:
-        return type(self.modules[module]).__name__
-
-    def first_name(self, module: str) -> str:
-        return next(name for name, one in self.modules.items() if one is self.modules[module])
-
-    def window(self, module: str) -> int | None:
-        for name in layouts.WINDOW:
-            size = getattr(self.modules[module], name, None)
-            size = size[0] if isinstance(size, tuple) and size else size  # to the left, and to the right
-            if isinstance(size, int) and not isinstance(size, bool) and size > 0:
-                return size
-        return None
-
 
 def _computed(module: nn.Module, key: str) -> Tensor:
     """A weight. A parametrization may count or draw while it computes one, as spectral norm does in training."""
@@ -156,7 +114,11 @@ def _computed(module: nn.Module, key: str) -> Tensor:
 
 @torch.no_grad()
 def norm_form(norm: nn.Module, weight: str = "weight") -> NormForm | None:
-    """What a norm does, seen from two tokens: classes and names do not say whether γ or 1 + γ multiplies."""
+    """What a norm does: torch's own are known, of others two tokens are normed, as classes and names do not say whether
+    γ or 1 + γ multiplies.
+    """
+    if type(norm) in (nn.LayerNorm, nn.RMSNorm):
+        return "layer" if isinstance(norm, nn.LayerNorm) else "rms", 0.0
     gamma, beta = norm._parameters.get(weight), norm._parameters.get("bias")
     # One with buffers, or with modules inside, may do more than norm when it runs.
     if gamma is None or gamma.ndim != 1 or gamma.device.type == "meta" or norm._modules or norm._buffers:

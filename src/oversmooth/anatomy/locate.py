@@ -176,7 +176,9 @@ def _as_run(source: Source, layers: list[AttentionLayer]) -> list[AttentionLayer
     share of the depth).
     """
     firsts: dict[str, AttentionLayer] = {}
-    layers = [firsts.setdefault(source.first_name(layer.block), layer) for layer in layers]
+    names = {id(module): name for name, module in reversed([*source.modules.items()])}
+    blocks = [names.get(id(source.modules.get(layer.block)), layer.block) for layer in layers]
+    layers = [firsts.setdefault(block, layer) for block, layer in zip(blocks, layers, strict=True)]
     depth, groups = source.config.get("num_hidden_layers"), source.config.get("num_hidden_groups")
     if not isinstance(depth, int) or not isinstance(groups, int) or min(depth, groups) < 1 or len(layers) % groups:
         return layers
