@@ -168,7 +168,7 @@ def unsteer(model: nn.Module) -> nn.Module:
     Raises:
         InputError: it is not steered, or was loaded steered, without its original weights.
     """
-    inside, steering = _steered(model)
+    inside, steering = steered(model)
     if steering.restored and steering.reparametrized:
         raise InputError("this model was loaded steered, without its original weights; fold it instead")
     take_off(inside, steering)
@@ -187,7 +187,7 @@ def fold(model: nn.Module) -> nn.Module:
     Raises:
         InputError: it is not steered, or weights cannot express a method.
     """
-    inside, steering = _steered(model)
+    inside, steering = steered(model)
     for method in steering.methods:
         if method.why_no_fold and not method.changes_nothing():
             raise InputError(
@@ -225,12 +225,13 @@ def verify(model: nn.Module, attention: dict[str, Tensor] | None = None) -> Veri
     Raises:
         InputError: the model is not steered.
     """
-    _, steering = _steered(model)
+    _, steering = steered(model)
     steering.check_projections()
     return steering.verify(attention or {})
 
 
-def _steered(model: nn.Module) -> tuple[nn.Module, Steering]:
+def steered(model: nn.Module) -> tuple[nn.Module, Steering]:
+    """The module that `steer` was called with, this one or one inside it, and what was done to it."""
     inside = steered_module(check_is_module(model))
     if inside is None:
         raise InputError(f"this {type(unwrapped(model)).__name__} is not steered; steer it first")

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from oversmooth.anatomy.live import check_is_module, unwrapped
-from oversmooth.anatomy.steered import STEERED, steered_module
+from oversmooth.anatomy.steered import STEERED
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.typed import typed
+from oversmooth.steering.apply import steered
 from oversmooth.steering.layer_hooks import LayerHooks
 from oversmooth.steering.methods.base import Method, MethodWithStrength, Part
 from oversmooth.steering.record import Steering, recompile, steering_of
@@ -41,18 +41,10 @@ class _Schedule:
 
 
 class Ramp:
-    """The strength of one method on its way; made by `ramp`.
+    """The strength of one method of a steered module on its way; made by `ramp`."""
 
-    Args:
-        model: the module that is steered.
-        schedule: which method, from where and to where.
-    """
-
-    def __init__(self, model: nn.Module, schedule: _Schedule) -> None:
-        self._model, self._schedule = model, schedule
-        steering = steering_of(model)
-        assert steering is not None
-        self._steering = steering
+    def __init__(self, model: nn.Module, steering: Steering, schedule: _Schedule) -> None:
+        self._model, self._steering, self._schedule = model, steering, schedule
         steering.ramps += 1
         self._turn = steering.ramps
 
@@ -152,12 +144,7 @@ def ramp(model: nn.Module, to: float = 0.6, steps: int = 1000, *, method: str | 
     Raises:
         InputError: the model is not steered, or its method has no strength that can be set.
     """
-    inside = steered_module(check_is_module(model))
-    steering = None if inside is None else steering_of(inside)
-    if inside is None or steering is None:
-        raise InputError(
-            f"this {type(unwrapped(model)).__name__} is not steered; steer it first, such as with NeuTRENO(0.0)"
-        )
+    inside, steering = steered(model)
     end, steps = float(arguments.number(to, "to")), arguments.whole(steps, "steps", least=1)
     chosen = _chosen(steering, method)
     dataclasses.replace(chosen, strength=end)  # refuses what the method does not take
@@ -168,7 +155,7 @@ def ramp(model: nn.Module, to: float = 0.6, steps: int = 1000, *, method: str | 
     for _, _, part in _parts(steering, name):
         _strength_buffer(part, chosen)
     recompile()
-    return Ramp(inside, _Schedule(name, float(chosen.strength), end, steps, 0))
+    return Ramp(inside, steering, _Schedule(name, float(chosen.strength), end, steps, 0))
 
 
 def hold_strengths(model: nn.Module) -> None:
@@ -246,13 +233,12 @@ def _chosen(steering: Steering, name: str | None) -> MethodWithStrength:
     acting = {type(method).__name__: method for method in steering.methods}
     able = {key: method for key, method in acting.items() if isinstance(method, MethodWithStrength)}
     if name is not None:
-        by_lower = {key.lower(): key for key in able}
-        if not isinstance(name, str) or name.lower() not in by_lower:
-            choices = ", ".join(able) or "none"
+        choices = ", ".join(able) or "none"
+        able = {key: method for key, method in able.items() if key.lower() == str(name).lower()}
+        if not able:
             raise InputError(
                 f"method is {arguments.shown(name)}; of those that steer this model these have one strength: {choices}"
             )
-        able = {by_lower[name.lower()]: able[by_lower[name.lower()]]}
     if not able:
         raise InputError(
             f"{' and '.join(map(str, acting.values()))} has no single strength to ramp; steer with one that has, such "
