@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from support.blocks import Stack
+from support.blocks import Block, Stack
 from torch import nn
 
 from oversmooth import InputError, diagnose, steer, unsteer
@@ -46,18 +46,9 @@ class Attention(nn.Module):
         return self.proj(u.transpose(1, 2).flatten(2))
 
 
-class Block(nn.Module):
-    def __init__(self, fault=None, dropout=0.0):
-        super().__init__()
-        self.norm1, self.attn = nn.LayerNorm(D), Attention(fault, dropout)
-
-    def forward(self, x, mask=None):
-        return x + self.attn(self.norm1(x), mask)
-
-
 def net(*faults, dropout=0.0):
     torch.manual_seed(0)
-    return Stack(*(Block(fault, dropout) for fault in faults))
+    return Stack(*(Block(D, Attention(fault, dropout)) for fault in faults))
 
 
 def tokens(dtype=torch.float32):
