@@ -101,14 +101,11 @@ def _applies(source: Source, prefix: str, layout: Layout) -> bool:
 
 
 def _check_supported(source: Source, prefixes: list[str]) -> None:
-    for case in layouts.UNSUPPORTED:
-        marked = any(
-            case.weight and name.startswith(prefix) and case.weight in name
-            for prefix in {_key(p).partition("*")[0] for p in prefixes}
-            for name in source.shapes
-        )
-        if marked or model_type(source, prefixes[0]) in case.models:
-            raise InputError(f"{source.what}: {case.why}")
+    inside = tuple({_key(prefix).partition("*")[0] for prefix in prefixes})
+    for weight, (models, why) in layouts.UNSUPPORTED.items():
+        marked = any(name.startswith(inside) and weight in name for name in source.shapes)
+        if marked or model_type(source, prefixes[0]) in models:
+            raise InputError(f"{source.what}: {why}")
 
 
 def _prefix(name: str, suffix: str) -> str | None:

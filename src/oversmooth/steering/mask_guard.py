@@ -49,11 +49,7 @@ class MaskGuard:
         self.comparisons = 0  # forward passes compared with a weighted mean; `_MOST_COMPARISONS`: that is settled
 
     def hook(self, modules: dict[str, nn.Module]) -> list[Any]:
-        """Register the hooks, after those of the methods, and return their handles.
-
-        Args:
-            modules: every module of the model by name.
-        """
+        """Register the hooks, after those of the methods, and return their handles; every module by its name."""
         attention = modules[self.layer.name]
         # What only holds projections is never called.
         runs = modules[self.layer.block] if type(attention).forward is nn.Module.forward else attention
@@ -139,12 +135,7 @@ class MaskGuard:
         return mask
 
     def _check_pairs(self, pairs: Tensor | None, mask: Tensor | None) -> None:
-        """Refuse attention that hides valid tokens.
-
-        Args:
-            pairs: ``(batch, n, n)``: who sees whom.
-            mask: ``(batch, n)``: the valid tokens; None: not known.
-        """
+        """Refuse attention whose pairs ``(batch, n, n)`` hide valid tokens ``(batch, n)`` from each other."""
         if pairs is None:
             raise self._unknown("its inputs are not those of its values")
 
