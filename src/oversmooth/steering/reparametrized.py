@@ -80,7 +80,6 @@ class ReparametrizedLayer:
         self.value, self.output = value, output
         """The modules that hold the value and the output weight, and the weights' names there."""
         self.states: ForwardStates | None = None
-        self._folded: tuple[Tensor, Tensor] | None = None
         self.originals: list[tuple[nn.Module, str, Tensor, list[str]]] = []
         """Module, name of the weight, the weight itself, and the order of the module's parameters."""
         self.bias: Tensor | None = None
@@ -128,15 +127,15 @@ class ReparametrizedLayer:
             return
         # Only one of the two exists where attaching failed halfway.
         like = self.psi.detach() if len(self.originals) == 2 else self.originals[0][2].detach()
-        if fold:
-            with torch.no_grad():
-                self._folded = self.rows()  # either weight needs both parametrizations, and they go one by one
+        folded: list[Tensor] = []
+        if fold:  # both before either: each weight needs both parametrizations
+            folded = [getattr(module, name).detach() for module, name, _, _ in self.originals]
         elif self.bias is not None and (bias := self._output_bias()) is not None:
             bias.data.copy_(self.bias)
         while self.originals:
             module, name, original, order = self.originals.pop()
             if fold:
-                value = getattr(module, name).detach().clone(memory_format=torch.contiguous_format)
+                value = folded.pop().clone(memory_format=torch.contiguous_format)
                 parameter = nn.Parameter(value, original.requires_grad)
             else:
                 parameter = cast(nn.Parameter, original)
@@ -168,8 +167,6 @@ class ReparametrizedLayer:
 
     def rows(self) -> tuple[Tensor, Tensor]:
         """Value rows ``(kv_heads, k, d)`` and output rows ``(heads, k, d)``: of this forward pass, or computed."""
-        if self._folded is not None:
-            return self._folded
         running = None if self.states is None else self.states.weights(self.attention.name)
         return compute([self])[0] if running is None else running
 

@@ -144,14 +144,11 @@ def restore_structure(model: nn.Module, settings: dict[str, Any]) -> Steering:
     """Steer a stock model by its settings; its parameters are loaded afterwards."""
     try:
         saved: Saved = typed(Saved, settings)
-        methods = [method_from(entry) for entry in saved.methods]
-    except InputError:
-        raise
     except ValueError as error:
         raise InputError(
             f"the settings of the steered model cannot be read ({reason(error)}); they are damaged: save it again"
         ) from error
-    return restore(model, methods, saved.layers, saved.stack, saved.heads)
+    return restore(model, list(map(method_from, saved.methods)), saved.layers, saved.stack, saved.heads)
 
 
 def steered_class(cls: Any, settings: dict[str, Any]) -> Any:
