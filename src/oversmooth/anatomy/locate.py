@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import cast
 
 from oversmooth.anatomy import layouts
@@ -78,26 +79,26 @@ def norm_position(norm: str | None) -> NormPosition | None:
     return None if norm is None else cast(NormPosition, arguments.choice(norm, "norm", ("pre", "post", "none")))
 
 
+def _value_weights(source: Source) -> Iterator[tuple[str, str, Layout]]:
+    """Weights that may be attention's values: the name, that of the module around it, and the layout."""
+    for layout in LAYOUTS:
+        beside = [part for part in (layout.latent_norm, layout.expand) if part]
+        for name, shape in source.shapes.items():
+            if len(shape) != 2 or not f".{name}".endswith(f".{layout.value}"):
+                continue
+            prefix = name.removesuffix(layout.value).removesuffix(".")
+            packed_so = not layout.models or model_type(source, prefix) in layout.models
+            if packed_so and all(joined_name(prefix, part) in source.shapes for part in beside):
+                yield name, prefix, layout
+
+
 def _matches(source: Source) -> dict[str, Layout]:
     """The names of attention modules, and the layouts of their weights."""
     matches: dict[str, Layout] = {}
-    for layout in LAYOUTS:
-        for name, shape in source.shapes.items():
-            prefix = _prefix(name, layout.value)
-            if prefix is None or prefix in matches or len(shape) != 2 or not _applies(source, prefix, layout):
-                continue
-            output = source.shapes.get(joined_name(prefix, layout.output))
-            if output is not None and len(output) == 2:
-                matches[prefix] = layout
+    for _, prefix, layout in _value_weights(source):
+        if len(source.shapes.get(joined_name(prefix, layout.output), ())) == 2:
+            matches.setdefault(prefix, layout)
     return matches
-
-
-def _applies(source: Source, prefix: str, layout: Layout) -> bool:
-    """Whether the layout's other weights are there too, and the model is one that packs its weights that way."""
-    more = [part for part in (layout.latent_norm, layout.expand) if part]
-    if any(joined_name(prefix, part) not in source.shapes for part in more):
-        return False
-    return not layout.models or model_type(source, prefix) in layout.models
 
 
 def _check_supported(source: Source, prefixes: list[str]) -> None:
@@ -108,25 +109,15 @@ def _check_supported(source: Source, prefixes: list[str]) -> None:
             raise InputError(f"{source.what}: {why}")
 
 
-def _prefix(name: str, suffix: str) -> str | None:
-    if name == suffix:
-        return ""
-    return name[: -len(suffix) - 1] if name.endswith("." + suffix) else None
-
-
 def _partial(source: Source, matches: dict[str, Layout]) -> list[str]:
     """Value weights whose output weight is not where any layout has it."""
     taken = {joined_name(name, layout.value) for name, layout in matches.items()}
     # One layout's name for values may be another's for queries, so nothing inside a match is reported again.
     inside = tuple(f"{name}." for name in matches if name)
     missing: dict[str, tuple[str, set[str]]] = {}
-    for layout in LAYOUTS:
-        for name, shape in source.shapes.items():
-            prefix = _prefix(name, layout.value)
-            if prefix is None or len(shape) != 2 or name in taken or name.startswith(inside):
-                continue
-            if _applies(source, prefix, layout):
-                missing.setdefault(_key(name), (name, set()))[1].add(layout.output)
+    for name, _, layout in _value_weights(source):
+        if name not in taken and not name.startswith(inside):
+            missing.setdefault(_key(name), (name, set()))[1].add(layout.output)
     return [
         f"{first} looks like attention's values, but no output weight stands beside it "
         f"(such as {', '.join(sorted(outputs)[:3])}); it is left out"
