@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -47,8 +47,8 @@ def model_type(source: Source, prefix: str) -> str | None:
     return name if isinstance(name, str) else None
 
 
-# Where a wrapper keeps the module it wraps: torch.compile, DistributedDataParallel and DataParallel.
-_WRAPPED = ("_orig_mod", "module")
+# Where a wrapper keeps the module it wraps.
+_WRAPPED = {"OptimizedModule": "_orig_mod", "DistributedDataParallel": "module", "DataParallel": "module"}
 
 
 class LiveModel(Source):
@@ -67,11 +67,7 @@ class LiveModel(Source):
                 continue
             own = [key for key, value in module._parameters.items() if value is not None]
             own += list(getattr(module, "parametrizations", {}))  # reparametrized: the attribute has the value
-            for key in own:
-                value = module._parameters.get(key)
-                if value is None:
-                    value = _computed(module, key)
-                self.shapes[joined_name(name, key)] = tuple(value.shape)
+            self.shapes |= {joined_name(name, key): tuple(_computed(module, key).shape) for key in own}
 
     @torch.no_grad()
     def read(self, name: str, rows: slice | None = None) -> Tensor:
@@ -81,11 +77,9 @@ class LiveModel(Source):
 
     def attribute(self, module: str, names: tuple[str, ...]) -> Any:
         """Looked up on the attention module, its children, the modules around it up to the model, then the config."""
-        around = [module]
-        while around[-1]:
-            around.append(around[-1].rpartition(".")[0])
         inside = [joined_name(module, child) for child, _ in self.modules[module].named_children()]
-        for module_name in [module, *inside, *around[1:]]:
+        _, *around = _upwards(module)
+        for module_name in [module, *inside, *around]:
             for name in names:
                 value = getattr(self.modules[module_name], name, None)
                 if isinstance(value, (bool, int, float)):
@@ -94,13 +88,19 @@ class LiveModel(Source):
 
     def setting(self, module: str, name: str) -> Any:
         """A setting of the nearest configuration: a tower in a larger model has its own."""
-        here: str | None = module
-        while here is not None:
+        for here in _upwards(module):
             config = getattr(self.modules.get(here), "config", None)
             if isinstance(getattr(config, "model_type", None), str):
                 return getattr(config, name, None)
-            here = here.rpartition(".")[0] if here else None
         return None
+
+
+def _upwards(module: str) -> Iterator[str]:
+    """The names of a module and of those around it, up to the model's, which is empty."""
+    while module:
+        yield module
+        module = module.rpartition(".")[0]
+    yield ""
 
 
 def _computed(module: nn.Module, key: str) -> Tensor:
@@ -144,12 +144,8 @@ def norm_form(norm: nn.Module, weight: str = "weight") -> NormForm | None:
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """The module inside the wrappers of torch.compile and data parallelism."""
-    for name in _WRAPPED:
-        inner = getattr(model, name, None)
-        wraps = type(model).__name__ in ("OptimizedModule", "DistributedDataParallel", "DataParallel")
-        if wraps and isinstance(inner, nn.Module):
-            return unwrapped(inner)
-    return model
+    inner = getattr(model, _WRAPPED.get(type(model).__name__, ""), None)
+    return unwrapped(inner) if isinstance(inner, nn.Module) else model
 
 
 _TOWERS = {
