@@ -147,6 +147,17 @@ def test_a_layout_of_ones_own(odd, taught):
     assert alone.layers[1].dominance is not None
 
 
+def test_attention_that_is_the_whole_model(tmp_path):
+    model = nn.MultiheadAttention(WIDTH, HEADS)
+    nn.init.normal_(model.in_proj_bias)
+    save_file(model.state_dict(), tmp_path / "a.safetensors")
+    for found in (locate(model), locate(tmp_path / "a.safetensors", heads=HEADS)):
+        (layer,) = found
+        assert torch.equal(layer.W_V[1], model.in_proj_weight[2 * WIDTH + 8 : 2 * WIDTH + 16].T)
+        assert torch.equal(layer.value_bias.flatten(), model.in_proj_bias[2 * WIDTH :])
+        assert torch.equal(layer.output_bias, model.out_proj.bias)
+
+
 @pytest.mark.parametrize("taught", ["ask"], indirect=True)
 def test_a_layout_that_does_not_describe_the_model(odd, taught):
     with pytest.raises(InputError, match=rf"blocks\.0\.mix.*off what it returned.*'{taught.name}'.*register another"):
@@ -294,50 +305,47 @@ def _listed(name):
 
 
 FILES = {
-    "nowhere": (lambda _: None, "nowhere does not exist"),
-    "": (
+    "nothing there": ("nowhere", lambda _: None, "nowhere does not exist"),
+    "a directory without weights": (
+        "",
         lambda folder: (folder / "config.json").write_text("{}"),
         r"has no weights; it needs one of model\.safetensors",
     ),
-    "notes.txt": (lambda folder: (folder / "notes.txt").write_text("hello"), r"ends in '\.txt'"),
-    "bomb.pt": (_packed, r"bomb.pt has [\d,]+ bytes and unpacks to 4,[\d,]+; fetch it again"),
-}
-CONTENTS = {
-    "a missing shard": (_missing, r"index\.json names model-00002.*, which is not in"),
-    "a shard that is no file of weights": (_listed("notes.txt"), "names 'notes.txt', which is no weights file by its"),
+    "text": ("notes.txt", lambda folder: (folder / "notes.txt").write_text("hello"), r"ends in '\.txt'"),
+    "a bomb": ("bomb.pt", _packed, r"bomb.pt has [\d,]+ bytes and unpacks to 4,[\d,]+; fetch it again"),
+    "a missing shard": ("", _missing, r"index\.json names model-00002.*, which is not in"),
+    "a shard that is no file of weights": (
+        "",
+        _listed("notes.txt"),
+        "names 'notes.txt', which is no weights file by its",
+    ),
     "a name of thousands of digits": (
+        "",
         _safe(weights() | {f"layers.{'9' * 5000}.a.weight": torch.eye(8)}),
         "has a weight whose name is 5,016 letters long; fetch it again",
     ),
     "more layers than any model has": (
+        "",
         _safe({f"layers.{i}.self_attn.{name}_proj.weight": torch.ones(1, 1) for i in range(4097) for name in "vo"}),
         "has 4,097 layers; the limit is 4,096",
     ),
     # Four bytes with strides of zero are as many numbers as one likes.
     "arrays larger than what is stored": (
+        "a.pt",
         _torch(weights(layers__0__self_attn__v_proj__weight=torch.zeros(1).expand(10**6, 10**6))),
         r"v_proj\.weight claims the shape \(1000000, 1000000\) and has 4 bytes",
     ),
-    "arrays that are not plain": (_torch(weights(x=torch.eye(4).to_sparse())), "x is not stored as plain numbers"),
-    "a whole module": (_torch(nn.Linear(2, 2)), "holds more than arrays"),
-    "no arrays": (_torch({"epoch": 3, "notes": ["a"]}), "holds no named arrays; give a state_dict"),
+    "sparse arrays": ("a.pt", _torch(weights(x=torch.eye(4).to_sparse())), "x is not stored as plain numbers"),
+    "a whole module": ("a.pt", _torch(nn.Linear(2, 2)), "holds more than arrays"),
+    "no arrays": ("a.pt", _torch({"epoch": 3, "notes": ["a"]}), "holds no named arrays; give a state_dict"),
 }
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_paths_that_cannot_be_read(tmp_path, name):
-    write, says = FILES[name]
+@pytest.mark.parametrize(("path", "write", "says"), FILES.values(), ids=FILES)
+def test_files_that_are_refused(tmp_path, path, write, says):
     write(tmp_path)
     with pytest.raises(InputError, match=says):
-        locate(tmp_path / name, heads=2)
-
-
-@pytest.mark.parametrize("what", CONTENTS)
-def test_contents_that_are_refused(tmp_path, what):
-    write, says = CONTENTS[what]
-    write(tmp_path)
-    with pytest.raises(InputError, match=says):
-        locate(tmp_path / "a.pt" if (tmp_path / "a.pt").exists() else tmp_path, heads=2)
+        locate(tmp_path / path, heads=2)
 
 
 def test_several_files_without_an_index(saved):

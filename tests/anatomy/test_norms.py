@@ -257,7 +257,7 @@ def test_what_a_norm_does_is_tried(dtype):
         (OnePlus(True, loud=True), None),
         (nn.PReLU(WIDTH), None),
         (nn.Linear(WIDTH, WIDTH), None),
-        (nn.LayerNorm(WIDTH, device="meta"), None),
+        (nn.LayerNorm(WIDTH, device="meta"), ("layer", 0.0)),  # known by its class
     ]:
         assert norm_form(norm.to(dtype)) == form, norm
 
@@ -266,9 +266,9 @@ def test_trying_a_norm_leaves_state_chance_and_hooks_alone():
     stateful = nn.BatchNorm1d(WIDTH)
     norm_form(stateful)
     assert int(stateful.num_batches_tracked) == 0
-    norm, heard = nn.LayerNorm(WIDTH), []
+    norm, heard = OnePlus(True), []
     norm.register_forward_hook(lambda *_: heard.append(1))
     before = torch.get_rng_state()
-    assert norm_form(norm) == ("layer", 0.0)
+    assert norm_form(norm) == ("layer", 1.0)
     assert torch.equal(before, torch.get_rng_state())
     assert not heard

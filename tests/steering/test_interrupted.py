@@ -21,6 +21,24 @@ def model():
     return nn.TransformerEncoder(layer, 6, enable_nested_tensor=False).eval()
 
 
+@pytest.fixture(autouse=True)
+def _raises():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def interrupted(wait, work):
+    timer = threading.Timer(wait, os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        timer.start()
+        work()
+        timer.join()
+        time.sleep(0.001)
+    except KeyboardInterrupt:
+        pass
+
+
 @pytest.mark.parametrize("methods", METHODS, ids=str)
 def test_at_any_moment(methods):
     stock, x = model(), torch.randn(2, 5, 16)
@@ -30,57 +48,34 @@ def test_at_any_moment(methods):
     begin = time.perf_counter()
     unsteer(steer(model(), methods))
     span, draw = time.perf_counter() - begin, random.Random(0)
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     ended = {"stock": 0, "steered": 0}
-    try:
-        for attempt in range(24):
-            one = stock if attempt % 2 else model()
-            timer = threading.Timer(draw.uniform(0, span), os.kill, (os.getpid(), signal.SIGINT))
-            try:
-                timer.start()
-                steer(one, methods)
-                unsteer(one)
-                timer.join()
-                time.sleep(0.001)
-            except KeyboardInterrupt:
-                pass
-            state = "stock" if steering_of(one) is None else "steered"
-            ended[state] += 1
-            with torch.no_grad():
-                torch.testing.assert_close(one(x), before if state == "stock" else steered)
-            if state == "steered":
-                unsteer(one)
-            assert list(one.state_dict()) == names
-            assert [type(m) for m in one.modules()] == classes
-    finally:
-        signal.signal(signal.SIGINT, handler)
+    for attempt in range(24):
+        one = stock if attempt % 2 else model()
+        interrupted(draw.uniform(0, span), lambda one=one: unsteer(steer(one, methods)))
+        state = "stock" if steering_of(one) is None else "steered"
+        ended[state] += 1
+        with torch.no_grad():
+            torch.testing.assert_close(one(x), before if state == "stock" else steered)
+        if state == "steered":
+            unsteer(one)
+        assert list(one.state_dict()) == names
+        assert [type(m) for m in one.modules()] == classes
     assert ended["stock"]
 
 
 def test_folding_is_done_or_not():
     draw, ended = random.Random(1), set()
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     x = torch.randn(2, 5, 16)
     with torch.no_grad():
         expected = steer(model(), Spectral("sharpen"))(x)
     begin = time.perf_counter()
     fold(steer(model(), Spectral("sharpen")))
     span = time.perf_counter() - begin
-    try:
-        # The last comes when folding is over, however busy the machine is.
-        for wait in (*(draw.uniform(0, span) for _ in range(11)), 5 * span):
-            one = steer(model(), Spectral("sharpen"))
-            timer = threading.Timer(wait, os.kill, (os.getpid(), signal.SIGINT))
-            try:
-                timer.start()
-                fold(one)
-                timer.join()
-                time.sleep(0.001)
-            except KeyboardInterrupt:
-                pass
-            with torch.no_grad():
-                torch.testing.assert_close(one(x), expected, rtol=1e-4, atol=1e-5)
-            ended.add(steering_of(one) is None)
-    finally:
-        signal.signal(signal.SIGINT, handler)
+    # The last comes when folding is over, however busy the machine is.
+    for wait in (*(draw.uniform(0, span) for _ in range(11)), 5 * span):
+        one = steer(model(), Spectral("sharpen"))
+        interrupted(wait, lambda one=one: fold(one))
+        with torch.no_grad():
+            torch.testing.assert_close(one(x), expected, rtol=1e-4, atol=1e-5)
+        ended.add(steering_of(one) is None)
     assert True in ended

@@ -71,12 +71,9 @@ def test_halves_of_an_odd_depth():
     ],
     ids=_plain,
 )
-@pytest.mark.parametrize(
-    "method", [steering.Spectral(), [steering.Spectral(), steering.NeuTRENO(0.5)]], ids=["one", "two"]
-)
-def test_layers_that_are_not_there(untouched, layers, says, method):
+def test_layers_that_are_not_there(untouched, layers, says):
     with pytest.raises(InputError) as error:
-        steer(untouched, method, layers=layers)
+        steer(untouched, [steering.Spectral(), steering.NeuTRENO(0.5)], layers=layers)
     assert says in str(error.value)
 
 
@@ -251,21 +248,12 @@ def test_a_T5_whose_heads_fit_takes_a_spectrum():
 # Folding
 
 
-def test_what_cannot_be_folded_says_why():
-    for method, why in (
-        (steering.NeuTRENO(0.5), "adding the first layer's values in later layers"),
-        (steering.AttnScale(0.5), "taking away the mean of the values over tokens"),
-        (steering.FeatScale(0.5), "scaling the mean over tokens and the rest differently"),
-        (steering.ContraNorm(0.5), "comparing tokens with each other once more"),
-        ([steering.Spectral(), steering.Laplacian(0.5)], "taking a token's own value away"),
-    ):
-        model = steer(make("BERT"), method)
-        before = conformance.snapshot(model)
-        with pytest.raises(InputError) as error:
-            fold(model)
-        assert why in str(error.value)
-        assert "call oversmooth.unsteer" in str(error.value)
-        conformance.same_snapshot(conformance.snapshot(model), before)
+def test_what_cannot_be_folded_keeps_what_could():
+    model = steer(make("BERT"), [steering.Spectral(), steering.Laplacian(0.5)])
+    before = conformance.snapshot(model)
+    with pytest.raises(InputError, match=r"taking a token's own value away .*call oversmooth\.unsteer"):
+        fold(model)
+    conformance.same_snapshot(conformance.snapshot(model), before)
 
 
 def test_what_is_off_folds_away():

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from support import conformance
+from support.blocks import Stack, torch_block
 from support.conformance_methods import KeepDouble, all_close, make, outputs
 from support.families import FAMILIES, HEADS, TRANSFORMERS, run, text
 from support.oracles import attention, normal
@@ -203,31 +204,6 @@ def test_no_token_sees_a_later_one(method, name):
     assert not torch.equal(a[:, -1], b[:, -1])
 
 
-@pytest.mark.parametrize("method", [AttnScale(0.3), Centred(0.5), FeatScale(0.2, 0.3), ContraNorm(0.3)], ids=str)
-def test_a_causal_pass_is_refused_where_it_is_said(method):
-    name = "torch encoder (Pre-LN, batch first)"
-    model = make(name)
-    steer(model, method)
-    x = FAMILIES[name].inputs()["src"]
-    mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
-    with pytest.raises(InputError, match="averages over all tokens"):
-        model(x, mask=mask, is_causal=True)
-    model(x)
-
-
-@pytest.mark.parametrize("method", [AttnScale(0.3), Centred(0.5), FeatScale(0.2, 0.3), ContraNorm(0.3)], ids=str)
-def test_a_causal_mask_is_seen(method):
-    name = "torch encoder (Pre-LN, batch first)"
-    model = make(name)
-    steer(model, method)
-    x = FAMILIES[name].inputs()["src"]
-    mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
-    for one in (mask, mask == -torch.inf):
-        with pytest.raises(InputError, match="averages over all tokens"):
-            model(x, mask=one)
-    model(x, mask=torch.zeros_like(mask))
-
-
 @pytest.mark.parametrize("method", ["AttnScale", "FeatScale", "ContraNorm", "Centred"])
 def test_padding_does_not_matter(method):
     """A padded text gives its own tokens what it gives alone, whatever form the mask has."""
@@ -307,41 +283,17 @@ def test_settings_that_cannot_be_read(settings, says):
 def test_unbatched_and_whole_attention_of_torch():
     """nn.MultiheadAttention as people call it: without a batch, with its weights, with a mask of its own."""
 
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm1, self.norm2 = nn.LayerNorm(16), nn.LayerNorm(16)
-            self.attn = nn.MultiheadAttention(16, 2, batch_first=True)
-            self.mlp = nn.Linear(16, 16)
-
-        def forward(self, x, **more):
-            h = self.norm1(x)
-            x = x + self.attn(h, h, h, **more)[0]
-            return x + self.mlp(self.norm2(x))
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.blocks = nn.ModuleList([Block(), Block()])
-
-        def forward(self, x, **more):
-            for block in self.blocks:
-                x = block(x, **more)
-            return x
-
     torch.manual_seed(0)
-    model = Model().eval()
+    model = Stack(torch_block(16), torch_block(16)).eval()
     for p in model.parameters():
         nn.init.normal_(p, std=0.3)
-    hidden = torch.zeros(2, 5, dtype=torch.bool)
-    hidden[1, 3:] = True
     bias = torch.randn(5, 5)
     x = torch.randn(2, 5, 16)
     calls = [
         (x, dict(need_weights=False)),
         (x, dict(need_weights=True)),
         (x, dict(need_weights=True, average_attn_weights=False)),
-        (x, dict(attn_mask=bias)),
+        (x, dict(attn_mask=bias, need_weights=True)),
         (x, dict(attn_mask=bias, need_weights=False)),
         (x, dict(attn_mask=bias > 0.5, key_padding_mask=None, need_weights=False)),
         (x, dict(attn_mask=bias.expand(4, 5, 5), need_weights=False)),
@@ -378,15 +330,7 @@ def test_attention_over_other_tokens_is_refused():
 
 @pytest.mark.parametrize("settings", [dict(add_zero_attn=True), dict(add_bias_kv=True), dict(kdim=8, vdim=8)])
 def test_attention_that_cannot_be_opened(settings):
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm1 = nn.LayerNorm(16)
-            self.attn = nn.MultiheadAttention(16, 2, batch_first=True, **settings)
-            self.mlp = nn.Linear(16, 16)
-
-    model = nn.Module()
-    model.blocks = nn.ModuleList([Block(), Block()])
+    model = Stack(torch_block(16, **settings), torch_block(16, **settings))
     before = conformance.snapshot(model)
     with pytest.raises(InputError):
         steer(model, NeuTRENO(0.5))

@@ -5,11 +5,11 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from support.blocks import Stack
+from support.blocks import Block, Stack
 from torch import nn
 
 from oversmooth import InputError, diagnose, steer, unsteer
-from oversmooth.steering import Laplacian, NeuTRENO, Spectral, ValueResidual, fold, verify
+from oversmooth.steering import Laplacian, NeuTRENO, Spectral, ValueResidual, fold, ramp, verify
 
 D, HEADS, N = 16, 2, 6
 METHODS = [Laplacian(0.4), NeuTRENO(0.5), ValueResidual(0.5), Spectral("sharpen")]
@@ -46,18 +46,9 @@ class Attention(nn.Module):
         return self.proj(u.transpose(1, 2).flatten(2))
 
 
-class Block(nn.Module):
-    def __init__(self, fault=None, dropout=0.0):
-        super().__init__()
-        self.norm1, self.attn = nn.LayerNorm(D), Attention(fault, dropout)
-
-    def forward(self, x, mask=None):
-        return x + self.attn(self.norm1(x), mask)
-
-
 def net(*faults, dropout=0.0):
     torch.manual_seed(0)
-    return Stack(*(Block(fault, dropout) for fault in faults))
+    return Stack(*(Block(D, Attention(fault, dropout)) for fault in faults))
 
 
 def tokens(dtype=torch.float32):
@@ -76,6 +67,14 @@ def test_what_does_more_is_refused_in_the_first_pass(fault, dtype, method):
             model(tokens(dtype))
     unsteer(model)
     assert torch.equal(model(tokens(dtype)), plain)
+
+
+def test_what_a_ramp_begins_is_refused_as_well():
+    model = steer(net(None, "half of it").eval(), NeuTRENO(0.0))
+    assert model(tokens()).isfinite().all()
+    ramp(model, to=0.5, steps=1).step()
+    with pytest.raises(InputError, match=r"NeuTRENO cannot act on layer 1 .*not a weighted mean"):
+        model(tokens())
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "heads mixed"])

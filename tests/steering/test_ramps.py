@@ -252,7 +252,7 @@ def test_resumed():
         ({"done": 11}, "done"),
         ({"done": -1}, "done"),
         ({"steps": 0}, "steps"),
-        ({"to": float("nan")}, "to in the state"),
+        ({"to": float("nan")}, "to is nan"),
         ({"start": None}, "start"),
         ({"method": "Laplacian"}, "Laplacian"),
         ({"more": 1}, "state of a ramp"),

@@ -96,7 +96,7 @@ def check_norm(family: Family, layer: Any, passage: Passage) -> None:
     near(z, passage.heard["in:" + family.value if pre else "out:" + family.after], f"{layer}: its norm", 1e-3)
 
 
-FIELDS = ("heads", "kv_heads", "head_dim", "width", "has_bias", "keep", "feed", "values_normed", "leak")
+FIELDS = ("heads", "kv_heads", "head_dim", "width", "keep", "feed", "values_normed", "leak")
 NORM_NOT_SAID = ("BLIP (vision)", "InternVL (vision)")
 """Families whose checkpoints do not say where attention's norm stands."""
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from oversmooth.anatomy import layouts
-from oversmooth.anatomy.layer import GATE, SINKS, AttentionLayer, Norm, NormPosition
+from oversmooth.anatomy.layer import GATE, SINKS, AttentionLayer, Norm, NormPosition, joined_name
 from oversmooth.anatomy.layouts import Layout
-from oversmooth.anatomy.live import Source, joined_name, model_type
+from oversmooth.anatomy.live import Source, model_type, norm_form
 from oversmooth.safety.errors import InputError
 
 
@@ -52,113 +52,203 @@ def layer_of(
             f"{head_dim} features do not explain; give heads=, or register the layout with other packing= or "
             "transposed="
         )
-    block = block_of(source, prefix)
-    if layout.norm and norm != "none":
-        position: NormPosition = norm or "pre"
-        before: Norm | None = _norm_of(source, prefix, *_registered_norm(source, prefix, block, width, layout.norm))
-    else:
-        position, norm_name = _norm(source, prefix, block, width, norm)
-        before = None if norm_name is None else _norm_of(source, prefix, norm_name)
+    place = _Place(source, prefix, width)
+    position, before = place.registered_norm(layout, norm) if layout.norm and norm != "none" else place.norm(norm)
     return AttentionLayer(
         name=prefix,
-        block=block,
+        block=place.block,
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
         width=width,
-        causal=_causal(source, prefix),
+        causal=place.causal(),
         norm_position=position,
         norm=before,
-        layer_scale=_named(source, prefix, block, layouts.LAYER_SCALE, (width,)),
+        layer_scale=place.named(layouts.LAYER_SCALE),
         layout=layout,
         weights=source,
-        window=source.window(prefix),
-        factor=_factor(source, prefix, block),
-        keep=_number(source, prefix, "keep"),
-        feed=_number(source, prefix, "feed"),
+        window=place.window(),
+        factor=place.factor(),
+        keep=place.number("keep"),
+        feed=place.number("feed"),
         values_normed=layout.packing == "latent",
         modules_idle=source.config.get("model_type") in layouts.WEIGHTS_IN_A_FUNCTION,
-        value_runs=layout.value.endswith(".weight") or source.is_torch_attention(prefix),
+        value_runs=layout.value.endswith(".weight") or isinstance(place.module, nn.MultiheadAttention | None),
         output_runs=layout.output.endswith(".weight"),
-        mixing=_mixing(source, prefix),
-        on_branch=_on_branch(source, prefix, block, width),
-        leak=_leak(source, prefix, heads, inner),
+        mixing=place.mixing(),
+        on_branch=place.on_branch(),
+        leak=place.leak(heads, inner),
     )
 
 
-def _number(source: Source, prefix: str, role: layouts.Role) -> float:
-    """The product of the configuration's factors in this role."""
-    product = 1.0
-    for key, its_role in layouts.FACTORS.items():
-        value = source.setting(prefix, key)
-        if its_role == role and _is_number(value):
-            product *= value
-    return product
+class _Place:
+    """An attention module and what stands around it, up to its block.
+
+    Args:
+        source: where it lives.
+        prefix: its name.
+        width: of the stream.
+    """
+
+    def __init__(self, source: Source, prefix: str, width: int) -> None:
+        self.source, self.prefix, self.width = source, prefix, width
+        self.block, self.model = block_of(source, prefix), model_type(source, prefix)
+        self.module = source.modules.get(prefix)
+
+    def setting(self, name: str) -> Any:
+        return self.source.setting(self.prefix, name)
+
+    def own(self, *names: str) -> bool:
+        """Whether attention itself has a weight of one of these names."""
+        return any(joined_name(self.prefix, name) in self.source.shapes for name in names)
+
+    def named(self, names: tuple[str, ...], size: int | None = None) -> str | None:
+        """The first vector with one of these names, relative to attention or a module between it and its block."""
+        shape = (self.width if size is None else size,)
+        full = (joined_name(module, name) for module in modules_around(self.prefix, self.block) for name in names)
+        return next((name for name in full if self.source.shapes.get(name) == shape), None)
+
+    def norm_named(self, names: tuple[str, ...]) -> str | None:
+        weight = self.named(tuple(f"{name}.weight" for name in names))
+        return None if weight is None else weight.removesuffix(".weight")
+
+    def number(self, role: layouts.Role) -> float:
+        """The product of the configuration's factors in this role."""
+        values = [self.setting(key) for key, its_role in layouts.FACTORS.items() if its_role == role]
+        return math.prod((value for value in values if _is_number(value)), start=1.0)
+
+    def factor(self) -> float | Tensor | None:
+        factor: float | Tensor = self.number("factor")
+        depth = self.setting("num_hidden_layers")
+        for value in map(self.setting, layouts.FACTORS_BY_DEPTH):
+            if _is_number(value) and _is_number(depth):
+                factor = factor * value / math.sqrt(depth)
+        if (gate := self.named(layouts.TANH_GATE, 1)) is not None:
+            factor = factor * self.source.read(gate).tanh().reshape(())
+        return factor if isinstance(factor, Tensor) or factor != 1 else None
+
+    def leak(self, heads: int, inner: int) -> str | None:
+        if self.own(*layouts.SINKS):
+            return SINKS
+        shapes = self.source.shapes
+        queries = shapes.get(joined_name(self.prefix, "q_proj.weight"), ())
+        twice = len(queries) == 2 and queries[0] == 2 * inner  # Qwen3-Next: a gate beside q
+        gates = [shapes.get(joined_name(self.prefix, f"{name}.weight"), ()) for name in layouts.OUTPUT_GATE]
+        gated = any(gate[:1] in ((heads,), (inner,)) for gate in gates)  # per head or per feature; an MLP's is wider
+        return GATE if twice or gated else None
+
+    def mixing(self) -> str | None:
+        if (words := layouts.OTHER_MIXING.get(self.model or "")) is not None:
+            return words
+        for names, words in layouts.MIXING_BY_NAME.items():
+            if self.own(*names):
+                return words
+        settings = self.setting("attn_config")  # MPT's, where it is not on the module
+        for name, words in layouts.MIXING_BY_SETTING.items():
+            nested = settings.get(name) if isinstance(settings, dict) else getattr(settings, name, None)
+            value = next((v for v in (self.setting(name), nested) if _is_number(v)), None)
+            if value is not None and not (value == 1 and name in layouts.FACTORS_OF_VALUES):
+                return words
+        return None
+
+    def on_branch(self) -> str | None:
+        # Many call the norm before the MLP so; where that has a name of its own, or none, this one is attention's.
+        own = self.norm_named(layouts.NORM_NEXT) and self.norm_named(layouts.NORM_OF_MLP)
+        if own or self.norm_named(layouts.NORM_ON_BRANCH) or self.normed_after():
+            return "a norm stands between attention and the stream"
+        if self.own(*layouts.NORM_INSIDE):
+            return "a norm stands inside attention, and only a run shows where"
+        return "the stream is scaled channel by channel" if self.named(layouts.STREAM_SCALE) else None
+
+    def normed_after(self) -> bool:
+        """Whether what is called a norm before attention norms what attention gives."""
+        return (
+            any(self.setting(name) is True for name in layouts.NORMS_AFTER)
+            or type(self.source.modules.get(self.block)).__name__ in layouts.BLOCKS_NORMED_AFTER
+            or layouts.ARCHITECTURE_NORMED_AFTER in str(self.source.config.get("architecture"))
+        )
+
+    def norm(self, position: NormPosition | None) -> tuple[NormPosition, Norm | None]:
+        before, after = self.norm_named(layouts.NORM_BEFORE), self.norm_named(layouts.NORM_AFTER)
+        known = position is not None
+        if position is None:
+            position = "none" if self.normed_after() else self.position(before, after)
+        name = before or after
+        if position == "post" and self.model in layouts.POST_NORM_MODELS:
+            name = after or self.norm_named(layouts.NORM_NEXT) or before
+        elif position in ("none", "unknown"):
+            name = None
+        elif name is None:
+            missing = not known and not self.source.modules and self.model not in layouts.FIRST_UNNORMED_MODELS
+            position = "unknown" if missing else "none"
+        elif position == "post":
+            name = after or before
+        return position, None if name is None else self.norm_of(name)
+
+    def position(self, before: str | None, after: str | None) -> NormPosition:
+        runs, model = bool(self.source.modules), self.model
+        if model in layouts.POST_NORM_MODELS:
+            return "post"
+        if model in layouts.PRE_NORM_MODELS:
+            return "pre"
+        if model in layouts.NO_NORM_MODELS:
+            return "none"
+        first = self.source.attribute(self.prefix, layouts.NORM_FIRST)
+        if isinstance(first, bool) and (runs or model is None or model in layouts.NORM_FIRST_MODELS):
+            return "pre" if first else "post"
+        if after is not None and (runs or after.endswith(layouts.NORM_AFTER_BY_NAME)):
+            return "post"
+        if not runs:
+            return "unknown"
+        return "none" if before is None else "pre"
+
+    def registered_norm(self, layout: Layout, position: NormPosition | None) -> tuple[NormPosition, Norm]:
+        """The module that a layout names as the norm before attention, whatever its weight is called there."""
+        vectors = [
+            name.rpartition(".")
+            for name, shape in self.source.shapes.items()
+            if shape == (self.width,) and not name.endswith("bias")
+        ]
+        for around in modules_around(self.prefix, self.block):
+            module = joined_name(around, layout.norm)
+            if own := [weight for owner, _, weight in vectors if owner == module]:
+                return position or "pre", self.norm_of(module, "weight" if "weight" in own else own[0])
+        inside = self.block + "." if self.block else ""
+        others = [owner.removeprefix(inside) for owner, _, _ in vectors if owner and f"{owner}.".startswith(inside)]
+        raise InputError(
+            f"{self.prefix}: there is no norm {layout.norm!r} of {self.width} features around it; give register one of "
+            f"{', '.join(dict.fromkeys(others)) or 'its modules'} as norm="
+        )
+
+    def norm_of(self, name: str, weight: str = "weight") -> Norm:
+        module = self.source.modules.get(name)
+        if module is not None and (seen := norm_form(module, weight)) is not None:
+            return Norm(name, *seen, self.source, weight)
+        layer = f"{name}.bias" in self.source.shapes or self.model in layouts.BIASLESS_LAYER_NORM_MODELS
+        offset = float(self.model in layouts.OFFSET_NORM_MODELS)
+        return Norm(name, "layer" if layer else "rms", offset, self.source, weight)
+
+    def window(self) -> int | None:
+        for name in layouts.WINDOW:
+            size = getattr(self.module, name, None)
+            size = size[0] if isinstance(size, tuple) and size else size  # to the left, and to the right
+            if isinstance(size, int) and not isinstance(size, bool) and size > 0:
+                return size
+        return None
+
+    def causal(self) -> bool | None:
+        is_causal = self.source.attribute(self.prefix, ("is_causal",))
+        if isinstance(is_causal, bool):
+            return is_causal
+        if not self.source.config:
+            return None
+        if self.model in layouts.CAUSAL_MODELS or "decoder" in self.prefix:
+            return True
+        return False if self.model in layouts.BIDIRECTIONAL_MODELS else None
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _factor(source: Source, prefix: str, block: str) -> float | Tensor | None:
-    factor: float | Tensor = _number(source, prefix, "factor")
-    depth = source.setting(prefix, "num_hidden_layers")
-    for key in layouts.FACTORS_BY_DEPTH:
-        value = source.setting(prefix, key)
-        if _is_number(value) and _is_number(depth):
-            factor = factor * value / math.sqrt(depth)
-    gate = _named(source, prefix, block, layouts.TANH_GATE, (1,))
-    if gate is not None:
-        factor = factor * source.read(gate).tanh().reshape(())
-    return factor if isinstance(factor, Tensor) or factor != 1 else None
-
-
-def _leak(source: Source, prefix: str, heads: int, inner: int) -> str | None:
-    if any(joined_name(prefix, name) in source.shapes for name in layouts.SINKS):
-        return SINKS
-    queries = source.shapes.get(joined_name(prefix, "q_proj.weight"))
-    twice = queries is not None and len(queries) == 2 and queries[0] == 2 * inner  # Qwen3-Next: a gate beside q
-    gates = [source.shapes.get(joined_name(prefix, f"{name}.weight"), ()) for name in layouts.OUTPUT_GATE]
-    gated = any(gate[:1] in ((heads,), (inner,)) for gate in gates)  # per head or per feature; an MLP's is wider
-    return GATE if twice or gated else None
-
-
-def _mixing(source: Source, prefix: str) -> str | None:
-    if (words := layouts.OTHER_MIXING.get(model_type(source, prefix) or "")) is not None:
-        return words
-    for names, words in layouts.MIXING_BY_NAME.items():
-        if any(joined_name(prefix, name) in source.shapes for name in names):
-            return words
-    settings = source.setting(prefix, "attn_config")  # MPT's, where it is not on the module
-    for name, words in layouts.MIXING_BY_SETTING.items():
-        nested = settings.get(name) if isinstance(settings, dict) else getattr(settings, name, None)
-        value = next((v for v in (source.setting(prefix, name), nested) if _is_number(v)), None)
-        if value is not None and not (value == 1 and name in layouts.FACTORS_OF_VALUES):
-            return words
-    return None
-
-
-def _on_branch(source: Source, prefix: str, block: str, width: int) -> str | None:
-    def there(name: str) -> bool:
-        return _named(source, prefix, block, (name,), (width,)) is not None
-
-    # Many call the norm before the MLP so; where that has a name of its own, or none, this one is attention's.
-    own = there("post_attention_layernorm.weight") and any(there(f"{n}.weight") for n in layouts.NORM_OF_MLP)
-    named = any(there(f"{name}.weight") for name in layouts.NORM_ON_BRANCH)
-    if own or named or _normed_after(source, prefix, block):
-        return "a norm stands between attention and the stream"
-    if any(joined_name(prefix, name) in source.shapes for name in layouts.NORM_INSIDE):
-        return "a norm stands inside attention, and only a run shows where"
-    return "the stream is scaled channel by channel" if any(map(there, layouts.STREAM_SCALE)) else None
-
-
-def _normed_after(source: Source, prefix: str, block: str) -> bool:
-    """Whether what is called a norm before attention norms what attention gives."""
-    return (
-        any(source.setting(prefix, name) is True for name in layouts.NORMS_AFTER)
-        or source.kind(block) in layouts.BLOCKS_NORMED_AFTER
-        or layouts.ARCHITECTURE_NORMED_AFTER in str(source.config.get("architecture"))
-    )
 
 
 def _heads(source: Source, prefix: str, inner: int, heads: int | None) -> tuple[int, int]:
@@ -213,90 +303,3 @@ def modules_around(prefix: str, block: str) -> list[str]:
         here = here.rpartition(".")[0]
         out.append(here)
     return out
-
-
-def _named(source: Source, prefix: str, block: str, names: tuple[str, ...], shape: tuple[int, ...]) -> str | None:
-    for module_name in modules_around(prefix, block):
-        for name in names:
-            full = joined_name(module_name, name)
-            if source.shapes.get(full) == shape:
-                return full
-    return None
-
-
-def _norm(
-    source: Source, prefix: str, block: str, width: int, position: NormPosition | None
-) -> tuple[NormPosition, str | None]:
-    def named(names: tuple[str, ...]) -> str | None:
-        weight = _named(source, prefix, block, tuple(f"{name}.weight" for name in names), (width,))
-        return None if weight is None else weight.removesuffix(".weight")
-
-    before, after = named(layouts.NORM_BEFORE), named(layouts.NORM_AFTER)
-    model = model_type(source, prefix)
-    known = position is not None
-    if position is None:
-        position = "none" if _normed_after(source, prefix, block) else _position(source, prefix, before, after)
-    if position == "post" and model in layouts.POST_NORM_MODELS:
-        return position, after or named(layouts.NORM_NEXT) or before
-    if position in ("none", "unknown"):
-        return position, None
-    name = before or after
-    if name is None:
-        missing = not known and not source.runs and model not in layouts.FIRST_UNNORMED_MODELS
-        return ("unknown" if missing else "none"), None
-    return position, (after or before) if position == "post" else name
-
-
-def _position(source: Source, prefix: str, before: str | None, after: str | None) -> NormPosition:
-    model = model_type(source, prefix)
-    if model in layouts.POST_NORM_MODELS:
-        return "post"
-    if model in layouts.PRE_NORM_MODELS:
-        return "pre"
-    if model in layouts.NO_NORM_MODELS:
-        return "none"
-    first = source.attribute(prefix, layouts.NORM_FIRST)
-    if isinstance(first, bool) and (source.runs or model is None or model in layouts.NORM_FIRST_MODELS):
-        return "pre" if first else "post"
-    if after is not None and (source.runs or after.endswith(layouts.NORM_AFTER_BY_NAME)):
-        return "post"
-    if not source.runs:
-        return "unknown"
-    return "none" if before is None else "pre"
-
-
-def _registered_norm(source: Source, prefix: str, block: str, width: int, name: str) -> tuple[str, str]:
-    """The module that a layout names as the norm before attention, and the name of its weight there."""
-    vectors = [found for found, shape in source.shapes.items() if shape == (width,) and not found.endswith("bias")]
-    for around in modules_around(prefix, block):
-        module = joined_name(around, name)
-        own = [found.rpartition(".")[2] for found in vectors if found.rpartition(".")[0] == module]
-        if own:
-            return module, "weight" if "weight" in own else own[0]
-    inside = block + "." if block else ""
-    others = [found.rpartition(".")[0].removeprefix(inside) for found in vectors if found.startswith(inside)]
-    raise InputError(
-        f"{prefix}: there is no norm {name!r} of {width} features around it; give register one of "
-        f"{', '.join(dict.fromkeys(other for other in others if other)) or 'its modules'} as norm="
-    )
-
-
-def _norm_of(source: Source, prefix: str, name: str, weight: str = "weight") -> Norm:
-    seen = source.norm_form(name, weight)
-    if seen is not None:
-        return Norm(name, *seen, source, weight)
-    model = model_type(source, prefix)
-    layer = f"{name}.bias" in source.shapes or model in layouts.BIASLESS_LAYER_NORM_MODELS
-    return Norm(name, "layer" if layer else "rms", float(model in layouts.OFFSET_NORM_MODELS), source, weight)
-
-
-def _causal(source: Source, prefix: str) -> bool | None:
-    is_causal = source.attribute(prefix, ("is_causal",))
-    if isinstance(is_causal, bool):
-        return is_causal
-    if not source.config:
-        return None
-    model = model_type(source, prefix)
-    if model in layouts.CAUSAL_MODELS or "decoder" in prefix:
-        return True
-    return False if model in layouts.BIDIRECTIONAL_MODELS else None

@@ -29,8 +29,6 @@ _INDEX = ("model.safetensors.index.json", "pytorch_model.bin.index.json", "steer
 class Checkpoint(Source):
     """Names and shapes of the weights in a directory or a file."""
 
-    runs = False
-
     def __init__(self, path: str | Path) -> None:
         self.path = arguments.path(path, "the model", "give a checkpoint's directory or file")
         if not self.path.exists():

@@ -22,6 +22,11 @@ _LATENT_EPS = 1e-6
 SINKS, GATE = "sinks", "a gate"
 
 
+def joined_name(*parts: str) -> str:
+    """With dots, leaving out empty parts."""
+    return ".".join(part for part in parts if part)
+
+
 class Weights(Protocol):
     """Named arrays of a live module or of a checkpoint."""
 
@@ -121,15 +126,23 @@ class AttentionLayer:
     def __str__(self) -> str:
         return self.name
 
+    def _name(self, part: str) -> str:
+        return joined_name(self.name, part)
+
+    def _weight(self, part: str, role: str) -> Tensor:
+        return _finite(self.weights.read(self._name(part)), self.name, role)
+
     @property
     def value_module(self) -> tuple[str, str]:
         """The module that holds the value weight, and the weight's name there."""
-        return _module_and_weight(f"{self.name}.{self.layout.value}")
+        module, _, weight = self._name(self.layout.value).rpartition(".")
+        return module, weight
 
     @property
     def output_module(self) -> tuple[str, str]:
         """The module that holds the output weight, and the weight's name there."""
-        return _module_and_weight(f"{self.name}.{self.layout.output}")
+        module, _, weight = self._name(self.layout.output).rpartition(".")
+        return module, weight
 
     @property
     def W_V(self) -> Tensor:
@@ -157,9 +170,9 @@ class AttentionLayer:
             V = V + bias.to(V)[:, None]
         if not self.values_normed:
             return V
-        name, rows = f"{self.name}.{self.layout.value}", slice(0, self.latent_rank)
-        z = x @ self.weights.read(name, rows).mT.to(x)
-        if (name := f"{self.name}.{self.layout.value_bias}") in self.weights.shapes:
+        rows = slice(0, self.latent_rank)
+        z = x @ self.weights.read(self._name(self.layout.value), rows).mT.to(x)
+        if (name := self._name(self.layout.value_bias)) in self.weights.shapes:
             z = z + self.weights.read(name, rows).to(z)
         return V / (z.square().mean(-1, keepdim=True) + _LATENT_EPS).sqrt()[..., None, :, :]
 
@@ -198,17 +211,15 @@ class AttentionLayer:
     @property
     def raw_W_O(self) -> Tensor:
         """``(heads, k, d)``, without the layer scale and other factors."""
-        name = f"{self.name}.{self.layout.output}"
-        W = _finite(self.weights.read(name), self.name, "output weight")
+        W = self._weight(self.layout.output, "output weight")
         return (W if self.layout.output_transposed else W.mT).unflatten(0, (self.heads, self.head_dim))
 
     @property
     def value_bias(self) -> Tensor | None:
         """``(heads, k)``, one row per query head; None: there is none."""
-        name = f"{self.name}.{self.layout.value_bias}"
-        if name not in self.weights.shapes:
+        if self._name(self.layout.value_bias) not in self.weights.shapes:
             return None
-        bias = _finite(self.weights.read(name), self.name, "value bias")
+        bias = self._weight(self.layout.value_bias, "value bias")
         if self.layout.packing == "latent":
             E = self._expanded()
             return E @ bias[: self.latent_rank].to(E)
@@ -218,20 +229,12 @@ class AttentionLayer:
     @property
     def output_bias(self) -> Tensor | None:
         """``(d,)``, as stored; None: there is none."""
-        name = f"{self.name}.{self.layout.output_bias}"
+        name = self._name(self.layout.output_bias)
         return self.weights.read(name) if name in self.weights.shapes else None
-
-    @property
-    def has_bias(self) -> bool:
-        """Whether values, outputs or the norm before them add a constant to every token."""
-        names = [f"{self.name}.{b}" for b in (self.layout.value_bias, self.layout.output_bias)]
-        if self.norm is not None and self.norm_position == "pre":
-            names.append(f"{self.norm.name}.bias")
-        return any(name in self.weights.shapes for name in names)
 
     def _values(self) -> Tensor:
         """The rows of the value weight by head, ``(kv_heads, k, d)``; of a stacked weight only those are read."""
-        name = f"{self.name}.{self.layout.value}"
+        name = self._name(self.layout.value)
         if self.layout.packing == "latent":
             E = self._expanded()
             W = E @ self.weights.read(name, slice(0, self.latent_rank)).to(E)
@@ -247,15 +250,27 @@ class AttentionLayer:
     @property
     def latent_rank(self) -> int:
         """Latent attention: the number of features that keys and values are computed from."""
-        return self.weights.shapes[f"{self.name}.{self.layout.latent_norm}"][0]
+        return self.weights.shapes[self._name(self.layout.latent_norm)][0]
 
     def _expanded(self) -> Tensor:
         """The map from latent features to values, the latent norm's γ folded in, ``(heads, k, rank)``."""
-        W = _finite(self.weights.read(f"{self.name}.{self.layout.expand}"), self.name, "value weight")
-        gamma = _finite(self.weights.read(f"{self.name}.{self.layout.latent_norm}"), self.name, "latent norm")
+        W, gamma = (
+            self._weight(self.layout.expand, "value weight"),
+            self._weight(self.layout.latent_norm, "latent norm"),
+        )
         W = W.to(torch.promote_types(W.dtype, torch.float32))  # a product of half precision has too few digits
         # A head's keys stand before its values.
         return W.unflatten(0, (self.heads, -1))[:, -self.head_dim :] * gamma.to(W)
+
+    @property
+    def _packed_as(self) -> tuple[tuple[int, int, int], int]:
+        """How queries, keys and values are packed: groups of parts of features, and which part the values are."""
+        parts = self.heads // self.kv_heads + 2  # the queries that share a key and a value, and these
+        if self.layout.packing == "quarters":
+            return (4, 3, -1), 1
+        if self.layout.packing == "per head":
+            return (self.kv_heads, parts, self.head_dim), parts - 1
+        return (1, parts, self.kv_heads * self.head_dim), parts - 1
 
     def split(self, packed: Tensor, dim: int = 0) -> tuple[Tensor | None, Tensor]:
         """Split the value projection's weight, bias or output into queries and keys, and values.
@@ -271,22 +286,20 @@ class AttentionLayer:
         Raises:
             InputError: latent attention, whose value weight is a product of several.
         """
-        dim, k = dim % packed.ndim, self.head_dim
+        dim, by_head = dim % packed.ndim, (self.kv_heads, self.head_dim)
         if self.layout.packing == "latent":
             raise InputError(f"{self.name}: {self.cannot_steer}; take one whose values have a weight of their own")
-        if self.layout.packing == "quarters":
-            parts = packed.unflatten(dim, (4, 3, -1))
-            rest = torch.cat([parts.narrow(dim + 1, 0, 1), parts.narrow(dim + 1, 2, 1)], dim + 1)
-            return rest, parts.select(dim + 1, 1).flatten(dim, dim + 1).unflatten(dim, (self.heads, k))
         if self.layout.packing == "separate":
-            return None, packed.unflatten(dim, (self.kv_heads, k))
+            return None, packed.unflatten(dim, by_head)
+        shape, place = self._packed_as
+        parts = packed.unflatten(dim, shape)
+        values, rest = parts.select(dim + 1, place), parts.narrow(dim + 1, 0, place)
+        if self.layout.packing == "per head":
+            return rest, values
+        values = values.flatten(dim, dim + 1).unflatten(dim, by_head)
         if self.layout.packing == "stacked":
-            start = (self.heads + self.kv_heads) * k
-            values = packed.narrow(dim, start, self.kv_heads * k).unflatten(dim, (self.kv_heads, k))
-            return packed.narrow(dim, 0, start), values
-        before = self.heads // self.kv_heads + 1  # queries that share a value head, and their key
-        by_head = packed.unflatten(dim, (self.kv_heads, before + 1, k))
-        return by_head.narrow(dim + 1, 0, before), by_head.select(dim + 1, before)
+            return rest.flatten(dim, dim + 2), values
+        return torch.cat([rest, parts.narrow(dim + 1, place + 1, 1)], dim + 1), values
 
     def join(self, rest: Tensor | None, values: Tensor, dim: int = 0) -> Tensor:
         """The inverse of `split`.
@@ -301,11 +314,10 @@ class AttentionLayer:
             return values.flatten(dim, dim + 1)
         if self.layout.packing == "stacked":
             return torch.cat([rest, values.flatten(dim, dim + 1)], dim)
-        if self.layout.packing == "quarters":
-            parts = values.flatten(dim, dim + 1).unflatten(dim, (4, 1, -1))
-            queries, keys = rest.chunk(2, dim + 1)
-            return torch.cat([queries, parts, keys], dim + 1).flatten(dim, dim + 2)
-        return torch.cat([rest, values.unsqueeze(dim + 1)], dim + 1).flatten(dim, dim + 2)
+        (groups, _, size), place = self._packed_as
+        before, after = rest.narrow(dim + 1, 0, place), rest.narrow(dim + 1, place, rest.shape[dim + 1] - place)
+        parts = values.flatten(dim, dim + 1).unflatten(dim, (groups, 1, size))
+        return torch.cat([before, parts, after], dim + 1).flatten(dim, dim + 2)
 
 
 @dataclass(frozen=True)
@@ -331,11 +343,6 @@ class Anatomy:
     def shared(self) -> bool:
         """Whether a layer runs more than once."""
         return len({layer.name for layer in self.layers}) < len(self.layers)
-
-
-def _module_and_weight(name: str) -> tuple[str, str]:
-    module, _, weight = name.lstrip(".").rpartition(".")
-    return module, weight
 
 
 def _finite(W: Tensor, layer: str, role: str) -> Tensor:

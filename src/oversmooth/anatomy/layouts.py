@@ -180,42 +180,30 @@ def register(
     return layout
 
 
-@dataclass(frozen=True)
-class UnsupportedFamily:
-    """A family whose weights look like a known layout but are used in a way that the theory does not describe."""
-
-    models: tuple[str, ...]
-    weight: str
-    """Part of the name of a weight that identifies it; empty: there is none."""
-    why: str
-
-
-UNSUPPORTED = (
-    UnsupportedFamily(
+# Families whose weights look like a known layout but are used in a way that the theory does not describe: part of a
+# weight's name, the models, and why.
+UNSUPPORTED: dict[str, tuple[tuple[str, ...], str]] = {
+    ".downsample.reduction.": (
         ("swin", "swinv2", "swin2sr", "donut-swin", "maskformer-swin"),
-        ".downsample.reduction.",
         "Swin attends in windows that are cut again in every layer and merges tokens between stages, so its tokens are "
         "not one sequence; choose a model whose layers attend over one sequence",
     ),
-    UnsupportedFamily(
+    ".value.weight_integer": (
         ("ibert",),
-        ".value.weight_integer",
         "I-BERT computes with quantized weights that are made again in every call, so those in its layers are not what "
         "it applies; choose the RoBERTa that it was made from",
     ),
-    UnsupportedFamily(
+    ".altup.": (
         ("gemma3n", "gemma3n_text"),
-        ".altup.",
         "Gemma 3n keeps several streams side by side (AltUp), and attention adds to a mixture of them, so there is no "
         "one stream to follow; choose Gemma 3",
     ),
-    UnsupportedFamily(
+    ".value_global.": (
         ("longformer",),
-        ".value_global.",
         "Longformer attends in sliding chunks and gives its global tokens values of their own (value_global), so a "
         "layer has no single W_V; choose a model with one value weight per layer",
     ),
-)
+}
 
 # Relative to the block or anything between it and the attention module.
 NORM_BEFORE = (

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from oversmooth.anatomy import layouts
-from oversmooth.anatomy.layer import Weights
+from oversmooth.anatomy.layer import Weights, joined_name
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import caches_of_their_own, in_eval_mode, put_back, random_states
@@ -26,8 +27,10 @@ class Source(Weights, ABC):
     """Its name in messages."""
     config: dict[str, Any]
     """As in config.json; empty where there is none."""
-    runs: bool
-    """Whether it is a live module: where its norms stand is observed when it runs, and a first guess will do."""
+    modules: Mapping[str, nn.Module] = MappingProxyType({})
+    """Of a live model, by all their names: where its norms stand is observed when it runs, and a first guess will do.
+    Empty where only weights are known.
+    """
 
     @abstractmethod
     def setting(self, module: str, name: str) -> Any:
@@ -37,26 +40,6 @@ class Source(Weights, ABC):
         """The first of these attributes that the module or a module near it has, or None."""
         return config_value(self.config, module, names)
 
-    def norm_form(self, _module: str, _weight: str) -> NormForm | None:
-        """What a norm with a weight of this name does, as observed; None where only its weights are known."""
-        return None
-
-    def is_torch_attention(self, _module: str) -> bool:
-        """Whether a module is torch's own attention; True where only its weights are known."""
-        return True
-
-    def kind(self, _module: str) -> str:
-        """The name of a module's class; empty where only its weights are known."""
-        return ""
-
-    def first_name(self, module: str) -> str:
-        """The first name of a module that has several, as shared blocks have."""
-        return module
-
-    def window(self, _module: str) -> int | None:
-        """The size of attention's sliding window; None where there is none, or it is not known."""
-        return None
-
 
 def model_type(source: Source, prefix: str) -> str | None:
     """As the configuration has it; None where it does not say."""
@@ -64,19 +47,12 @@ def model_type(source: Source, prefix: str) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def joined_name(*parts: str) -> str:
-    """With dots, leaving out empty parts."""
-    return ".".join(part for part in parts if part)
-
-
-# Where a wrapper keeps the module it wraps: torch.compile, DistributedDataParallel and DataParallel.
-_WRAPPED = ("_orig_mod", "module")
+# Where a wrapper keeps the module it wraps.
+_WRAPPED = {"OptimizedModule": "_orig_mod", "DistributedDataParallel": "module", "DataParallel": "module"}
 
 
 class LiveModel(Source):
     """Names, shapes and attributes of a module; parameters are returned as they are."""
-
-    runs = True
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -91,11 +67,7 @@ class LiveModel(Source):
                 continue
             own = [key for key, value in module._parameters.items() if value is not None]
             own += list(getattr(module, "parametrizations", {}))  # reparametrized: the attribute has the value
-            for key in own:
-                value = module._parameters.get(key)
-                if value is None:
-                    value = _computed(module, key)
-                self.shapes[f"{name}.{key}" if name else key] = tuple(value.shape)
+            self.shapes |= {joined_name(name, key): tuple(_computed(module, key).shape) for key in own}
 
     @torch.no_grad()
     def read(self, name: str, rows: slice | None = None) -> Tensor:
@@ -105,11 +77,9 @@ class LiveModel(Source):
 
     def attribute(self, module: str, names: tuple[str, ...]) -> Any:
         """Looked up on the attention module, its children, the modules around it up to the model, then the config."""
-        around = [module]
-        while around[-1]:
-            around.append(around[-1].rpartition(".")[0])
-        inside = [f"{module}.{child}" for child, _ in self.modules[module].named_children()]
-        for module_name in [module, *inside, *around[1:]]:
+        inside = [joined_name(module, child) for child, _ in self.modules[module].named_children()]
+        _, *around = _upwards(module)
+        for module_name in [module, *inside, *around]:
             for name in names:
                 value = getattr(self.modules[module_name], name, None)
                 if isinstance(value, (bool, int, float)):
@@ -118,36 +88,19 @@ class LiveModel(Source):
 
     def setting(self, module: str, name: str) -> Any:
         """A setting of the nearest configuration: a tower in a larger model has its own."""
-        here: str | None = module
-        while here is not None:
+        for here in _upwards(module):
             config = getattr(self.modules.get(here), "config", None)
             if isinstance(getattr(config, "model_type", None), str):
                 return getattr(config, name, None)
-            here = here.rpartition(".")[0] if here else None
         return None
 
-    def norm_form(self, module: str, weight: str) -> NormForm | None:
-        """Known for torch's own norms, observed for others."""
-        norm = self.modules[module]
-        plain: dict[type, NormForm] = {nn.LayerNorm: ("layer", 0.0), nn.RMSNorm: ("rms", 0.0)}
-        return plain.get(type(norm)) or norm_form(norm, weight)
 
-    def is_torch_attention(self, module: str) -> bool:
-        return isinstance(self.modules[module], nn.MultiheadAttention)
-
-    def kind(self, module: str) -> str:
-        return type(self.modules[module]).__name__
-
-    def first_name(self, module: str) -> str:
-        return next(name for name, one in self.modules.items() if one is self.modules[module])
-
-    def window(self, module: str) -> int | None:
-        for name in layouts.WINDOW:
-            size = getattr(self.modules[module], name, None)
-            size = size[0] if isinstance(size, tuple) and size else size  # to the left, and to the right
-            if isinstance(size, int) and not isinstance(size, bool) and size > 0:
-                return size
-        return None
+def _upwards(module: str) -> Iterator[str]:
+    """The names of a module and of those around it, up to the model's, which is empty."""
+    while module:
+        yield module
+        module = module.rpartition(".")[0]
+    yield ""
 
 
 def _computed(module: nn.Module, key: str) -> Tensor:
@@ -161,7 +114,11 @@ def _computed(module: nn.Module, key: str) -> Tensor:
 
 @torch.no_grad()
 def norm_form(norm: nn.Module, weight: str = "weight") -> NormForm | None:
-    """What a norm does, seen from two tokens: classes and names do not say whether γ or 1 + γ multiplies."""
+    """What a norm does: torch's own are known, of others two tokens are normed, as classes and names do not say whether
+    γ or 1 + γ multiplies.
+    """
+    if type(norm) in (nn.LayerNorm, nn.RMSNorm):
+        return "layer" if isinstance(norm, nn.LayerNorm) else "rms", 0.0
     gamma, beta = norm._parameters.get(weight), norm._parameters.get("bias")
     # One with buffers, or with modules inside, may do more than norm when it runs.
     if gamma is None or gamma.ndim != 1 or gamma.device.type == "meta" or norm._modules or norm._buffers:
@@ -187,12 +144,8 @@ def norm_form(norm: nn.Module, weight: str = "weight") -> NormForm | None:
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """The module inside the wrappers of torch.compile and data parallelism."""
-    for name in _WRAPPED:
-        inner = getattr(model, name, None)
-        wraps = type(model).__name__ in ("OptimizedModule", "DistributedDataParallel", "DataParallel")
-        if wraps and isinstance(inner, nn.Module):
-            return unwrapped(inner)
-    return model
+    inner = getattr(model, _WRAPPED.get(type(model).__name__, ""), None)
+    return unwrapped(inner) if isinstance(inner, nn.Module) else model
 
 
 _TOWERS = {

@@ -8,13 +8,14 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import cast
 
 from oversmooth.anatomy import layouts
 from oversmooth.anatomy.assemble import layer_of
-from oversmooth.anatomy.layer import Anatomy, AttentionLayer, NormPosition
+from oversmooth.anatomy.layer import Anatomy, AttentionLayer, NormPosition, joined_name
 from oversmooth.anatomy.layouts import LAYOUTS, Layout
-from oversmooth.anatomy.live import Source, joined_name, model_type
+from oversmooth.anatomy.live import Source, model_type
 from oversmooth.anatomy.not_found import nothing_found
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
@@ -78,43 +79,34 @@ def norm_position(norm: str | None) -> NormPosition | None:
     return None if norm is None else cast(NormPosition, arguments.choice(norm, "norm", ("pre", "post", "none")))
 
 
+def _value_weights(source: Source) -> Iterator[tuple[str, str, Layout]]:
+    """Weights that may be attention's values: the name, that of the module around it, and the layout."""
+    for layout in LAYOUTS:
+        beside = [part for part in (layout.latent_norm, layout.expand) if part]
+        for name, shape in source.shapes.items():
+            if len(shape) != 2 or not f".{name}".endswith(f".{layout.value}"):
+                continue
+            prefix = name.removesuffix(layout.value).removesuffix(".")
+            packed_so = not layout.models or model_type(source, prefix) in layout.models
+            if packed_so and all(joined_name(prefix, part) in source.shapes for part in beside):
+                yield name, prefix, layout
+
+
 def _matches(source: Source) -> dict[str, Layout]:
     """The names of attention modules, and the layouts of their weights."""
     matches: dict[str, Layout] = {}
-    for layout in LAYOUTS:
-        for name, shape in source.shapes.items():
-            prefix = _prefix(name, layout.value)
-            if prefix is None or prefix in matches or len(shape) != 2 or not _applies(source, prefix, layout):
-                continue
-            output = source.shapes.get(joined_name(prefix, layout.output))
-            if output is not None and len(output) == 2:
-                matches[prefix] = layout
+    for _, prefix, layout in _value_weights(source):
+        if len(source.shapes.get(joined_name(prefix, layout.output), ())) == 2:
+            matches.setdefault(prefix, layout)
     return matches
 
 
-def _applies(source: Source, prefix: str, layout: Layout) -> bool:
-    """Whether the layout's other weights are there too, and the model is one that packs its weights that way."""
-    more = [part for part in (layout.latent_norm, layout.expand) if part]
-    if any(joined_name(prefix, part) not in source.shapes for part in more):
-        return False
-    return not layout.models or model_type(source, prefix) in layout.models
-
-
 def _check_supported(source: Source, prefixes: list[str]) -> None:
-    for case in layouts.UNSUPPORTED:
-        marked = any(
-            case.weight and name.startswith(prefix) and case.weight in name
-            for prefix in {_key(p).partition("*")[0] for p in prefixes}
-            for name in source.shapes
-        )
-        if marked or model_type(source, prefixes[0]) in case.models:
-            raise InputError(f"{source.what}: {case.why}")
-
-
-def _prefix(name: str, suffix: str) -> str | None:
-    if name == suffix:
-        return ""
-    return name[: -len(suffix) - 1] if name.endswith("." + suffix) else None
+    inside = tuple({_key(prefix).partition("*")[0] for prefix in prefixes})
+    for weight, (models, why) in layouts.UNSUPPORTED.items():
+        marked = any(name.startswith(inside) and weight in name for name in source.shapes)
+        if marked or model_type(source, prefixes[0]) in models:
+            raise InputError(f"{source.what}: {why}")
 
 
 def _partial(source: Source, matches: dict[str, Layout]) -> list[str]:
@@ -123,13 +115,9 @@ def _partial(source: Source, matches: dict[str, Layout]) -> list[str]:
     # One layout's name for values may be another's for queries, so nothing inside a match is reported again.
     inside = tuple(f"{name}." for name in matches if name)
     missing: dict[str, tuple[str, set[str]]] = {}
-    for layout in LAYOUTS:
-        for name, shape in source.shapes.items():
-            prefix = _prefix(name, layout.value)
-            if prefix is None or len(shape) != 2 or name in taken or name.startswith(inside):
-                continue
-            if _applies(source, prefix, layout):
-                missing.setdefault(_key(name), (name, set()))[1].add(layout.output)
+    for name, _, layout in _value_weights(source):
+        if name not in taken and not name.startswith(inside):
+            missing.setdefault(_key(name), (name, set()))[1].add(layout.output)
     return [
         f"{first} looks like attention's values, but no output weight stands beside it "
         f"(such as {', '.join(sorted(outputs)[:3])}); it is left out"
@@ -176,7 +164,9 @@ def _as_run(source: Source, layers: list[AttentionLayer]) -> list[AttentionLayer
     share of the depth).
     """
     firsts: dict[str, AttentionLayer] = {}
-    layers = [firsts.setdefault(source.first_name(layer.block), layer) for layer in layers]
+    names = {id(module): name for name, module in reversed([*source.modules.items()])}
+    blocks = [names.get(id(source.modules.get(layer.block)), layer.block) for layer in layers]
+    layers = [firsts.setdefault(block, layer) for block, layer in zip(blocks, layers, strict=True)]
     depth, groups = source.config.get("num_hidden_layers"), source.config.get("num_hidden_groups")
     if not isinstance(depth, int) or not isinstance(groups, int) or min(depth, groups) < 1 or len(layers) % groups:
         return layers

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 from oversmooth.anatomy import layouts
 from oversmooth.anatomy.assemble import block_of, modules_around, stated_heads
-from oversmooth.anatomy.live import Source, joined_name
+from oversmooth.anatomy.layer import joined_name
+from oversmooth.anatomy.live import Source
 from oversmooth.safety.foreign import MOST_LETTERS, shortened
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -33,7 +34,8 @@ def nothing_found(source: Source, remarks: list[str]) -> str:
     if remarks:
         remark = remarks[0].removesuffix("; it is left out")
         return f"{found}: {remark}; register its layout with oversmooth.anatomy.register"
-    keys_and_values = next((name for name in matrices if _holds_keys_and_values(name)), None)
+    parts = ((name, name.removesuffix(".weight").rpartition(".")[2].lower()) for name in matrices)
+    keys_and_values = next((name for name, part in parts if _KEYS_AND_VALUES.fullmatch(part)), None)
     alone = f"measure tokens alone by diagnose(model, x, blocks={_blocks(keys_and_values, matrices)!r}, spectra=False)"
     if keys_and_values is not None:
         owner, _ = _split(keys_and_values)
@@ -110,11 +112,6 @@ def _unknown_norm(source: Source, owner: str, width: int) -> str | None:
         if shape == (width,) and not name.endswith("bias") and norm not in around and norm.rpartition(".")[0] in around:
             return norm.rpartition(".")[2]
     return None
-
-
-def _holds_keys_and_values(name: str) -> bool:
-    """Whether a weight is named as those are that hold keys and values, and no queries."""
-    return _KEYS_AND_VALUES.fullmatch(name.removesuffix(".weight").rpartition(".")[2].lower()) is not None
 
 
 def _blocks(name: str | None, matrices: Shapes) -> str:

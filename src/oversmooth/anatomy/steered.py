@@ -20,7 +20,12 @@ STEERING_PARTS = "oversmooth"
 
 
 class SteeredLayer(Protocol):
-    """A layer in which methods act."""
+    """A layer in which methods act.
+
+    `run` says how many blocks ran before. Shapes: V and V0, the first layer's values, ``(b, n, heads, k)``; x, what
+    enters the value projection, Y, what the output projection gives, and stream, what enters the block, ``(b, n, d)``;
+    mask, the valid tokens, ``(b, n)``, or None for all.
+    """
 
     def change(self, run: int) -> AttentionChange | None:
         """What is done to attention in this run of the layer, where it is linear in A; None: nothing."""
@@ -31,25 +36,10 @@ class SteeredLayer(Protocol):
     def formula(
         self, run: int, V: Tensor, attend: Callable[[Tensor], Tensor], mask: Tensor | None, V0: Tensor, x: Tensor
     ) -> Tensor:
-        """The input of the output projection.
-
-        Args:
-            run: which run of the layer this is, where it runs more than once.
-            V: ``(b, n, heads, k)``, its values.
-            attend: the product with A.
-            mask: the valid tokens; None: all.
-            V0: ``(b, n, heads, k)``, V⁰, the values of the first layer.
-            x: ``(b, n, d)``, the input of its value projection.
-        """
+        """The input of the output projection; `attend` is the product with A."""
 
     def projected(self, Y: Tensor, mask: Tensor | None, stream: Tensor) -> Tensor:
-        """The output of the output projection, after what methods do to it.
-
-        Args:
-            Y: ``(b, n, d)``, that output.
-            mask: the valid tokens; None: all.
-            stream: ``(b, n, d)``, the input of the block.
-        """
+        """The output of the output projection, after what methods do to it."""
 
 
 class SteeredModel(Protocol):

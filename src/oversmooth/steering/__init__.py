@@ -8,8 +8,6 @@ suggest(model, inputs)                 the least strength of NeuTRENO at which n
 ramp(model, to=0.6, steps=1000)        raise the strength while a trained model is fine-tuned
 """
 
-from typing import Any
-
 from oversmooth.steering.apply import fold, steer, unsteer, verify
 from oversmooth.steering.methods.attnscale import AttnScale
 from oversmooth.steering.methods.base import Method
@@ -35,10 +33,3 @@ __all__ = [
     "LayerNormScaling", "Method", "NeuTRENO", "OrthogonalUpdate", "Spectral", "ValueResidual", "fold", "ramp",
     "register", "save_steered", "steer", "steering_of", "suggest", "unsteer", "verify",
 ]  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    """Methods that are registered and not named here."""
-    if name in METHODS:
-        return METHODS[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,11 +16,10 @@ from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.precision import float32_products
 from oversmooth.safety.signals import held_back
-from oversmooth.steering.attach_methods import attach_methods, detach_methods, recompile
 from oversmooth.steering.layer_names import Layers, chosen_layers
 from oversmooth.steering.methods.base import Method
 from oversmooth.steering.record import Steering, steering_of
-from oversmooth.steering.reparametrized import check_parameters, check_products, check_reparametrized, compute
+from oversmooth.steering.reparametrized import check_products, weights_of_all
 from oversmooth.steering.spectrum_checks import Verification
 
 MARKER = "oversmooth_steered_open_with_oversmooth"
@@ -73,8 +72,7 @@ def steer(
     _check_modules(inside, anatomy, chosen, methods)
     for one in methods:
         for index in chosen:
-            why = one.refusal(anatomy.layers[index], anatomy)
-            if why:
+            if why := one.refusal(anatomy.layers[index], anatomy):
                 raise InputError(
                     f"{type(one).__name__} cannot act on layer {index} ({anatomy.layers[index].name}): {why}"
                 )
@@ -82,11 +80,11 @@ def steer(
     for one in methods:
         if one.uses_first_values and chosen == [0] and all(layer.name != first for layer in anatomy.layers[1:]):
             raise InputError(f"{one} acts in every layer but the first, and no other was chosen; choose later ones")
-    _apply(inside, Steering(methods, chosen, heads, anatomy))
+    _apply(inside, Steering(inside, methods, chosen, heads, anatomy))
     return model
 
 
-def restore(model: nn.Module, methods: list[Method], layers: list[int], stack: str, heads: int | None) -> None:
+def restore(model: nn.Module, methods: list[Method], layers: list[int], stack: str, heads: int | None) -> Steering:
     """Give a stock model the structure of a steered one, whose parameters are loaded afterwards.
 
     Args:
@@ -108,19 +106,12 @@ def restore(model: nn.Module, methods: list[Method], layers: list[int], stack: s
             "give the model that it was saved from"
         )
     _check_modules(model, anatomy, layers, methods)
-    _apply(model, Steering(methods, layers, heads, anatomy, restored=True))
+    return _apply(model, Steering(model, methods, layers, heads, anatomy, restored=True))
 
 
 def _check_modules(model: nn.Module, anatomy: Anatomy, chosen: list[int], methods: list[Method]) -> None:
-    """Refuse steered layers that share a module, and weights that Spectral cannot reparametrize.
-
-    Args:
-        model: whose layers they are.
-        anatomy: of the model.
-        chosen: indices of the layers that are steered.
-        methods: how.
-    """
-    touched = {*chosen, *([0] if any(one.uses_first_values for one in methods) else [])}
+    """Refuse steered layers that share a module, and weights that Spectral cannot reparametrize."""
+    touched = {*chosen} | ({0} if any(one.uses_first_values for one in methods) else set())
     modules = dict(model.named_modules(remove_duplicate=False))
     names: dict[int, tuple[int, str]] = {}
     for index, layer in enumerate(anatomy):
@@ -141,24 +132,25 @@ def _check_modules(model: nn.Module, anatomy: Anatomy, chosen: list[int], method
         check_products(index, layer, modules[layer.value_module[0]], modules[layer.output_module[0]])
 
 
-def _apply(model: nn.Module, steering: Steering) -> None:
+def _apply(model: nn.Module, steering: Steering) -> Steering:
     try:
-        attach_methods(model, steering, [method for method in steering.methods_given if not method.changes_nothing()])
+        steering.attach(model, [method for method in steering.methods_given if not method.changes_nothing()])
         with held_back():
             model.__dict__[STEERED] = steering
             if hasattr(model, "save_pretrained") or hasattr(model, "pretrained_cfg"):
                 device = next((p.device for p in model.parameters()), None)
                 model.register_buffer(MARKER, torch.zeros((), device=device))
-            recompile()
             write_config(model, steering.settings())
     except BaseException:
-        _take_off(model, steering, fold=False)
+        take_off(model, steering)
         raise
+    return steering
 
 
 @held_back()  # a model is steered or not, and knows it
-def _take_off(model: nn.Module, steering: Steering, *, fold: bool) -> None:
-    detach_methods(model, steering, fold=fold)
+def take_off(model: nn.Module, steering: Steering, *, fold: bool = False) -> None:
+    """Remove steering in place, even where the weights left are not those that a loaded model once had."""
+    steering.detach(model, fold=fold)
     if model.__dict__.pop(STEERED, None) is not None:
         model._buffers.pop(MARKER, None)
         write_config(model, None)
@@ -176,16 +168,11 @@ def unsteer(model: nn.Module) -> nn.Module:
     Raises:
         InputError: it is not steered, or was loaded steered, without its original weights.
     """
-    inside, steering = _steered(model)
+    inside, steering = steered(model)
     if steering.restored and steering.reparametrized:
         raise InputError("this model was loaded steered, without its original weights; fold it instead")
-    take_off(inside)
+    take_off(inside, steering)
     return model
-
-
-def take_off(model: nn.Module) -> None:
-    """Remove steering in place, even where the weights left are not those that a loaded model once had."""
-    _take_off(*_steered(model), fold=False)
 
 
 def fold(model: nn.Module) -> nn.Module:
@@ -200,7 +187,7 @@ def fold(model: nn.Module) -> nn.Module:
     Raises:
         InputError: it is not steered, or weights cannot express a method.
     """
-    inside, steering = _steered(model)
+    inside, steering = steered(model)
     for method in steering.methods:
         if method.why_no_fold and not method.changes_nothing():
             raise InputError(
@@ -209,19 +196,13 @@ def fold(model: nn.Module) -> nn.Module:
             )
     steering.check_projections()
     with torch.no_grad():
-        for layer in steering.reparametrized:
-            check_parameters([layer])
-            check_reparametrized([layer], compute([layer]))
-    _take_off(inside, steering, fold=True)
+        weights_of_all(steering.reparametrized, check=True)
+    take_off(inside, steering, fold=True)
     return model
 
 
 def fold_if_possible(model: nn.Module) -> bool:
-    """Fold a model whose steering weights alone can do; whether it is a plain one now.
-
-    Args:
-        model: changed in place, or left as it is.
-    """
+    """Fold a model whose steering weights alone can do; whether it is a plain one now."""
     steering = steering_of(model)
     if steering is not None and not any(method.why_no_fold for method in steering.methods):
         fold(model)
@@ -244,12 +225,13 @@ def verify(model: nn.Module, attention: dict[str, Tensor] | None = None) -> Veri
     Raises:
         InputError: the model is not steered.
     """
-    _, steering = _steered(model)
+    _, steering = steered(model)
     steering.check_projections()
     return steering.verify(attention or {})
 
 
-def _steered(model: nn.Module) -> tuple[nn.Module, Steering]:
+def steered(model: nn.Module) -> tuple[nn.Module, Steering]:
+    """The module that `steer` was called with, this one or one inside it, and what was done to it."""
     inside = steered_module(check_is_module(model))
     if inside is None:
         raise InputError(f"this {type(unwrapped(model)).__name__} is not steered; steer it first")
@@ -257,12 +239,7 @@ def _steered(model: nn.Module) -> tuple[nn.Module, Steering]:
 
 
 def write_config(model: nn.Module, settings: dict[str, Any] | None) -> None:
-    """Keep settings beside a Hugging Face model's configuration, so that save_pretrained writes them.
-
-    Args:
-        model: steered; where it is not Hugging Face's, nothing is done.
-        settings: of its `Steering`; None takes them away.
-    """
+    """Settings in a Hugging Face model's configuration, so that save_pretrained writes them; None takes them away."""
     config: Any = getattr(model, "config", None)
     if not hasattr(config, "to_dict"):
         return

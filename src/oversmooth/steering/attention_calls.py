@@ -18,16 +18,18 @@ from torch.overrides import TorchFunctionMode
 from oversmooth.steering.methods.arrays import repeat_heads
 
 _SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
+_FUSED, _DROPOUT = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), ("input", "p", "training")
+"""Names of torch's arguments, in order."""
 # A score this far below the largest of its row is hidden, as masks of −100 are: e⁻⁵⁰ is nothing beside 1 in float32.
 _HIDDEN = 50.0
 _SHARE = 0.9  # of the tokens that must agree
 
 
 class AttentionCalls(TorchFunctionMode):
-    """Records what attention calls while it runs, in one thread.
+    """Records what attention calls while it runs, in one thread, for a guard.
 
     Args:
-        owner: the guard that the calls are recorded for.
+        owner: the guard.
         signature: how attention was called, from `call_signature`.
         masked: whether it was passed arrays that may be masks.
     """
@@ -36,26 +38,28 @@ class AttentionCalls(TorchFunctionMode):
         super().__init__()
         self.owner, self.signature, self.masked = owner, signature, masked
         self.calls: list[AttentionCall] = []
-        self.dropped = False
-        """Whether dropout removed weights."""
-        self.V: Tensor | None = None
-        """``(..., n, kv_heads, k)``: the values, as methods leave them."""
+        self.dropped = False  # whether dropout removed weights
+        self.V: Tensor | None = None  # (..., n, kv_heads, k): the values, as methods leave them
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
-            self.calls.append(_fused(out, *args, **kwargs))
+            given = dict(zip(_FUSED, args, strict=False)) | kwargs
+            shape = torch.Size([*given["query"].shape[:-1], given["key"].shape[-2]])
+            mask, causal = given.get("attn_mask"), given.get("is_causal", False)
+            self.calls.append(AttentionCall(shape, mask, causal, value=given["value"].detach(), out=out.detach()))
         elif func in _SOFTMAX and isinstance(out, Tensor) and out.ndim > 2 and out.shape[-1] == out.shape[-2]:
             self.calls.append(AttentionCall(out.shape, args[0] if args else kwargs["input"], A=out.detach()))
         elif func is F.dropout:
-            self.dropped |= _drops(*args, **kwargs)
+            given = dict(zip(_DROPOUT, args, strict=False)) | kwargs
+            self.dropped |= given.get("training", True) and given.get("p", 0.5) > 0
         return out
 
 
 @dataclass
 class AttentionCall:
-    """One call that mixes tokens."""
+    """One call that mixes tokens: a softmax, with the weights A, or fused attention, with values and their means."""
 
     shape: torch.Size
     """Of its scores, ``(..., queries, keys)``."""
@@ -63,11 +67,8 @@ class AttentionCall:
     """True where a query sees a key, or scores, or what is added to them."""
     causal: bool = False
     A: Tensor | None = None
-    """The weights, of a softmax."""
     value: Tensor | None = None
-    """The values, of fused attention."""
     out: Tensor | None = None
-    """Their weighted mean, of fused attention."""
 
     def pairs(self, batch: int, device: torch.device) -> Tensor | None:
         """``(batch or 1, n, n)``: who sees whom in any head; None: it ran on other inputs."""
@@ -95,25 +96,6 @@ class AttentionCall:
             return None
         of_values = _relative_distance(value, repeat_heads(V, value.shape[2]))
         return max(of_values or 0.0, _relative_distance(out, U) or 0.0)
-
-
-def _fused(
-    out: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,  # noqa: ARG001  torch's own signature
-    is_causal: bool = False,
-    scale: float | None = None,  # noqa: ARG001
-    enable_gqa: bool = False,  # noqa: ARG001
-) -> AttentionCall:
-    shape = torch.Size([*query.shape[:-1], key.shape[-2]])
-    return AttentionCall(shape, attn_mask, is_causal, value=value.detach(), out=out.detach())
-
-
-def _drops(_x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> bool:  # noqa: ARG001
-    return training and p > 0
 
 
 def _by_token(x: Tensor, U: Tensor) -> Tensor | None:

@@ -17,35 +17,30 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from oversmooth.anatomy.calls import PADDING_SHOWN
 from oversmooth.safety.errors import InputError
-from oversmooth.trace.valid import Padding, valid_tokens
+from oversmooth.trace.valid import Padding
 
 _KEY = "oversmooth"
 
 
 class ForwardState:
-    """The state of one forward pass through the stack."""
+    """The state of one forward pass through the stack.
 
-    def __init__(self, mask: Tensor | None) -> None:
-        self.mask = mask
-        """The valid tokens, ``(batch, n)``; None for all, or where no method asks."""
-        self.has_mask = mask is not None
-        """Whether the mask was passed to the stack, and not to attention alone."""
-        self.unrestrictive_mask: Tensor | None = None
-        """A mask of pairs that hides no valid token from another."""
-        self.running = True
-        """False once the module that runs the stack has returned; blocks may still be recomputed."""
-        self.run = -1
-        """How many blocks ran before the current one."""
+    Args:
+        mask: ``(batch, n)``: the valid tokens; None for all, or where no method asks.
+        weights: reparametrized weights of all layers, by layer.
+    """
+
+    def __init__(self, mask: Tensor | None, weights: dict[str, tuple[Tensor, Tensor]]) -> None:
+        self.mask, self.weights = mask, weights
+        self.has_mask = mask is not None  # passed to the stack, and not to attention alone
+        self.unrestrictive_mask: Tensor | None = None  # of pairs; it hides no valid token from another
+        self.running = True  # until the module that runs the stack has returned; blocks may still be recomputed
+        self.run = -1  # how many blocks ran before the current one
+        # Of the current block: V, and where a method needs them, the inputs of its value projection and of the block.
         self.values: Tensor | None = None
-        """V of the current block."""
         self.value_input: Tensor | None = None
-        """The input of its value projection; kept where a method needs it."""
         self.stream: Tensor | None = None
-        """The input of the block; kept where a method needs it."""
-        self.weights: dict[str, tuple[Tensor, Tensor]] = {}
-        """Reparametrized weights of all layers, by layer."""
         self._first: Tensor | None = None
         self._first_ref: Callable[[], Tensor | None] = lambda: None
 
@@ -97,27 +92,32 @@ def _broadcasts(mask: torch.Size, tokens: torch.Size) -> bool:
     return len(mask) == len(tokens) and all(m in (1, n) for m, n in zip(mask, tokens, strict=True))
 
 
+Held = tuple[ForwardState, Tensor | None]
+"""A forward pass and its first values."""
+
+
 class ForwardStates:
     """All forward passes of one steered model, found by thread and, in recomputation, by input.
 
     Args:
-        prepare: called as a forward pass begins.
+        weights: computes the reparametrized weights as a forward pass begins.
         padding: reads the masks among the arguments of the module that runs the stack.
-        averages: whether a method averages over all tokens, so that masks must be known.
-        streams: whether a method needs what enters a block.
     """
 
-    def __init__(
-        self, prepare: Callable[[ForwardState], None], padding: Padding, averages: bool, streams: bool = False
-    ) -> None:
-        self.prepare, self.padding, self.averages, self.streams = prepare, padding, averages, streams
+    averages = False
+    """Whether a method averages over all tokens, so that masks must be known."""
+    streams = False
+    """Whether a method needs what enters a block."""
+
+    def __init__(self, weights: Callable[[], dict[str, tuple[Tensor, Tensor]]], padding: Padding) -> None:
+        self._compute, self.padding = weights, padding
         self._forget()
 
     def _forget(self) -> None:
         self._local = threading.local()
         self._by_input: Any = WeakIdKeyDictionary()
 
-    # As state, and not as arguments of a call: `prepare` leads back here, and a copy must be one object to all hooks.
+    # As state, and not as arguments of a call: `weights` leads back here, and a copy must be one object to all hooks.
     def __getstate__(self) -> dict[str, Any]:
         """What belongs to a thread stays with it."""
         return {name: value for name, value in vars(self).items() if name not in ("_local", "_by_input")}
@@ -126,25 +126,28 @@ class ForwardStates:
         vars(self).update(state)
         self._forget()
 
+    @property
+    def _active(self) -> ForwardState | None:
+        """The forward pass that runs in this thread."""
+        return getattr(self._local, "active", None)
+
     def begin_stack(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the module that runs the stack."""
-        state = ForwardState(self.padding.of(args, kwargs) if self.averages else None)
-        self.prepare(state)
+        state = ForwardState(self.padding.of(args, kwargs) if self.averages else None, self._compute())
         if self.streams:
             state.stream = _tokens(args, kwargs)  # where this module is the only block
         self._local.active = state
 
     def end_stack(self, _module: nn.Module, _args: Any, _out: Any) -> None:
         """After the module that runs the stack."""
-        active = getattr(self._local, "active", None)
-        if active is not None:
+        if (active := self._active) is not None:
             active.release()
         self._local.active = None
 
     def begin_block(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before a block."""
         x, compiling = _tokens(args, kwargs), torch.compiler.is_compiling()
-        state = active = getattr(self._local, "active", None)
+        state = active = self._active
         if active is not None:
             active.run += 1
         elif not compiling:
@@ -179,16 +182,15 @@ class ForwardStates:
 
     def weights(self, layer: str) -> tuple[Tensor, Tensor] | None:
         """The weights of a layer in the forward pass that it runs in, if it does."""
-        state = getattr(self._local, "active", None)
+        state = self._active
         if state is None and not torch.compiler.is_compiling() and getattr(self._local, "in_recomputed_block", False):
             state = self.current()
         return None if state is None else state.weights.get(layer)
 
     def current(self) -> ForwardState | None:
         """The forward pass that runs in this thread, or the last one that a block was recomputed for."""
-        active = getattr(self._local, "active", None)
-        if active is not None or torch.compiler.is_compiling():
-            return active
+        if self._active is not None or torch.compiler.is_compiling():
+            return self._active
         recomputed = getattr(self._local, "recomputed", None)
         return None if recomputed is None else recomputed()
 
@@ -198,21 +200,20 @@ class ForwardStates:
         Raises:
             InputError: the layer runs outside a forward pass.
         """
-        state = self.current()
-        if state is None:
+        if (state := self.current()) is None:
             raise InputError(
                 f"{layer} ran outside a forward pass of the model, so the first layer's values and the mask are not "
                 "known; run the whole model, and checkpoint with use_reentrant=False"
             )
         return state
 
-    def hold(self) -> tuple[ForwardState, Tensor | None] | None:
+    def hold(self) -> Held | None:
         """The current forward pass, to be resumed when it is over, and its first values, which it releases then."""
         state = self.current()
         return None if state is None else (state, state.first_values)
 
     @contextmanager
-    def resumed(self, held: tuple[ForwardState, Tensor | None] | None) -> Iterator[None]:
+    def resumed(self, held: Held | None) -> Iterator[None]:
         """Blocks that run inside are part of a held forward pass: with its first values, mask and weights."""
         if held is None:
             yield
@@ -220,7 +221,7 @@ class ForwardStates:
         state, first = held
         if first is not None:
             state.set_first_values(first)
-        before, self._local.active = getattr(self._local, "active", None), state
+        before, self._local.active = self._active, state
         try:
             yield
         finally:
@@ -231,10 +232,3 @@ class ForwardStates:
 def _tokens(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     """The first array of numbers among the arguments of a block."""
     return next((v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.is_floating_point()), None)
-
-
-def mask_of_attention(module: nn.Module, kwargs: dict[str, Any]) -> Tensor | None:
-    """The valid tokens, from the arguments of attention itself; None where no known argument holds them."""
-    if isinstance(module, nn.MultiheadAttention):
-        return valid_tokens(hidden=kwargs.get("key_padding_mask"))
-    return valid_tokens(pairs=kwargs.get(PADDING_SHOWN))

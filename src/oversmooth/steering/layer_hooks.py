@@ -29,19 +29,13 @@ class LayerHooks:
     """
 
     def __init__(self, index: int, layer: AttentionLayer, states: ForwardStates, first: bool) -> None:
-        self.index, self.layer, self.states = index, layer, states
-        self.first = first
+        self.index, self.layer, self.states, self.first = index, layer, states, first
+        # By `Method.place`, one at most at each.
         self.parts: dict[str, Part] = {}
         self.methods: dict[str, Method] = {}
-        """Those of the parts, by the same key: one formula at most per `Method.place`."""
-        self.tokens_first = False
-        """Whether the block takes (n, batch, d), as torch's own may."""
+        self.tokens_first = False  # whether the block takes (n, batch, d), as torch's own may
+        # Set where a method averages over tokens, or relies on attention being a weighted mean.
         self.guard: MaskGuard | None = None
-        """Set where a method averages over tokens, or relies on attention being a weighted mean."""
-
-    def add(self, method: Method, part: Part) -> None:
-        """Let a method act in this layer."""
-        self.parts[method.place], self.methods[method.place] = part, method
 
     def method_at(self, place: str) -> Method:
         """The method that acts at a place, with the strength that it has now."""
@@ -72,66 +66,35 @@ class LayerHooks:
     # What code that inspects the model asks for (anatomy.steered.SteeredLayer).
 
     def change(self, run: int) -> AttentionChange | None:
-        """What is done to attention, where it is linear in A; None for nothing.
-
-        Args:
-            run: how many blocks ran before.
-        """
         change = None
         for place in ("values", "attention"):
             if self._acts(place, run) and (this := self.parts[place].change()) is not None:
                 change = this if change is None else this @ change
-        output = self.parts.get("output")
-        gains = None if output is None else output.output_gains()
-        if gains is None:
+        if "output" not in self.parts or (gains := self.parts["output"].output_gains()) is None:
             return change
         identity = AttentionChange.none(self.layer.heads) if change is None else change
         return dataclasses.replace(identity, constant_gain=gains[0], centred_gain=gains[1])
 
     def undecided(self) -> str:
-        """Why spectra do not decide about this layer: a method here is not linear in A. Empty where all are."""
-        effects = {
-            place: part.output_gains() if place == "output" else part.change() for place, part in self.parts.items()
-        }
         unknown = [
-            f"{self.method_at(place)} {self.parts[place].why_unknown}"
-            for place, effect in effects.items()
-            if effect is None
+            f"{self.method_at(place)} {part.why_unknown}"
+            for place, part in self.parts.items()
+            if (part.output_gains() if place == "output" else part.change()) is None
         ]
         return f"{' and '.join(unknown)}, and the spectra do not know it" if unknown else ""
 
     def formula(
         self, run: int, V: Tensor, attend: Callable[[Tensor], Tensor], mask: Tensor | None, V0: Tensor, x: Tensor
     ) -> Tensor:
-        """The input of the output projection, as the hooks make it.
-
-        Args:
-            run: how many blocks ran before.
-            V: ``(b, n, heads, k)``: values.
-            attend: multiplies values by A.
-            mask: ``(b, n)``: the valid tokens.
-            V0: ``(b, n, heads, k)``: the first layer's values.
-            x: ``(b, n, d)``: the input of the value projection.
-        """
         if self._acts("values", run):
             V = self.parts["values"](V, V0)
         U = attend(V)
         return self._attended(U, V, V0, mask, x) if self._acts("attention", run) else U
 
     def projected(self, Y: Tensor, mask: Tensor | None, stream: Tensor) -> Tensor:
-        """What methods make of the output projection's result.
-
-        Args:
-            Y: ``(b, n, d)``: that result.
-            mask: ``(b, n)``: the valid tokens.
-            stream: ``(b, n, d)``: the input of the block.
-        """
-        part = self.parts.get("output")
-        if part is None:
+        if (part := self.parts.get("output")) is None:
             return Y
         return part(Y, mask, stream) if self.methods["output"].uses_stream else part(Y, mask)
-
-    # The hooks.
 
     def _acts(self, place: str, run: int) -> bool:
         """Whether a method acts at a place in this run of the layer: what adds V⁰ does not where V⁰ is made."""
@@ -186,21 +149,22 @@ class LayerHooks:
         return (self._attended(U, V, V0, mask, x).flatten(-2), *args[1:])
 
     def _on_output(self, _module: nn.Module, _args: Any, Y: Tensor) -> Tensor:
+        mask, stream = None, Y
         if self.methods["output"].uses_stream:
-            stream = self.states.require(self.layer.name).stream
-            if stream is not None and self.tokens_first:
-                stream = stream.transpose(0, 1)
-            if stream is None or stream.shape != Y.shape:
+            entered = self.states.require(self.layer.name).stream
+            if entered is not None and self.tokens_first:
+                entered = entered.transpose(0, 1)
+            if entered is None or entered.shape != Y.shape:
                 raise InputError(
-                    f"{self.layer.name}: the input of its block has shape {_shape(stream)} but attention returned "
+                    f"{self.layer.name}: the input of its block has shape {_shape(entered)} but attention returned "
                     f"{tuple(Y.shape)}; {self.method_at('output')} needs the stream that attention adds to"
                 )
-            return self.projected(Y, None, stream)
-        if self.guard is None or not self.guard.averaging:
-            return self.projected(Y, None, Y)
-        if self.states.current() is None and torch._C._current_graph_task_id() != -1:
-            self.states.require(self.layer.name)  # recomputed: which tokens are padding is not known
-        return self.projected(Y, self.guard.averaged_over(Y, Y.shape[:-1]), Y)
+            stream = entered
+        elif self.guard is not None and self.guard.averaging:
+            if self.states.current() is None and torch._C._current_graph_task_id() != -1:
+                self.states.require(self.layer.name)  # recomputed: which tokens are padding is not known
+            mask = self.guard.averaged_over(Y, Y.shape[:-1])
+        return self.projected(Y, mask, stream)
 
     def _first_values(self, state: ForwardState, V: Tensor) -> Tensor:
         V0 = state.first_values

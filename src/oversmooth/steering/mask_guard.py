@@ -19,7 +19,8 @@ from oversmooth.anatomy.calls import PADDING_HIDDEN, PADDING_SHOWN
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
 from oversmooth.steering.attention_calls import AttentionCalls, call_signature, values_unreadable
-from oversmooth.steering.forward_state import ForwardStates, mask_of_attention
+from oversmooth.steering.forward_state import ForwardStates
+from oversmooth.trace.valid import valid_tokens
 
 _TOLERANCE = 0.02  # for half precision, which models use inside where they return float32
 _MOST_COMPARISONS = 3
@@ -44,17 +45,11 @@ class MaskGuard:
         self.averaging, self.weighting = averaging, weighting
         self.projections: dict[str, tuple[nn.Module, nn.Module]] = {}
         """The modules of its values and its output where methods rely on them, by name, with those that hold them."""
-        self.unmasked: dict[str, int] = {}
-        """Signatures of calls that hid nothing, each with the most tokens."""
-        self.comparisons = 0
-        """How many forward passes were compared with a weighted mean; `_MOST_COMPARISONS` when that is settled."""
+        self.unmasked: dict[str, int] = {}  # signatures of calls that hid nothing, each with the most tokens
+        self.comparisons = 0  # forward passes compared with a weighted mean; `_MOST_COMPARISONS`: that is settled
 
     def hook(self, modules: dict[str, nn.Module]) -> list[Any]:
-        """Register the hooks, after those of the methods, and return their handles.
-
-        Args:
-            modules: every module of the model by name.
-        """
+        """Register the hooks, after those of the methods, and return their handles; every module by its name."""
         attention = modules[self.layer.name]
         # What only holds projections is never called.
         runs = modules[self.layer.block] if type(attention).forward is nn.Module.forward else attention
@@ -85,7 +80,10 @@ class MaskGuard:
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
         state, kwargs = self.states.current(), kwargs or {}
         if self.averaging and state is not None and not state.has_mask:
-            state.mask = mask_of_attention(module, kwargs)  # the model around it may have another name for it
+            # The model around it may have another name for the mask.
+            hidden = kwargs.get("key_padding_mask") if isinstance(module, nn.MultiheadAttention) else None
+            pairs = None if isinstance(module, nn.MultiheadAttention) else kwargs.get(PADDING_SHOWN)
+            state.mask = valid_tokens(hidden=hidden, pairs=pairs)
         if values_unreadable():
             if self.averaging:
                 self._check_compiled(module, args, kwargs)
@@ -137,12 +135,7 @@ class MaskGuard:
         return mask
 
     def _check_pairs(self, pairs: Tensor | None, mask: Tensor | None) -> None:
-        """Refuse attention that hides valid tokens.
-
-        Args:
-            pairs: ``(batch, n, n)``: who sees whom.
-            mask: ``(batch, n)``: the valid tokens; None: not known.
-        """
+        """Refuse attention whose pairs ``(batch, n, n)`` hide valid tokens ``(batch, n)`` from each other."""
         if pairs is None:
             raise self._unknown("its inputs are not those of its values")
 

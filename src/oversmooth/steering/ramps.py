@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from oversmooth.anatomy.live import check_is_module, unwrapped
-from oversmooth.anatomy.steered import STEERED, steered_module
+from oversmooth.anatomy.steered import STEERED
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.steering.attach_methods import attach_later, recompile
+from oversmooth.safety.typed import typed
+from oversmooth.steering.apply import steered
 from oversmooth.steering.layer_hooks import LayerHooks
 from oversmooth.steering.methods.base import Method, MethodWithStrength, Part
-from oversmooth.steering.record import Steering, steering_of
+from oversmooth.steering.record import Steering, recompile, steering_of
 
 
 @dataclasses.dataclass
@@ -29,6 +29,10 @@ class _Schedule:
     steps: int
     done: int
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.done <= self.steps or self.steps < 1:
+            raise ValueError(f"{self.done} of {self.steps} steps are done")
+
     @property
     def strength(self) -> float:
         if self.done >= self.steps:
@@ -37,18 +41,10 @@ class _Schedule:
 
 
 class Ramp:
-    """The strength of one method on its way; made by `ramp`.
+    """The strength of one method of a steered module on its way; made by `ramp`."""
 
-    Args:
-        model: the module that is steered.
-        schedule: which method, from where and to where.
-    """
-
-    def __init__(self, model: nn.Module, schedule: _Schedule) -> None:
-        self._model, self._schedule = model, schedule
-        steering = steering_of(model)
-        assert steering is not None
-        self._steering = steering
+    def __init__(self, model: nn.Module, steering: Steering, schedule: _Schedule) -> None:
+        self._model, self._steering, self._schedule = model, steering, schedule
         steering.ramps += 1
         self._turn = steering.ramps
 
@@ -87,23 +83,16 @@ class Ramp:
             InputError: it is of another method, or no such state.
         """
         self._check()
-        remedy = "pass the result of Ramp.state_dict"
-        names = [field.name for field in dataclasses.fields(_Schedule)]
-        if not isinstance(state, dict) or sorted(state, key=str) != sorted(names):
-            raise InputError(f"the state of a ramp is {arguments.shown(state)}; {remedy}")
-        if state["method"] != self._schedule.method:
+        try:
+            schedule: _Schedule = typed(_Schedule, state)
+        except ValueError as error:
+            raise InputError(f"this is no state of a ramp ({error}); pass the result of Ramp.state_dict") from None
+        if schedule.method != self._schedule.method:
             raise InputError(
-                f"this is the state of a ramp of {arguments.shown(state['method'])} and not of "
-                f"{self._schedule.method}; make the ramp of the same method"
+                f"this is the state of a ramp of {schedule.method!r} and not of {self._schedule.method}; make the ramp "
+                "of the same method"
             )
-        steps = arguments.whole(state["steps"], "steps in the state of a ramp", least=1)
-        self._schedule = _Schedule(
-            self._schedule.method,
-            float(arguments.number(state["start"], "start in the state of a ramp")),
-            float(arguments.number(state["to"], "to in the state of a ramp")),
-            steps,
-            arguments.whole(state["done"], "done in the state of a ramp", most=steps),
-        )
+        self._schedule = schedule
         self._set()
 
     def __repr__(self) -> str:
@@ -155,23 +144,18 @@ def ramp(model: nn.Module, to: float = 0.6, steps: int = 1000, *, method: str | 
     Raises:
         InputError: the model is not steered, or its method has no strength that can be set.
     """
-    inside = steered_module(check_is_module(model))
-    steering = None if inside is None else steering_of(inside)
-    if inside is None or steering is None:
-        raise InputError(
-            f"this {type(unwrapped(model)).__name__} is not steered; steer it first, such as with NeuTRENO(0.0)"
-        )
+    inside, steering = steered(model)
     end, steps = float(arguments.number(to, "to")), arguments.whole(steps, "steps", least=1)
     chosen = _chosen(steering, method)
     dataclasses.replace(chosen, strength=end)  # refuses what the method does not take
     name = type(chosen).__name__
     if not _parts(steering, name):
-        attach_later(inside, steering, chosen)
+        steering.attach(inside, [chosen])
     hold_strengths(inside)
     for _, _, part in _parts(steering, name):
         _strength_buffer(part, chosen)
     recompile()
-    return Ramp(inside, _Schedule(name, float(chosen.strength), end, steps, 0))
+    return Ramp(inside, steering, _Schedule(name, float(chosen.strength), end, steps, 0))
 
 
 def hold_strengths(model: nn.Module) -> None:
@@ -249,13 +233,12 @@ def _chosen(steering: Steering, name: str | None) -> MethodWithStrength:
     acting = {type(method).__name__: method for method in steering.methods}
     able = {key: method for key, method in acting.items() if isinstance(method, MethodWithStrength)}
     if name is not None:
-        by_lower = {key.lower(): key for key in able}
-        if not isinstance(name, str) or name.lower() not in by_lower:
-            choices = ", ".join(able) or "none"
+        choices = ", ".join(able) or "none"
+        able = {key: method for key, method in able.items() if key.lower() == str(name).lower()}
+        if not able:
             raise InputError(
                 f"method is {arguments.shown(name)}; of those that steer this model these have one strength: {choices}"
             )
-        able = {by_lower[name.lower()]: able[by_lower[name.lower()]]}
     if not able:
         raise InputError(
             f"{' and '.join(map(str, acting.values()))} has no single strength to ramp; steer with one that has, such "

@@ -27,16 +27,18 @@ class SingularError(InputError):
     """V of the general form is about to become singular."""
 
 
-class _ValueWeight(nn.Module):
-    """``(queries and keys,) Θ -> weight``, in the layout of the model."""
+class _Weight(nn.Module):
+    """A weight of a layer, from what is learned and a buffer, if there is one."""
 
-    base: Tensor | None
-
-    def __init__(self, layer: ReparametrizedLayer, initial: Tensor, base: Tensor | None) -> None:
+    def __init__(self, layer: ReparametrizedLayer, initial: Tensor, **buffer: Tensor | None) -> None:
         super().__init__()
-        self._layer = [layer]  # in a list, so that nothing it refers to becomes a submodule
-        self._initial = [initial]
-        self.register_buffer("base", base)
+        self._layer, self._initial = [layer], [initial]  # in lists, so that nothing they refer to becomes a submodule
+        for name, value in buffer.items():
+            self.register_buffer(name, value)
+
+
+class _ValueWeight(_Weight):
+    """``(queries and keys,) Θ -> weight``, in the layout of the model."""
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, ...]:
         layer, free = self._layer[0], self._initial.pop().to(weight)
@@ -50,15 +52,8 @@ class _ValueWeight(nn.Module):
         return weight.mT if layer.attention.layout.value_transposed else weight
 
 
-class _OutputWeight(nn.Module):
+class _OutputWeight(_Weight):
     """``ψ -> weight``."""
-
-    signs: Tensor | None
-
-    def __init__(self, layer: ReparametrizedLayer, initial: Tensor, signs: Tensor | None) -> None:
-        super().__init__()
-        self._layer, self._initial = [layer], [initial]
-        self.register_buffer("signs", signs)
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, ...]:
         return (self._initial.pop().to(weight),)
@@ -85,7 +80,6 @@ class ReparametrizedLayer:
         self.value, self.output = value, output
         """The modules that hold the value and the output weight, and the weights' names there."""
         self.states: ForwardStates | None = None
-        self._folded: tuple[Tensor, Tensor] | None = None
         self.originals: list[tuple[nn.Module, str, Tensor, list[str]]] = []
         """Module, name of the weight, the weight itself, and the order of the module's parameters."""
         self.bias: Tensor | None = None
@@ -105,8 +99,8 @@ class ReparametrizedLayer:
             base = orthogonal.completed(start.V).to(self.value[0].get_parameter(self.value[1]))
         if method.signs == "fixed":
             signs = torch.where(start.eigenvalues < 0, -1.0, 1.0).to(self.output[0].get_parameter(self.output[1]))
-        value = _ValueWeight(self, theta, base)
-        output = _OutputWeight(self, method.psi(start.eigenvalues, self.group), signs)
+        value = _ValueWeight(self, theta, base=base)
+        output = _OutputWeight(self, method.psi(start.eigenvalues, self.group), signs=signs)
         for (module, name), new in ((self.value, value), (self.output, output)):
             original = (module, name, getattr(module, name), list(module._parameters))
             parametrize.register_parametrization(module, name, new, unsafe=True)
@@ -114,10 +108,8 @@ class ReparametrizedLayer:
 
     @torch.no_grad()
     def shift_output_bias(self, W_O: Tensor) -> None:
-        """Value biases reach every token through the output weight; what a new one changes goes into the output bias.
-
-        Args:
-            W_O: ``(heads, k, d)``: the original output weight.
+        """Value biases reach every token through the output weight, W_O ``(heads, k, d)`` before: what the new one
+        changes goes into the output bias.
         """
         values, outputs = self.attention.value_bias, self._output_bias()
         if values is None or outputs is None:
@@ -135,15 +127,15 @@ class ReparametrizedLayer:
             return
         # Only one of the two exists where attaching failed halfway.
         like = self.psi.detach() if len(self.originals) == 2 else self.originals[0][2].detach()
-        if fold:
-            with torch.no_grad():
-                self._folded = self.rows()  # either weight needs both parametrizations, and they go one by one
+        folded: list[Tensor] = []
+        if fold:  # both before either: each weight needs both parametrizations
+            folded = [getattr(module, name).detach() for module, name, _, _ in self.originals]
         elif self.bias is not None and (bias := self._output_bias()) is not None:
             bias.data.copy_(self.bias)
         while self.originals:
             module, name, original, order = self.originals.pop()
             if fold:
-                value = getattr(module, name).detach().clone(memory_format=torch.contiguous_format)
+                value = folded.pop().clone(memory_format=torch.contiguous_format)
                 parameter = nn.Parameter(value, original.requires_grad)
             else:
                 parameter = cast(nn.Parameter, original)
@@ -154,25 +146,20 @@ class ReparametrizedLayer:
     @property
     def theta(self) -> Tensor:
         """Θ, or the entries of the skew-symmetric matrix."""
-        originals = self._list(self.value)
+        originals = _parametrization(*self.value)
         return getattr(originals, f"original{originals.ntensors - 1}")
 
     @property
     def psi(self) -> Tensor:
-        return self._list(self.output).original0
+        return _parametrization(*self.output).original0
 
     @property
     def base(self) -> Tensor | None:
-        return self._list(self.value)[0].base
+        return _parametrization(*self.value)[0].base
 
     @property
     def signs(self) -> Tensor | None:
-        return self._list(self.output)[0].signs
-
-    @staticmethod
-    def _list(weight: tuple[nn.Module, str]) -> Any:
-        module, name = weight
-        return module.parametrizations[name]  # type: ignore[index]
+        return _parametrization(*self.output)[0].signs
 
     def bad_numbers(self) -> list[str]:
         """NaN and infinity in what is learned."""
@@ -180,10 +167,12 @@ class ReparametrizedLayer:
 
     def rows(self) -> tuple[Tensor, Tensor]:
         """Value rows ``(kv_heads, k, d)`` and output rows ``(heads, k, d)``: of this forward pass, or computed."""
-        if self._folded is not None:
-            return self._folded
         running = None if self.states is None else self.states.weights(self.attention.name)
         return compute([self])[0] if running is None else running
+
+
+def _parametrization(module: nn.Module, weight: str) -> Any:
+    return module.parametrizations[weight]  # type: ignore[index]
 
 
 def bad_numbers(index: int, layer: str, learned: Mapping[str, Tensor]) -> list[str]:
@@ -209,11 +198,12 @@ def compute(layers: list[ReparametrizedLayer]) -> list[tuple[Tensor, Tensor]]:
     return list(zip(rows.unbind(), back.unbind(), strict=True))
 
 
-def weights_of_all(layers: list[ReparametrizedLayer]) -> dict[str, tuple[Tensor, Tensor]]:
+def weights_of_all(layers: list[ReparametrizedLayer], *, check: bool = False) -> dict[str, tuple[Tensor, Tensor]]:
     """The weights of all layers by name, those of one shape in batched operations.
 
     Raises:
-        InputError: learned numbers are not finite, or V is about to become singular, where the method checks that.
+        InputError: learned numbers are not finite, or V is about to become singular, where that is checked: always,
+            or where the method does.
     """
     groups: dict[tuple[object, ...], list[ReparametrizedLayer]] = {}
     for layer in layers:
@@ -223,26 +213,19 @@ def weights_of_all(layers: list[ReparametrizedLayer]) -> dict[str, tuple[Tensor,
     weights: dict[str, tuple[Tensor, Tensor]] = {}
     for group in groups.values():
         method = group[0].method
-        if method.check_passes:
-            check_parameters(group)
+        checked = (check or method.check_passes) and not values_unreadable()
+        if checked and (problems := [problem for layer in group for problem in layer.bad_numbers()]):
+            raise InputError(problems[0])
         computed = compute(group)
-        if method.check_passes or method.form == "general":
-            check_reparametrized(group, computed)
+        if (checked or method.form == "general") and not values_unreadable():
+            _check_condition(group, computed)
         weights |= {layer.attention.name: W for layer, W in zip(group, computed, strict=True)}
     return weights
 
 
-def check_parameters(layers: list[ReparametrizedLayer]) -> None:
-    """Refuse NaN and infinity in what is learned, naming the layer."""
-    if not values_unreadable() and (problems := [problem for layer in layers for problem in layer.bad_numbers()]):
-        raise InputError(problems[0])
-
-
 @torch.no_grad()
-def check_reparametrized(layers: list[ReparametrizedLayer], weights: list[tuple[Tensor, Tensor]]) -> None:
-    """Raise where V is not finite, or about to become singular; not where waiting for the answer is impossible."""
-    if values_unreadable():
-        return
+def _check_condition(layers: list[ReparametrizedLayer], weights: list[tuple[Tensor, Tensor]]) -> None:
+    """Raise where V is not finite, or about to become singular."""
     V = torch.stack([rows.detach().double().flatten(0, 1).mT for rows, _ in weights])
     conditions = orthogonal.one_norm_condition(V, orthogonal.left_inverse(V))
     for layer, condition in zip(layers, conditions.tolist(), strict=True):
@@ -272,17 +255,7 @@ def restore_parameters(module: nn.Module, restored: dict[str, nn.Parameter], ord
 
 
 def check_products(index: int, attention: AttentionLayer, value: nn.Module, output: nn.Module) -> None:
-    """Refuse projections that do more than multiply by their weight and add a bias.
-
-    Args:
-        index: of the layer in the stack.
-        attention: the layer.
-        value: the module of its value projection; not checked where the weight is a bare parameter.
-        output: likewise.
-
-    Raises:
-        InputError: a projection does more.
-    """
+    """Refuse projections, given as modules, that do more than multiply by their weight and add a bias."""
     layout = attention.layout
     for (name, weight), module, runs, transposed in (
         (attention.value_module, value, attention.value_runs, layout.value_transposed),

@@ -17,7 +17,7 @@ from oversmooth.safety.signals import held_back
 from oversmooth.safety.typed import typed
 from oversmooth.steering.apply import MARKER, restore, take_off, write_config
 from oversmooth.steering.methods.registry import method_from
-from oversmooth.steering.record import steering_of
+from oversmooth.steering.record import Steering, steering_of
 
 KEY = "oversmooth"
 """Of the settings, in a safetensors file's metadata and in a configuration."""
@@ -128,30 +128,27 @@ def read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def restore_into(model: nn.Module, settings: dict[str, Any], arrays: dict[str, Tensor], path: Path) -> None:
     """Steer a stock model by its settings and load its parameters; it is left as it was if they do not fit."""
-    restore_structure(model, settings)
+    steering = restore_structure(model, settings)
     expected = model.state_dict()
     if MARKER in expected:
         arrays = {MARKER: expected[MARKER], **arrays}  # files of earlier versions do not have it
     wrong = [n for n in expected if n not in arrays or arrays[n].shape != expected[n].shape]
     wrong += [name for name in arrays if name not in expected]
     if wrong:
-        take_off(model)
+        take_off(model, steering)
         raise InputError(f"{path} is of another model: {wrong[0]} does not fit; give the model it was saved from")
     model.load_state_dict(arrays)
 
 
-def restore_structure(model: nn.Module, settings: dict[str, Any]) -> None:
+def restore_structure(model: nn.Module, settings: dict[str, Any]) -> Steering:
     """Steer a stock model by its settings; its parameters are loaded afterwards."""
     try:
         saved: Saved = typed(Saved, settings)
-        methods = [method_from(entry) for entry in saved.methods]
-    except InputError:
-        raise
     except ValueError as error:
         raise InputError(
             f"the settings of the steered model cannot be read ({reason(error)}); they are damaged: save it again"
         ) from error
-    restore(model, methods, saved.layers, saved.stack, saved.heads)
+    return restore(model, list(map(method_from, saved.methods)), saved.layers, saved.stack, saved.heads)
 
 
 def steered_class(cls: Any, settings: dict[str, Any]) -> Any:

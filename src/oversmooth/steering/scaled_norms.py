@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,12 +15,8 @@ from oversmooth.steering.reparametrized import restore_parameters
 
 
 class ScaledNorm:
-    """One norm, between being made and `detach`. What is trained are its γ and β before the factor.
-
-    Args:
-        module: the norm.
-        factor: on its output.
-        offset: what it adds to its weight.
+    """One norm, times a factor, between being made and `detach`. What is trained are its γ and β before the factor; the
+    offset is what it adds to its weight.
     """
 
     def __init__(self, module: nn.Module, factor: float, offset: float) -> None:
@@ -59,18 +54,13 @@ class _Scaled(nn.Module):
 
 def scaled_norms(
     modules: dict[str, nn.Module], anatomy: Anatomy, layers: list[int], method: LayerNormScaling
-) -> Iterator[ScaledNorm]:
-    """Scale the norms before attention and MLP of these layers, one by one.
-
-    Args:
-        modules: every module of the model by name.
-        anatomy: of the model.
-        layers: indices in the stack.
-        method: whose factor they take.
+) -> list[ScaledNorm]:
+    """Scale the norms before attention and MLP of the layers with these indices.
 
     Raises:
-        InputError: the norms of a layer are not known, or shared.
+        InputError: the norms of a layer are not known, or shared; nothing has changed.
     """
+    found: list[tuple[str, float, float]] = []
     for index in layers:
         layer, factor = anatomy.layers[index], method.factor(index)
         if factor == 1:
@@ -82,8 +72,8 @@ def scaled_norms(
             why = f"it has {len(norms)} norms, and which one stands before its MLP is not known"
         if why:
             raise InputError(f"{type(method).__name__} cannot act on layer {index} ({layer.name}): {why}")
-        for name in norms:
-            yield ScaledNorm(modules[name], factor, layer.norm.offset)
+        found += [(name, factor, layer.norm.offset) for name in norms]
+    return [ScaledNorm(modules[name], factor, offset) for name, factor, offset in found]
 
 
 def _norms_of(modules: dict[str, nn.Module], layer: AttentionLayer) -> list[str]:
@@ -109,15 +99,11 @@ def _norms_of(modules: dict[str, nn.Module], layer: AttentionLayer) -> list[str]
 
 def _shared(modules: dict[str, nn.Module], layer: AttentionLayer, norms: list[str]) -> str:
     """Why norms cannot have a factor of their own: something else uses them or their weights. Empty where they can."""
-    block = modules[layer.block]
+    blocks = [name for name, module in modules.items() if module is modules[layer.block]]  # it may have several names
     for norm in norms:
         own = {id(parameter) for parameter in modules[norm]._parameters.values() if parameter is not None}
+        same = {block + norm.removeprefix(layer.block) for block in blocks}
         for name, module in modules.items():
-            if name == norm or own.isdisjoint(map(id, module._parameters.values())):
-                continue
-            # The block itself may have several names.
-            around = [modules[name[:end]] for end, letter in enumerate(name) if letter == "."]
-            same_place = module is modules[norm] and name not in norms and any(one is block for one in around)
-            if not same_place:
+            if name not in same and not own.isdisjoint(map(id, module._parameters.values())):
                 return f"{norm} shares its weights with {name}; give each a copy of its own"
     return ""

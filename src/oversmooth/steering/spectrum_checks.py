@@ -36,8 +36,6 @@ class LayerCheck:
     """The constraint on eigenvalues of H: of a head, and summed over query heads that share a value head."""
     heads: list[tuple[float, float]]
     """The least and the greatest real part per head, as computed."""
-    imaginary: float
-    """The largest imaginary part: rounding, for a symmetric H."""
     joined: tuple[float, float]
     """The same of all heads jointly."""
     coupling: float
@@ -167,11 +165,10 @@ def _check(layer: ReparametrizedLayer, attention: Tensor | None) -> LayerCheck:
     sizes, method = layer.attention, layer.method
     rows, back = layer.rows()
     if not bool(rows.isfinite().all() and back.isfinite().all()):
-        nan = float("nan")
+        nan = (math.nan, math.nan)
         problem = f"layer {layer.index} ({sizes.name}): the columns of V depend on each other; go back to a checkpoint"
-        unknown = (nan, nan)
         return LayerCheck(
-            layer.index, sizes.name, method.ends, [unknown], nan, unknown, nan, torch.inf, None, problems=[problem]
+            layer.index, sizes.name, method.ends, [nan], nan, math.nan, math.inf, None, problems=[problem]
         )
     W_V, W_O = sizes.W_V.double(), sizes.raw_W_O.double()
     spectra, joined = head_spectrum(W_V, W_O), joined_spectrum(W_V, W_O)
@@ -182,7 +179,6 @@ def _check(layer: ReparametrizedLayer, attention: Tensor | None) -> LayerCheck:
         name=sizes.name,
         bounds=method.ends,
         heads=[(float(row.real.min()), float(row.real.max())) for row in spectra],
-        imaginary=float(spectra.imag.abs().max()),
         joined=(float(joined.real.min()), float(joined.real.max())),
         coupling=_coupling(W_V[:: layer.group], W_O, layer.group) if one_basis else float("nan"),
         condition=float(singular.max() / singular.min()),

@@ -169,7 +169,7 @@ class _StrengthSweep:
 
     def __init__(self, first: str, strengths: tuple[float, ...], seed: int) -> None:
         self.first, self.strengths, self.seed = first, strengths, seed
-        self.results: dict[int, list[tuple[list[int], ShiftedDominance | None, int]]] = {}
+        self.results: dict[int, list[tuple[list[int], int, ShiftedDominance | None]]] = {}
         self.inputs: dict[int, int] = {}
 
     def record(self, call: int, block: BlockPlan, A: AttentionOperator, W_V: Tensor, W_O: Tensor) -> None:
@@ -179,68 +179,62 @@ class _StrengthSweep:
         several = (A.valid_count().reshape(A.shape[0], -1)[:, 0] > 1).nonzero()[:, 0]  # a single token mixes with none
         if not len(several):
             return
-        which = (several + start).tolist()
         answer = None
         if not block.undecided:
             with about(block.layer.name):
                 answer = shifted_dominance(
                     A.select(several), W_V, W_O, self.strengths, residual=block.layer.keep, seed=self.seed
                 )
-        self.results.setdefault(call, []).append((which, answer, A.shape[1]))
+        self.results.setdefault(call, []).append(((several + start).tolist(), A.shape[1], answer))
 
     def suggestion(self, blocks: list[BlockPlan]) -> Suggestion:
-        layers = [self._layer(call, blocks) for call in range(len(blocks))]
-        if not any(layer.smoothing.numel() for layer in layers):
+        layers = [self._layer(call, block) for call, block in enumerate(blocks)]
+        if not any(layer.cases for layer in layers):
             raise InputError("every input has fewer than two valid tokens; give longer ones")
-        curve = [self._point(j, layers) for j in range(len(self.strengths))]
-        cases = [case for layer in layers for case in layer.cases]
+        curve = self._curve(layers)
         because = list(dict.fromkeys(str(block.undecided) for block in blocks if block.undecided))[:_REASONS]
         last = list(itertools.takewhile(lambda point: point.steered_share == 0, reversed(curve)))
         strength = last[-1].strength if last else None
-        inputs = max(self.inputs.values(), default=0)
-        return Suggestion(strength, _reason(strength, curve, cases, layers, because), curve, cases, inputs, because)
+        cases, inputs = [case for layer in layers for case in layer.cases], max(self.inputs.values(), default=0)
+        return Suggestion(strength, _reason(strength, curve, layers, because), curve, cases, inputs, because)
 
-    def _layer(self, call: int, blocks: list[BlockPlan]) -> _Layer:
-        acts = not (call == 0 and blocks[call].layer.name == self.first)
-        columns = len(self.strengths)
-        empty = torch.zeros(0, columns)
+    def _layer(self, call: int, block: BlockPlan) -> _Layer:
+        acts = not (call == 0 and block.layer.name == self.first)
+        empty = torch.zeros(0, len(self.strengths))
         smoothing, undecided, rough, cases = [empty.bool()], [empty.bool()], [empty], []
-        for which, answer, heads in self.results.get(call, []):
-            shape = (len(which), heads, columns)
-            if answer is None or blocks[call].undecided:
-                smooths, unknown = torch.zeros(shape, dtype=torch.bool), torch.ones(shape, dtype=torch.bool)
-                rho, least = torch.full(shape, torch.nan), torch.full(shape[:2], torch.nan)
+        for which, heads, answer in self.results.get(call, []):
+            if answer is None or block.undecided:
+                unknown = torch.ones(len(which), heads, len(self.strengths), dtype=torch.bool)
+                smooths, rho = ~unknown, torch.full(unknown.shape, torch.nan)
+                least = rho[..., 0]
             else:
                 smooths, unknown = answer.smoothing.cpu(), answer.undecided.cpu()
                 rho, least = answer.rho_rough.double().cpu(), answer.least.cpu()
             if not acts:  # as it is, whatever the strength
-                smooths, unknown, rho = (x[..., :1].expand(shape) for x in (smooths, unknown, rho))
+                smooths, unknown, rho = (x[..., :1].expand(x.shape) for x in (smooths, unknown, rho))
                 least = torch.where(smooths[..., 0], torch.inf, torch.where(unknown[..., 0], torch.nan, 0.0))
-            smoothing.append(smooths.reshape(-1, columns))
-            undecided.append(unknown.reshape(-1, columns))
-            rough.append(rho.reshape(-1, columns))
-            undecided_somewhere = unknown.any(-1).tolist()
+            for every, new in ((smoothing, smooths), (undecided, unknown), (rough, rho)):
+                every.append(new.flatten(0, 1))
             cases += [
-                Case(call, head, item, _number(value), undecided_somewhere[row][head])
+                Case(call, head, item, _number(least[row, head]), bool(unknown[row, head].any()))
                 for row, item in enumerate(which)
-                for head, value in enumerate(least[row].tolist())
+                for head in range(heads)
             ]
         return _Layer(acts, torch.cat(smoothing), torch.cat(undecided), torch.cat(rough), cases)
 
-    def _point(self, column: int, layers: list[_Layer]) -> StrengthPoint:
+    def _curve(self, layers: list[_Layer]) -> list[StrengthPoint]:
         acting = [layer for layer in layers if layer.acts]
-        undecided = torch.cat([layer.undecided[:, column] for layer in layers])
-        rho = torch.cat([torch.zeros(0), *(layer.rough[:, column] for layer in acting)])
-        rho = rho[rho.isfinite()]
-        return StrengthPoint(
-            strength=self.strengths[column],
-            smoothing_share=_share(layers, column),
-            steered_share=_share(acting, column),
-            undecided_share=float(undecided.double().mean()),
-            rho_rough=_number(rho.mean()) if len(rho) else None,
-            rho_rough_largest=_number(rho.max()) if len(rho) else None,
-            layers=[_share([layer], column) for layer in layers],
-        )
+        every, single = _shares(layers), [_shares([layer]) for layer in layers]
+        steered = _shares(acting) if acting else [None] * len(self.strengths)
+        undecided = torch.cat([layer.undecided for layer in layers]).double().mean(0).tolist()
+        curve = []
+        for j, strength in enumerate(self.strengths):
+            rho = torch.cat([torch.zeros(0), *(layer.rough[:, j] for layer in acting)])
+            rho = rho[rho.isfinite()]
+            mean, largest = (_number(rho.mean()), _number(rho.max())) if len(rho) else (None, None)
+            shares = [layer[j] for layer in single]
+            curve.append(StrengthPoint(strength, every[j], steered[j], undecided[j], mean, largest, shares))
+        return curve
 
 
 @dataclass
@@ -254,19 +248,16 @@ class _Layer:
     cases: list[Case]
 
 
-def _share(layers: list[_Layer], column: int) -> Number:
-    """The share of smoothing cases, undecided ones counted among all; None where all are undecided."""
-    none = torch.zeros(0, dtype=torch.bool)
-    unknown = torch.cat([none, *(layer.undecided[:, column] for layer in layers)])
-    smooths = torch.cat([none, *(layer.smoothing[:, column] for layer in layers)])
-    return None if bool(unknown.all()) else float(smooths.double().mean())
+def _shares(layers: list[_Layer]) -> list[Number]:
+    """The share of smoothing cases by strength, undecided ones counted among all; None where all are undecided."""
+    none = torch.cat([layer.undecided for layer in layers]).all(0)
+    shares = torch.cat([layer.smoothing for layer in layers]).double().mean(0)
+    return [None if unknown else share for unknown, share in zip(none.tolist(), shares.tolist(), strict=True)]
 
 
-def _reason(
-    strength: float | None, curve: list[StrengthPoint], cases: list[Case], layers: list[_Layer], because: list[str]
-) -> str:
+def _reason(strength: float | None, curve: list[StrengthPoint], layers: list[_Layer], because: list[str]) -> str:
     start, end = curve[0], curve[-1]
-    acting = [case for case in cases if layers[case.layer].acts]
+    acting = [case for layer in layers if layer.acts for case in layer.cases]
     if not acting:
         return "NeuTRENO acts in every layer but the first, and no other ran; there is nothing to propose"
     if start.steered_share is None:
@@ -280,8 +271,9 @@ def _reason(
         sentences = [f"no case of {len(acting):,} smooths as the model is: nothing is to be gained from NeuTRENO"]
     else:
         sentences = [f"{now}, and from λ̃ = {strength:g} on none does"]
-    chosen = next((p for p in curve if p.strength == strength), None)
-    if chosen is not None and strength and chosen.rho_rough is not None and end.rho_rough is not None:
+    j = next((j for j, point in enumerate(curve) if point.strength == strength), 0)
+    chosen = curve[j]
+    if strength and chosen.rho_rough is not None and end.rho_rough is not None:
         sentence = f"ρ_rough is {chosen.rho_rough:.3g} there on average ({start.rho_rough:.3g} without it)"
         if end.rho_rough > chosen.rho_rough:
             sentence += (
@@ -289,13 +281,12 @@ def _reason(
                 "tokens grow faster, which is unstable"
             )
         sentences.append(sentence)
-    left = [layer for layer in layers if not layer.acts and len(layer.smoothing)]
-    if left and bool(left[0].smoothing[:, 0].any()):
-        share = _percent(float(left[0].smoothing[:, 0].double().mean()))
+    first = layers[0].smoothing[:, 0].double()
+    if not layers[0].acts and bool(first.any()):
+        share = _percent(float(first.mean()))
         sentences.append(f"in the first layer, in which NeuTRENO does not act, {share} of cases smooth all the same")
     why = f" ({'; '.join(because)})" if because else ""
-    from_here = next((j for j, p in enumerate(curve) if p.strength == strength), 0)
-    unknown = sum(int(layer.undecided[:, from_here:].any(-1).sum()) for layer in layers if layer.acts)
+    unknown = sum(int(layer.undecided[:, j:].any(-1).sum()) for layer in layers if layer.acts)
     if unknown:
         where = "from there on" if strength else "for some λ̃"
         sentences.append(f"{unknown:,} cases are undecided {where}{why}, and may smooth")

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.machine import check_fits
-from oversmooth.steering.attach_methods import never_run
 from oversmooth.steering.ramps import fill_strengths, held_strengths, hold_strengths
+from oversmooth.steering.record import never_run
 from oversmooth_papers import compiling, cuda_graphs
 from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.recipe import BaseRecipe

@@ -7,7 +7,6 @@ is learned; the part does not know where in a model it stands.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -16,7 +15,6 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.safety import arguments
-from oversmooth.safety.errors import InputError
 from oversmooth.theory.radii import AttentionChange
 
 Place = Literal["weights", "norms", "values", "attention", "output"]
@@ -80,7 +78,7 @@ class PartWithStrength(Part):
 
     def __init__(self, method: MethodWithStrength, heads: int, size: int) -> None:
         super().__init__()
-        self.heads = heads
+        self.method, self.heads = method, heads
         number_or_parameter(self, "strength", method.strength, size, method.learned)
 
 
@@ -180,7 +178,7 @@ class MethodWithStrength(Method):
     learned: bool = False
 
     def __post_init__(self) -> None:
-        check_number("strength", self.strength)
+        arguments.number(self.strength, "strength")
         arguments.flag(self.learned, "learned")
 
     def changes_nothing(self) -> bool:
@@ -188,12 +186,6 @@ class MethodWithStrength(Method):
 
     def always_shown(self) -> tuple[str, ...]:
         return ("strength",)
-
-
-def check_number(name: str, value: float, low: float = -math.inf, high: float = math.inf) -> None:
-    arguments.number(value, name)
-    if not low <= value <= high:
-        raise InputError(f"{name} is {value}; give a number from {low:g} to {high:g}")
 
 
 def number_or_parameter(part: nn.Module, name: str, value: float, size: int, learned: bool) -> None:

@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.safety import arguments
 from oversmooth.steering.methods.arrays import scaled
-from oversmooth.steering.methods.base import MethodWithStrength, Part, check_number, number_or_parameter, register
+from oversmooth.steering.methods.base import MethodWithStrength, Part, PartWithStrength, register
 
 
 @register
@@ -36,22 +37,19 @@ class ContraNorm(MethodWithStrength):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("temperature", self.temperature, low=1e-6)
+        arguments.number(self.temperature, "temperature", "give a number from 1e-06 on", least=1e-6)
 
-    def part(self, layer: AttentionLayer) -> Part:  # noqa: ARG002  (as every method has it)
-        return _ContraNorm(self)
+    def part(self, layer: AttentionLayer) -> Part:
+        return _ContraNorm(self, layer.heads, size=1)
 
 
-class _ContraNorm(Part):
-    def __init__(self, method: ContraNorm) -> None:
-        super().__init__()
-        self.temperature = method.temperature
-        number_or_parameter(self, "strength", method.strength, 1, method.learned)
+class _ContraNorm(PartWithStrength):
+    method: ContraNorm
 
     def forward(self, Y: Tensor, mask: Tensor | None) -> Tensor:
         """Y ``(..., n, d)``."""
         unit = normalize(Y, dim=-1)
-        scores = (unit @ unit.mT) / self.temperature
+        scores = (unit @ unit.mT) / self.method.temperature
         if mask is not None:
             scores = scores.masked_fill(~mask[..., None, :], torch.finfo(scores.dtype).min)
         # A softmax, but not by that name: what captures attention in this layer must not capture it.

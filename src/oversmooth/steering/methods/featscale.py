@@ -10,7 +10,7 @@ from torch import Tensor
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety import arguments
 from oversmooth.steering.methods.arrays import beside, mean_over_tokens
-from oversmooth.steering.methods.base import Method, Part, check_number, number_or_parameter, register
+from oversmooth.steering.methods.base import Method, Part, number_or_parameter, register
 
 
 @register
@@ -35,8 +35,8 @@ class FeatScale(Method):
     why_no_fold = "scaling the mean over tokens and the rest differently"
 
     def __post_init__(self) -> None:
-        check_number("low", self.low)
-        check_number("high", self.high)
+        arguments.number(self.low, "low")
+        arguments.number(self.high, "high")
         arguments.flag(self.learned, "learned")
         arguments.flag(self.as_published, "as_published")
 

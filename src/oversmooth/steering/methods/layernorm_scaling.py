@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
-from oversmooth.steering.methods.base import Method, check_number, register
+from oversmooth.safety import arguments
+from oversmooth.steering.methods.base import Method, register
 
 
 @register
@@ -26,7 +27,7 @@ class LayerNormScaling(Method):
     why_no_fold = ""
 
     def __post_init__(self) -> None:
-        check_number("strength", self.strength)
+        arguments.number(self.strength, "strength")
 
     def changes_nothing(self) -> bool:
         return self.strength == 0

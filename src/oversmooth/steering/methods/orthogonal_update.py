@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
+from oversmooth.safety import arguments
 from oversmooth.steering.methods.arrays import scaled
-from oversmooth.steering.methods.base import MethodWithStrength, Part, check_number, number_or_parameter, register
+from oversmooth.steering.methods.base import MethodWithStrength, Part, PartWithStrength, register
 
 
 @register
@@ -34,10 +35,10 @@ class OrthogonalUpdate(MethodWithStrength):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("strength", self.strength, low=0.0, high=1.0)
+        arguments.number(self.strength, "strength", "give a number from 0 to 1", least=0.0, most=1.0)
 
-    def part(self, layer: AttentionLayer) -> Part:  # noqa: ARG002  (as every method has it)
-        return _OrthogonalUpdate(self)
+    def part(self, layer: AttentionLayer) -> Part:
+        return _OrthogonalUpdate(self, layer.heads, size=1)
 
     def refusal(self, layer: AttentionLayer, anatomy: Anatomy) -> str | None:
         if (why := super().refusal(layer, anatomy)) is not None:
@@ -47,11 +48,7 @@ class OrthogonalUpdate(MethodWithStrength):
         return None
 
 
-class _OrthogonalUpdate(Part):
-    def __init__(self, method: OrthogonalUpdate) -> None:
-        super().__init__()
-        number_or_parameter(self, "strength", method.strength, 1, method.learned)
-
+class _OrthogonalUpdate(PartWithStrength):
     def forward(self, Y: Tensor, _mask: Tensor | None, stream: Tensor) -> Tensor:
         """Both ``(..., n, d)``."""
         wide = torch.promote_types(Y.dtype, torch.float32)

@@ -7,7 +7,7 @@ of which Λ is.
 
 from __future__ import annotations
 
-import math
+import sys
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -24,6 +24,14 @@ Mode = Literal["sharpen", "smooth"]
 # V of the general form is refused from this condition number on: float32 weights have lost half their digits there. Its
 # 1-norm, which is cheap, may exceed it by the number of features.
 CONDITION_LIMIT = 1e4
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "mode": ("sharpen", "smooth"),
+    "form": ("symmetric", "general"),
+    "signs": ("one", "fixed", "free"),
+    "orthogonal": orthogonal.MAPS,
+    "wiring": ("paper", "code"),
+    "start": ("warm", "cold"),
+}
 # Bounded eigenvalues come near their bound and never reach it; a warm start stops at this share of it.
 _NEAR_ONE = 1 - 1e-3
 # Of the largest eigenvalue: a warm start leaves none smaller.
@@ -70,17 +78,11 @@ class Spectral(Method):
     why_no_fold = ""
 
     def __post_init__(self) -> None:
-        arguments.choice(self.mode, "mode", ("sharpen", "smooth"))
-        arguments.choice(self.form, "form", ("symmetric", "general"))
-        arguments.choice(self.signs, "signs", ("one", "fixed", "free"))
-        arguments.choice(self.orthogonal, "orthogonal", orthogonal.MAPS)
-        arguments.choice(self.wiring, "wiring", ("paper", "code"))
-        arguments.choice(self.start, "start", ("warm", "cold"))
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
-            raise InputError(f"seed is {self.seed!r}; give a whole number from 0 to 2^63 − 1")
+        for name, choices in _CHOICES.items():
+            arguments.choice(getattr(self, name), name, choices)
+        arguments.whole(self.seed, "seed", most=2**63 - 1)
         arguments.flag(self.bounded, "bounded")
-        if not (isinstance(self.bound, int | float) and math.isfinite(self.bound) and self.bound > 0):
-            raise InputError(f"bound is {self.bound!r}; give a positive number")
+        arguments.number(self.bound, "bound", "give a positive number", least=sys.float_info.min)
         if self.bound != 1 and not self.bounded:
             raise InputError(f"bound is {self.bound:g} but the form has none; give bounded=True as well")
         arguments.flag(self.check_passes, "check_passes")
@@ -88,19 +90,11 @@ class Spectral(Method):
             if self.form != "general":
                 interval = self.interval or "empty"
                 raise InputError(f"interval is {interval} but form is {self.form!r}; an interval needs form='general'")
-            try:
-                low, high = map(float, self.interval)
-            except (TypeError, ValueError):
-                raise InputError(f"interval is {self.interval!r}; give its two ends, such as (-1, 0)") from None
-            if not (math.isfinite(low) and math.isfinite(high)):
-                raise InputError(
-                    f"interval is ({low:g}, {high:g}); give two finite ends, or form='symmetric' for one sign"
-                )
-            if not low < high:
-                raise InputError(
-                    f"interval is ({low:g}, {high:g}), whose ends are swapped or equal; give the lower first"
-                )
-            object.__setattr__(self, "interval", (low, high))
+            remedy = "give its two ends, the lower first, such as (-1, 0), or form='symmetric' for one sign"
+            ends = arguments.several(self.interval, "interval", remedy)
+            if len(ends) != 2 or not ends[0] < ends[1]:
+                raise InputError(f"interval is {self.interval!r}; {remedy}")
+            object.__setattr__(self, "interval", ends)
         if self.signs != "one" and (self.bounded or self.form == "general"):
             raise InputError(f"signs is {self.signs!r}, which constrains no sign; leave bounded and form as they are")
         if self.form == "general" and (self.bounded or self.wiring == "code" or self.orthogonal != "qr"):
