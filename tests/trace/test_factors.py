@@ -63,7 +63,9 @@ def test_radii_and_repeats_of_the_last_block(keep, factor):
     assert layer.spectrum.rho_smooth == pytest.approx(float(smooth), rel=1e-4)
     with torch.no_grad():
         ratios = [torch.log((X - X.mean(1, keepdim=True)).norm() / (N**0.5 * X.mean(1).norm())) for X in repeated]
-    assert entry.real.log_hfc_lfc == pytest.approx(torch.stack(ratios).tolist(), abs=1e-5)
+    for ours, ratio in zip(entry.real.log_hfc_lfc, ratios, strict=True):
+        if ratio > -25:  # below tells rounding from rounding
+            assert ours == pytest.approx(float(ratio), abs=1e-5)
 
 
 def _radii_without_residual(A, W_V, W_O):

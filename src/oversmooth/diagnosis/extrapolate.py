@@ -78,7 +78,7 @@ def _predicted(sample: Sample, modules: dict[str, nn.Module], depth: int) -> dic
             tried = log_time(repeat, repeat.x, run, begin=run // 4, mask=repeat.mask) if run >= 8 else None
     except (TypeError, RuntimeError, ValueError, AttributeError, IndexError):
         return {}  # a block that cannot be run by itself
-    depths, logs = found.depth.tolist(), [plain(value) for value in found.log_hfc_lfc[:, 0].tolist()]
+    depths, logs = found.depth.double().tolist(), [plain(value) for value in found.log_hfc_lfc[:, 0].tolist()]
     checked = None if tried is None else plain((tried.log_hfc_lfc[-1, 0] - found.log_hfc_lfc[found.run, 0]).abs())
     return dict(
         real=Course(depths[: found.run + 1], logs[: found.run + 1]),
