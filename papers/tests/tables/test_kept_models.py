@@ -19,7 +19,7 @@ from support.train_example import RECIPE, splits
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine import loop as training_run
 from oversmooth_papers.tables import cells, filling, provenance, status, trained_models, verify
-from oversmooth_papers.tables.case_table import minutes
+from oversmooth_papers.tables.base import Case, Row, minutes
 from oversmooth_papers.tables.filling import Running, fill
 from oversmooth_papers.tasks.images.evaluate import Evaluator
 from oversmooth_papers.tasks.images.recipe import PAPER
@@ -305,11 +305,14 @@ def test_a_last_cell_that_runs_alone_says_nothing_of_others(tmp_path):
 
 
 def test_minutes_of_runs_that_had_the_device_for_themselves_come_first():
+    def shown(*cells):
+        return minutes(Row(Case(""), SHORT, dict(enumerate(cells))))
+
     alone, shared = {"seconds": 120.0}, {"seconds": 420.0, "at_once": 4}
-    assert minutes([]) == "–"
-    assert minutes([alone, shared]) == "2.0"
-    assert minutes([shared]) == "7.0, 4 at once"
-    assert minutes([alone, {"seconds": 180.0}]) == "2.0 to 3.0"
+    assert shown() == "–"
+    assert shown(alone, shared) == "2.0"
+    assert shown(shared) == "7.0, 4 at once"
+    assert shown(alone, {"seconds": 180.0}) == "2.0 to 3.0"
 
 
 def test_status_lists_every_cell_once_and_what_is_missing_with_its_minutes():

@@ -137,6 +137,22 @@ def read_cells(recipes: Iterable[BaseRecipe], results: Path, folder: Folder) -> 
     return {recipe: cell for recipe, cell in cells.items() if cell is not None}
 
 
+def by_seed(cells: Available, name: str, factor: float = 1.0) -> dict[int, float]:
+    """A score of a case's cells; cells without it are left out."""
+    return {recipe.seed: factor * cell[name] for recipe, cell in cells.items() if cell.get(name) is not None}
+
+
+def scores(cells: Available, name: str, factor: float = 1.0) -> list[float]:
+    """Over seeds."""
+    return [*by_seed(cells, name, factor).values()]
+
+
+def paired(these: Available, those: Available, name: str, factor: float = 1.0) -> list[float]:
+    """Differences of a score by seed, where both are there."""
+    ours, theirs = by_seed(these, name, factor), by_seed(those, name, factor)
+    return [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
+
+
 def missing(recipes: Sequence[BaseRecipe], results: Path, folder: Folder) -> list[Any]:
     cells = read_cells(recipes, results, folder)
     return [recipe for recipe in recipes if recipe not in cells]

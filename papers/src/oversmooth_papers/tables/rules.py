@@ -51,7 +51,6 @@ class RulesOfTable1(Table):
 
     name = "rules"
     trains = False
-    asks_unknowns = False
     progress_unit = "rules"
     published: ClassVar = {"plain": 98.92, "smooth": 100.0, "sharpen": 0.0}
 

@@ -29,8 +29,7 @@ from oversmooth.steering.suggestion import STRENGTHS as HUNDREDTHS
 from oversmooth.steering.suggestion import suggest
 from oversmooth_papers.engine.loop import device_named
 from oversmooth_papers.tables import table_text
-from oversmooth_papers.tables.case_table import scores
-from oversmooth_papers.tables.cells import Cell, Folder, cell_path, read_cells
+from oversmooth_papers.tables.cells import Cell, Folder, cell_path, read_cells, scores
 from oversmooth_papers.tables.filling import Running
 from oversmooth_papers.tables.neutreno import measured
 from oversmooth_papers.tables.neutreno.language import LanguageAblation, over_seeds
@@ -191,7 +190,7 @@ def outcomes(recipe: Recipe, results: Path) -> Outcomes:
     kind, trained = KINDS[type(recipe)], {}
     for strength in STRENGTHS:
         recipes = [replace(recipe, variant=FIXED[f"{strength:g}"], seed=seed) for seed in range(SEEDS)]
-        trained[strength] = scores([*read_cells(recipes, results, kind.folder).values()], kind.score)
+        trained[strength] = scores(read_cells(recipes, results, kind.folder), kind.score)
     return {strength: figures for strength, figures in trained.items() if figures}
 
 
@@ -243,6 +242,6 @@ def _spectra(cells: Sequence[Cell], strength: float) -> list[str]:
     points = [next(point for point in cell["curve"] if point["strength"] == strength) for cell in cells]
     shown = []
     for name, factor, form in (("smoothing", 100, ".1f"), ("undecided", 100, ".1f"), ("rho_rough", 1, ".3f")):
-        known = scores(points, name)
+        known = [point[name] for point in points if point.get(name) is not None]
         shown.append(format(factor * statistics.fmean(known), form) if known else "–")
     return shown

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oversmooth_papers.engine.options import option
-from oversmooth_papers.figures import table_charts
-from oversmooth_papers.tables import case_table
+from oversmooth_papers.figures.table_charts import bars_side_by_side, point
+from oversmooth_papers.tables import cells
 from oversmooth_papers.tables.base import Rows, Table
 from oversmooth_papers.tables.cells import Available, missing, model_path
 from oversmooth_papers.tables.text.language_models import WARM, Masked, cells_of, name_of
@@ -53,7 +53,6 @@ class Glue(Table):
     name = "glue"
     group = "text"
     label = "mean score, %"
-    asks_unknowns = False
     loads_data = False
     keeps_models = False
     cells_help = (
@@ -109,18 +108,17 @@ class Glue(Table):
 
         own = {recipe.key: (name, recipe) for name, recipe in self.pretrained().items()}
         lacking: dict[str, str] = {}
-        todo: dict[tuple[str, str], list[Any]] = {}
-        for recipe in missing(recipes, results, self.folder):
-            todo.setdefault((recipe.data, recipe.pretrained), []).append(recipe)
         watch = WatchSettings(evaluate=0, monitor=0)  # runs of seconds: looks would take longer than steps
         running = replace(running, keep_models=self.keeps_models, at_once=1, watch=watch)
         end = time.monotonic() + 60 * (running.minutes or 0.0)
-        for (task, key), same in todo.items():
+        todo = missing(recipes, results, self.folder)
+        for task, key in dict.fromkeys((recipe.data, recipe.pretrained) for recipe in todo):
             name, pretrained = own[key]
             path = model_path(results, pretrained)
             if not path.is_file():
                 lacking[name] = pretrained.title
                 continue
+            same = [recipe for recipe in todo if (recipe.data, recipe.pretrained) == (task, key)]
             left = None if running.minutes is None else max(0.0, (end - time.monotonic()) / 60)
             filled = fill(same, load_glue(task, path), results, self.folder, replace(running, minutes=left))
             if not filled:
@@ -150,17 +148,18 @@ class Glue(Table):
         """A panel for each task: median and range over seeds, and the most frequent answer."""
         panels = []
         for task in self.tasks():
-            points = []
-            for name, title in WARM.items():
-                if values := scores(available, name, task):
-                    point = table_charts.point(title, self.whose(), statistics.median(values), None)
-                    points.append({**point, "low": min(values), "high": max(values)})
+            found = {title: scores(available, name, task) for name, title in WARM.items()}
+            points = [
+                point(title, self.whose(), statistics.median(values), None) | {"low": min(values), "high": max(values)}
+                for title, values in found.items()
+                if values
+            ]
             if points and (majority := _majority(available, task)) is not None:
-                points.append(table_charts.point("majority", self.whose(), majority, None))
+                points.append(point("majority", self.whose(), majority, None))
             panels += [(task, points)] if points else []
-        there = {point["model"] for _, points in panels for point in points}
+        there = {one["model"] for _, points in panels for one in points}
         models = [title for title in (*WARM.values(), "majority") if title in there]
-        return table_charts.bars_side_by_side(panels, "score, %", models)
+        return bars_side_by_side(panels, "score, %", models)
 
     def notes(self) -> list[str]:
         if self.quick:
@@ -176,7 +175,7 @@ def scores(available: Available, name: str, task: str) -> list[float]:
     """Of a variant on a task over seeds, in %, by the metric to compare by."""
     metric = TASKS[task].metrics[0]
     of_task = {recipe: cell for recipe, cell in available.items() if recipe.data == task}
-    return [100 * float(cell[metric]) for cell in cells_of(of_task, name)]
+    return cells.scores(cells_of(of_task, name), metric, 100)
 
 
 def _majority(available: Available, task: str) -> float | None:
@@ -188,7 +187,8 @@ def _majority(available: Available, task: str) -> float | None:
 
 def _pretraining(available: Available, name: str) -> str:
     """Of one model, unless it was trained again between the cells."""
-    found = {*case_table.scores(cells_of(available, name), "pretraining_perplexity")}
+    of_model = cells_of(available, name).values()
+    found = {cell["pretraining_perplexity"] for cell in of_model if "pretraining_perplexity" in cell}
     return ", ".join(f"{perplexity:.2f}" for perplexity in sorted(found)) or "–"
 
 

@@ -24,9 +24,8 @@ from statistics import fmean
 from typing import Any, ClassVar
 
 from oversmooth_papers.tables import table_text
-from oversmooth_papers.tables.base import Rows
-from oversmooth_papers.tables.case_table import Case, CaseTable, Column, case_of, minutes, scores
-from oversmooth_papers.tables.cells import Available, Cell
+from oversmooth_papers.tables.base import Case, Column, Row, Rows, Table, case_of, last_snapshots, minutes
+from oversmooth_papers.tables.cells import Available, scores
 from oversmooth_papers.tasks.language.recipe import CAUSAL, CAUSAL_WIKITEXT2, MASKED, QUICK, QUICK_MASKED
 
 CASES = {
@@ -60,9 +59,9 @@ def name_of(recipe: Any) -> str:
     return case_of(CASES, CAUSAL, recipe)
 
 
-def cells_of(available: Available, name: str) -> list[Cell]:
+def cells_of(available: Available, name: str) -> Available:
     """Over seeds."""
-    return [cell for recipe, cell in available.items() if name_of(recipe) == name]
+    return {recipe: cell for recipe, cell in available.items() if name_of(recipe) == name}
 
 
 def _over_seeds(values: Sequence[float]) -> str:
@@ -71,28 +70,28 @@ def _over_seeds(values: Sequence[float]) -> str:
 
 
 def _perplexity(name: str) -> Column:
-    return lambda cells: _over_seeds(scores(cells, name))
+    return lambda row: _over_seeds(scores(row.cells, name))
 
 
-def _trained(cells: Sequence[Cell]) -> str:
+def _trained(row: Row) -> str:
     """Perplexity over the batches of the last epoch."""
-    return _over_seeds([math.exp(min(cell["epochs"][-1]["loss"], 700)) for cell in cells if cell.get("epochs")])
+    losses = [cell["epochs"][-1]["loss"] for cell in row.cells.values() if cell.get("epochs")]
+    return _over_seeds([math.exp(min(loss, 700)) for loss in losses])
 
 
-def _hfc_lfc(cells: Sequence[Cell]) -> str:
-    snapshots = [looks[-1]["hfc_lfc"][-1] for cell in cells if (looks := cell.get("smoothing"))]
-    return f"{fmean(snapshots):#.3g}" if snapshots else "–"
+def _hfc_lfc(row: Row) -> str:
+    return f"{fmean(lasts):#.3g}" if (lasts := last_snapshots(row.cells, 1)) else "–"
 
 
-def _asymmetry(cells: Sequence[Cell]) -> str:
+def _asymmetry(row: Row) -> str:
     """Of H, the mean over blocks, at the first look and at the last."""
-    snapshots = [cell["smoothing"] for cell in cells if cell.get("smoothing")]
+    snapshots = [cell["smoothing"] for cell in row.cells.values() if cell.get("smoothing")]
     ends = [[fmean(looks[end]["asymmetry"]) for looks in snapshots if "asymmetry" in looks[end]] for end in (0, -1)]
     return " → ".join(f"{fmean(values):.3f}" if values else "–" for values in ends)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextTable(CaseTable):
+class TextTable(Table):
     """Subclasses say the recipe, its quick version and the note."""
 
     group = "text"
@@ -101,7 +100,7 @@ class TextTable(CaseTable):
     quick_data = "prose"
     data_help = "text where OVERSMOOTH_DATA has it, or a folder or file of text, as oversmooth train takes them."
     case_by_name = CASES
-    columns: ClassVar = {
+    column_by_heading: ClassVar = {
         "validation": _perplexity("valid_perplexity"),
         "test": _perplexity("test_perplexity"),
         "training": _trained,
