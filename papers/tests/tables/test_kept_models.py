@@ -146,7 +146,7 @@ def test_a_cell_is_verified_and_a_wrong_one_is_not(kept, monkeypatch, capsys):
     assert not few.agrees
     far = verify.verify({**cell, "rounded": {"accuracy": 5.0}}, file, splits(), device="cpu", images=12)
     assert far.figures[0].verdict == "DIFFERS"
-    monkeypatch.setattr("oversmooth_papers.cli.kept_models.load", lambda *_: splits())
+    monkeypatch.setattr("oversmooth_papers.cli.reproduce.load", lambda *_: splits())
     assert run(monkeypatch, "reproduce", "verify", SHARP.key, "--results", kept, "--device", "cpu") == 0
     assert "agrees" in capsys.readouterr().out
     few = ("--images", "12", "--results", kept, "--device", "cpu")

@@ -178,6 +178,6 @@ def test_scores_beyond_any_number_are_refused():
 
 def test_the_conclusion_is_the_mean_over_blocks():
     falls = [dict(attention_falls=1.0, flow_falls=1.0), dict(attention_falls=0.5, flow_falls=1.0)]
-    said = energy.conclusion({"a": [Layer(2, figures) for figures in falls]})
+    said = energy.conclusion([Layer(2, figures) for figures in falls])
     assert said.startswith("In 2 blocks, attention lowers the paper's energy in 75.0% of (input, head) pairs")
     assert said.endswith("in 100.0%.")

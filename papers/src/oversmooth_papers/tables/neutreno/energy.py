@@ -46,21 +46,19 @@ _TIMES = tuple(i / 8 for i in range(1, 9))
 def energies(
     loaded: Loaded, inputs: Inputs, strength: float = 0.6, progress: Progress = lambda _done: None
 ) -> list[Layer]:
-    """The energies of a model's layers on inputs, which come one per batch. strength: λ̃ of G; 0 leaves it out.
-
-    Raises:
-        InputError: there are no inputs, or attention or values are not seen.
-    """
+    """The energies of a model's layers on inputs, which come one per batch. strength: λ̃ of G; 0 leaves it out."""
 
     def measure(blocks: list[SampleBlock]) -> list[dict[str, Tensor]]:
         if len(values) != len(blocks):
             raise InputError(f"{loaded.name}: its values do not pass through a module of theirs; choose another model")
         measured = []
         for depth, block in enumerate(blocks):
-            seen = scores_of(block)
-            if seen is not None:
-                V, first = (values[i][:, seen[1]].to(seen[0]) for i in (depth, 0))
-            measured.append({} if seen is None else case_energies(seen[0], V, first, strength if depth else 0.0))
+            if (seen := scores_of(block)) is None:
+                measured.append({})
+                continue
+            scores, valid = seen
+            V, first = (values[i][:, valid].to(scores) for i in (depth, 0))
+            measured.append(case_energies(scores, V, first, strength if depth else 0.0))
         values.clear()
         return measured
 
@@ -86,13 +84,12 @@ def case_energies(scores: Tensor, V: Tensor, first: Tensor, strength: float) -> 
     def E(u: Tensor) -> Tensor:
         return fidelity_energy(u, first, kernel, lam)
 
-    J, start = nonlocal_energy(V, kernel), E(V)
     flow = gradient_flow(scores, V, first, strength, _TIMES)
     step = gradient_step(scores, V) + strength * (first - V)
     mixed = scores.softmax(-1) @ V + strength * (first - V)
+    J, start, after, stepped = nonlocal_energy(V, kernel), E(V), E(mixed), E(step)
     course = torch.stack([start, *(E(u) for u in flow)])
     norm = torch.linalg.matrix_norm
-    after, stepped = E(mixed), E(step)
     found = {
         "J": J / size,
         "G": (start - J) / size,
@@ -114,9 +111,9 @@ def shown(figures: Mapping[str, float]) -> list[str]:
     return [J, G, *left, euler]
 
 
-def conclusion(by_model: Mapping[str, Sequence[Layer]]) -> str:
+def conclusion(layers: Sequence[Layer]) -> str:
     """One sentence: whether attention lowers the energy that the paper says it descends."""
-    found = [layer.figures for layers in by_model.values() for layer in layers if layer.figures]
+    found = [layer.figures for layer in layers if layer.figures]
     if not found:
         return "All of these models are causal: the paper's energy has no symmetric kernel there."
     attention, flow = (percent(fmean(one[f"{by}_falls"] for one in found)) for by in ("attention", "flow"))

@@ -15,8 +15,8 @@ symmetric. The paper reports none of these figures.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,24 +33,52 @@ from oversmooth.trace.plans import SampleBlock
 
 HEAD = ("model", "block", "asymmetry", "least eigenvalue", "eigenvalues below 0", "step off by", "cases")
 CAUSAL = "causal: never symmetric"
-_NEARLY = 0.01
-"""Asymmetry up to which a kernel counts as symmetric."""
+_NEARLY = 0.01  # asymmetry up to which a kernel counts as symmetric
 Progress = Callable[[int], None]
 """Told how many inputs are done."""
 
 
-@dataclass(frozen=True)
-class Layer:
-    """Means over inputs and heads of one block, by name; none for causal attention, which has no symmetric kernel."""
+class Layer(NamedTuple):
+    """One block: inputs times heads, and means over them by name; none for causal attention."""
 
     cases: int
-    """Inputs times heads."""
     figures: dict[str, float]
 
 
 def kernels(loaded: Loaded, inputs: Inputs, progress: Progress = lambda _done: None) -> list[Layer]:
     """The kernels of a model's layers on inputs, which come one per batch."""
     return layer_means(loaded, inputs, lambda blocks: [_measured(block) for block in blocks], progress)
+
+
+def _measured(block: SampleBlock) -> dict[str, Tensor]:
+    if (seen := scores_of(block)) is None:
+        return {}
+    scores, _ = seen
+    attention = scores.softmax(-1)
+    kernel = attention_kernel(attention)
+    step = gradient_step(scores, torch.eye(scores.shape[-1]).to(scores).expand_as(scores))
+    off = torch.linalg.matrix_norm(step - attention) / torch.linalg.matrix_norm(attention)
+    found = {"asymmetry": kernel.asymmetry, "least": kernel.least, "negative": kernel.negative_share, "step": off}
+    return {name: figure.double() for name, figure in found.items()}
+
+
+def scores_of(block: SampleBlock) -> tuple[Tensor, Tensor | slice] | None:
+    """What softmax got on one input, ``(heads, n, n)`` in float64, of the valid tokens, and which those are; None for
+    causal attention.
+
+    Raises:
+        InputError: attention was not seen as queries and keys.
+    """
+    A = block.A
+    if not isinstance(A, SoftmaxAttention):
+        raise InputError(
+            f"{block.plan.layer.name}: its attention is not seen as queries and keys; choose another model"
+        )
+    if A.causal:
+        return None
+    valid = slice(None) if A.mask is None else A.mask[0, 0]
+    scores = (A.q[0] @ A.k[0].mT).double() * A.scale
+    return (scores if A.bias is None else scores + A.bias[0].double())[:, valid][:, :, valid], valid
 
 
 @torch.no_grad()
@@ -72,8 +100,7 @@ def layer_means(
     per_input: list[list[dict[str, Tensor]]] = []
     blocks: list[SampleBlock] = []
     for batch in run.batches(inputs):
-        one = run.first_input(batch)
-        blocks = study(loaded.model, anatomy, partial(run, one)).blocks
+        blocks = study(loaded.model, anatomy, partial(run, run.first_input(batch))).blocks
         per_input.append(measure(blocks))
         progress(len(per_input))
     if not per_input:
@@ -99,52 +126,19 @@ def rows(
     ]
 
 
-def conclusion(by_model: Mapping[str, Sequence[Layer]]) -> str:
-    """One sentence: whether these models meet the paper's assumption of a symmetric kernel."""
-    found = [layer.figures["asymmetry"] for layers in by_model.values() for layer in layers if layer.figures]
-    if not found:
-        return "All of these models are causal, and a causal kernel is never symmetric: the assumption does not hold."
-    least, greatest = min(found), max(found)
-    verdict = "nearly holds" if greatest < _NEARLY else "does not hold"
-    return (
-        f"The paper derives attention for a symmetric kernel (asymmetry 0). Here the asymmetry is {fixed(least, 3)} to "
-        f"{fixed(greatest, 3)} in {len(found)} blocks: the assumption {verdict}."
-    )
-
-
-def scores_of(block: SampleBlock) -> tuple[Tensor, Tensor | slice] | None:
-    """What softmax got on one input, ``(heads, n, n)`` in float64, of the valid tokens, and which those are; None for
-    causal attention.
-
-    Raises:
-        InputError: attention was not seen as queries and keys.
-    """
-    A = block.A
-    if not isinstance(A, SoftmaxAttention):
-        raise InputError(
-            f"{block.plan.layer.name}: its attention is not seen as queries and keys; choose another model"
-        )
-    if A.causal:
-        return None
-    valid = slice(None) if A.mask is None else A.mask[0, 0]
-    scores = (A.q[0] @ A.k[0].mT).double() * A.scale
-    return (scores if A.bias is None else scores + A.bias[0].double())[:, valid][:, :, valid], valid
-
-
-def _measured(block: SampleBlock) -> dict[str, Tensor]:
-    seen = scores_of(block)
-    if seen is None:
-        return {}
-    scores, _ = seen
-    attention = scores.softmax(-1)
-    kernel = attention_kernel(attention)
-    step = gradient_step(scores, torch.eye(scores.shape[-1]).to(scores).expand_as(scores))
-    off = torch.linalg.matrix_norm(step - attention) / torch.linalg.matrix_norm(attention)
-    found = {"asymmetry": kernel.asymmetry, "least": kernel.least, "negative": kernel.negative_share, "step": off}
-    return {name: figure.double() for name, figure in found.items()}
-
-
 def shown(figures: Mapping[str, float]) -> list[str]:
     """As the table has them."""
     asymmetry, least, negative, step = figures.values()
     return [fixed(asymmetry, 3), fixed(least, 3), percent(negative), fixed(step, 3)]
+
+
+def conclusion(layers: Sequence[Layer]) -> str:
+    """One sentence: whether these models meet the paper's assumption of a symmetric kernel."""
+    found = [layer.figures["asymmetry"] for layer in layers if layer.figures]
+    if not found:
+        return "All of these models are causal, and a causal kernel is never symmetric: the assumption does not hold."
+    verdict = "nearly holds" if max(found) < _NEARLY else "does not hold"
+    return (
+        f"The paper derives attention for a symmetric kernel (asymmetry 0). Here the asymmetry is "
+        f"{fixed(min(found), 3)} to {fixed(max(found), 3)} in {len(found)} blocks: the assumption {verdict}."
+    )
