@@ -54,11 +54,7 @@ def compiled(function: Any) -> Any:
 def checked(model: nn.Module, run: Pass, *, half: bool, draws: bool) -> tuple[Any, str | None]:
     """The compiled model, or the model itself and the reason.
 
-    Args:
-        model: what is to be compiled.
-        run: one pass.
-        half: whether it is to compute in half precision.
-        draws: whether the model draws random numbers, which compiled code draws otherwise.
+    draws: whether the model draws random numbers, which compiled code draws otherwise.
     """
     forward = compiled(model)
     first, again = run(forward, half), run(forward, half)

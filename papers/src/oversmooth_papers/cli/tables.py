@@ -18,7 +18,7 @@ import typer
 
 from oversmooth.cli.app import out, parts_done
 from oversmooth.cli.examples import EXAMPLES
-from oversmooth_papers.cli.options import changing_option, own_option, parameters_of, take
+from oversmooth_papers.cli.options import option_of, parameters_of, take
 from oversmooth_papers.cli.reproduce import Results, neutreno, reproduce, text, write_page
 from oversmooth_papers.cli.train import Device, Force, OnNan, leave, leaves_when_asked, load, print_message, progress
 from oversmooth_papers.engine.options import option_fields
@@ -178,8 +178,8 @@ def _parameters(table: type[Table]) -> list[Parameter]:
     gone |= set() if table.loads_data else {"at_once", "data"}
     shared = [one for one in parameters_of(_reproduce) if one.name not in gone]
     parameters = [one.replace(annotation=helps.get(one.name, one.annotation)) for one in shared]
-    added = [(own_option(table, field.name), field.metadata["after"]) for field in option_fields(table)]
-    added += [(changing_option(Recipe, name), "output") for name in _UNKNOWNS if table.asks_unknowns]
+    added = [(option_of(table, field.name), field.metadata["after"]) for field in option_fields(table)]
+    added += [(option_of(Recipe, name, changes=True), "output") for name in _UNKNOWNS if table.asks_unknowns]
     for parameter, after in reversed(added):
         names = [parameter.name for parameter in parameters]
         parameters.insert(names.index(after) + 1 if after else 0, parameter)

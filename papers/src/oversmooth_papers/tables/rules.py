@@ -118,21 +118,15 @@ class RulesOfTable1(Table):
         return "ours, 10 %" if self.depths else f"ours, {percent(self.share)}"
 
 
-def smoothing(cell: Cell, rule: str) -> float:
-    """In % of cases."""
+def smoothing(cell: Cell, rule: str, verdicts: Sequence[str] = ("smooth",)) -> float:
+    """In % of cases; of other verdicts likewise."""
     counts = cell["rules"][rule]
-    return 100 * counts["smooth"] / max(1, sum(counts.values()))
-
-
-def undecided(cell: Cell, rule: str) -> float:
-    """Ties included, in % of cases."""
-    counts = cell["rules"][rule]
-    return 100 * (counts["tie"] + counts["undecided"]) / max(1, sum(counts.values()))
+    return 100 * sum(counts[verdict] for verdict in verdicts) / max(1, sum(counts.values()))
 
 
 def share_text(cell: Cell, rule: str) -> str:
-    """What smooths, and what is open."""
-    left = f"{undecided(cell, rule):.2f}"
+    """What smooths, and what is open, ties included."""
+    left = f"{smoothing(cell, rule, ('tie', 'undecided')):.2f}"
     return f"{smoothing(cell, rule):.2f}" + ("" if left == "0.00" else f" ({left} open)")
 
 

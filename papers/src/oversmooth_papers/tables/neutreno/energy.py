@@ -51,7 +51,7 @@ def energies(
     def measure(blocks: list[SampleBlock]) -> list[dict[str, Tensor]]:
         if len(values) != len(blocks):
             raise InputError(f"{loaded.name}: its values do not pass through a module of theirs; choose another model")
-        measured = []
+        measured: list[dict[str, Tensor]] = []
         for depth, block in enumerate(blocks):
             if (seen := scores_of(block)) is None:
                 measured.append({})
@@ -67,13 +67,9 @@ def energies(
 
 
 def case_energies(scores: Tensor, V: Tensor, first: Tensor, strength: float) -> dict[str, Tensor]:
-    """The energies, and how much of E is left, for each head, ``(heads,)``.
+    """``(heads, n, n), (heads, n, k), (heads, n, k) -> (heads,)`` each: the energies, and how much of E is left.
 
-    Args:
-        scores: ``(heads, n, n)``: what softmax gets.
-        V: ``(heads, n, k)``: values.
-        first: ``(heads, n, k)``: V⁰.
-        strength: λ̃.
+    scores: what softmax gets. first: V⁰. strength: λ̃.
     """
     # One factor for all pairs of tokens changes no ratio.
     kernel = (scores - scores.amax((-2, -1), keepdim=True)).exp()
