@@ -84,7 +84,7 @@ def _reproduce(
     why = "finished"
     if not show:
         how = dict(at_once=at_once, minutes=minutes, device=device, on_nan=on_nan.value, force=force)
-        how["command"] = _command(table, own, cells or [], seeds, quick)
+        how["command"] = _command(wanted_table, cells or [], seeds)
         how["data"] = data or (quick and wanted_table.quick_data) or wanted_table.default_data
         recipes, why = _fill(wanted_table, recipes, cells or [], results, how)
     elif quick and wanted_table.loads_data:
@@ -109,22 +109,21 @@ def _reproduce(
         leave(why, 2 if why == NO_MODELS else 0)
 
 
-def _command(table: type[Table], own: dict[str, Any], cells: list[str], seeds: int | None, quick: bool) -> str:
+def _command(table: Table, cells: Sequence[str], seeds: int | None) -> str:
     """The command that gives these results, without paths of this machine."""
     words = ["oversmooth", "reproduce", *filter(None, (table.group, table.name))]
     words += [word for cell in cells for word in ("--cells", cell)]
     words += [] if seeds is None else ["--seeds", str(seeds)]
-    words += ["--quick"] if quick else []
-    for field in option_fields(table):
-        value = own[field.name]
-        if value != field.default:
+    words += ["--quick"] if table.quick else []
+    for field in option_fields(type(table)):
+        if (value := getattr(table, field.name)) != field.default:
             shown = value.name if isinstance(value, Path) else str(value)
             words += [f"--{field.name.replace('_', '-')}", *([] if value is True else [shown])]
     return shlex.join(words)
 
 
 def _fill(
-    table: Table, recipes: list[Any], words: list[str], results: Path, how: dict[str, Any]
+    table: Table, recipes: list[Any], words: Sequence[str], results: Path, how: dict[str, Any]
 ) -> tuple[list[Any], str]:
     """Run the cells that the words name.
 
@@ -287,11 +286,10 @@ def paper(
         if rest <= 0 or not todo:
             continue
         out.print(f"{table.home()}: {needed(todo)}; {_minutes(rest)} are left")
-        own = {field.name: getattr(table, field.name) for field in option_fields(type(table))}
         how = dict(at_once=at_once, minutes=rest, device=device, on_nan="retry", force=force, data=table.default_data)
-        how["command"] = _command(type(table), own, list(words), table.seeds, quick=False)
+        how["command"] = _command(table, words, table.seeds)
         try:
-            _, why = _fill(table, table.recipes(), list(words), results, how)
+            _, why = _fill(table, table.recipes(), words, results, how)
         except InputError as error:
             skipped.append(f"{table.home()}: {error}")
             continue

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from oversmooth_papers.figures import table_charts
 from oversmooth_papers.tables import table_text
-from oversmooth_papers.tables.cells import Available, names_of, scores
+from oversmooth_papers.tables.cells import Available, names_of, read_cells, scores
 from oversmooth_papers.tasks.images.recipe import PAPER, QUICK, variant_title
 
 if TYPE_CHECKING:
@@ -71,23 +71,6 @@ def minutes(row: Row) -> str:
         return "–"
     shown = f"{spent[0]:.1f}" if spent[-1] - spent[0] < 0.05 else f"{spent[0]:.1f} to {spent[-1]:.1f}"
     return shown if alone else f"{shown}, {max(cell['at_once'] for cell in cells)} at once"
-
-
-def case_of(cases: Mapping[str, Case], usual: Any, recipe: Any) -> str:
-    """The case that a recipe is of, whatever data it was fitted to, and of whatever task; empty for none.
-
-    usual: the recipe that cases change. What another task's recipe does not have tells no cases apart.
-    """
-
-    def setting(of: Any, key: str, default: Any = None) -> Any:
-        return getattr(of, key, getattr(of.shape, key, default))
-
-    keys = {key for case in cases.values() for key in case.changes}
-    for name, case in cases.items():
-        wanted = {key: case.changes.get(key, setting(usual, key)) for key in keys}
-        if all(setting(recipe, key, value) == value for key, value in wanted.items()):
-            return name
-    return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +161,21 @@ class Table:
         return [self.recipe(name, seed) for seed in range(self.seeds) for name in self.cases()]
 
     def case_of(self, recipe: Any) -> str:
-        return case_of(self.cases(), self.base(), recipe)
+        """The case that a recipe is of, whatever data it was fitted to, and of whatever task; empty for none.
+
+        What another task's recipe does not have tells no cases apart.
+        """
+
+        def setting(of: Any, key: str, default: Any = None) -> Any:
+            return getattr(of, key, getattr(of.shape, key, default))
+
+        cases, usual = self.cases(), self.base()
+        keys = {key for case in cases.values() for key in case.changes}
+        for name, case in cases.items():
+            wanted = {key: case.changes.get(key, setting(usual, key)) for key in keys}
+            if all(setting(recipe, key, value) == value for key, value in wanted.items()):
+                return name
+        return ""
 
     def names_of(self, recipe: Any) -> Mapping[str, str]:
         """The names by which --cells selects a recipe's cell, by kind."""
@@ -204,6 +201,10 @@ class Table:
         return fill(recipes, data, results, self.folder, running)
 
     # What is shown
+
+    def available(self, results: Path) -> Available:
+        """Its cells that are there."""
+        return read_cells(self.recipes(), results, self.folder)
 
     def model_name(self, variant: str) -> str:
         """The paper's name for it; models of the quick version are not a ViT-Ti."""

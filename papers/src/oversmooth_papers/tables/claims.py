@@ -16,7 +16,7 @@ from typing import NamedTuple
 from oversmooth_papers.tables import depth, rules, sharpening, table1, table2, table3, table_text
 from oversmooth_papers.tables.agreement import MISSING, agrees, agrees_in_sign
 from oversmooth_papers.tables.base import Table
-from oversmooth_papers.tables.cells import Available, paired, read_cells, scores
+from oversmooth_papers.tables.cells import paired, scores
 from oversmooth_papers.tables.neutreno.language import Language
 from oversmooth_papers.tables.neutreno.methods import Classification
 from oversmooth_papers.tables.neutreno.segmentation import Segmentation
@@ -62,10 +62,6 @@ def _over_seeds(values: Sequence[float], form: str = ".2f") -> str:
     return table_text.counted(values, form) if values else MISSING
 
 
-def cells_of_table(table: Table, results: Path) -> Available:
-    return read_cells(table.recipes(), results, table.folder)
-
-
 def headlines(results: Path) -> list[Claim]:
     """The table of the README."""
     shares = [
@@ -92,7 +88,7 @@ def headlines(results: Path) -> list[Claim]:
 def accuracies(results: Path, shares: Sequence[float] = table2.SHARES) -> list[Claim]:
     """Every variant's, then smoothing and sharpening minus the unmodified model."""
     table = table2.Table2()
-    available = cells_of_table(table, results)
+    available = table.available(results)
     claims = []
     for share in shares:
         command, of = f"table2 --cells {percent(share).replace(' ', '')}", f"on {percent(share)} of CIFAR-100"
@@ -112,7 +108,7 @@ def accuracies(results: Path, shares: Sequence[float] = table2.SHARES) -> list[C
 def _sharpening(results: Path) -> Claim:
     """The arms of the confirmation that table 2 has too, on other seeds and subsets."""
     table = sharpening.Sharpening(seeds=len(sharpening.SEEDS))
-    available = cells_of_table(table, results)
+    available = table.available(results)
     sharpen, plain = (table2.Table2.published[variant][table2.heading(0.1)][0] for variant in ("sharpen", "plain"))
     ours = paired(table.cells(available, "sharpen"), table.cells(available, "plain"), *table.score)
     words = "ViT-Ti⁻ minus ViT-Ti on 10 % of CIFAR-100, a subset per seed, points"
@@ -129,7 +125,7 @@ _WORST = table3.INTENSITIES[-1]
 def corruption(results: Path) -> list[Claim]:
     """Accuracy under the strongest corruption."""
     command, table = next(iter(_CORRUPTIONS.items()))
-    available = cells_of_table(table, results)
+    available = table.available(results)
     return [
         figure(
             f"{variant_title(variant)} under corruption of intensity {_WORST}, accuracy in %",
@@ -145,7 +141,7 @@ def corruption_gains(results: Path) -> list[Claim]:
     """What sharpening gains under the strongest corruption, on all of the data and on a tenth."""
     claims = []
     for command, table in _CORRUPTIONS.items():
-        worst = {recipe: {"worst": cell["mean"][-1]} for recipe, cell in cells_of_table(table, results).items()}
+        worst = {recipe: {"worst": cell["mean"][-1]} for recipe, cell in table.available(results).items()}
         ours = paired(table.cells(worst, "sharpen"), table.cells(worst, "plain"), "worst", 100)
         theirs = table.published["sharpen"][str(_WORST)][0] - table.published["plain"][str(_WORST)][0]
         of = f"under corruption of intensity {_WORST}, {percent(table.share)} of CIFAR-100, points"
@@ -156,7 +152,7 @@ def corruption_gains(results: Path) -> list[Claim]:
 
 def smoothing_shares(results: Path) -> list[Claim]:
     """Table 1 of the models of all data under two counting rules."""
-    available = cells_of_table(rules.RulesOfTable1(seeds=1), results)
+    available = rules.RulesOfTable1(seeds=1).available(results)
     claims = []
     for variant in VARIANTS:
         published = table1.PUBLISHED[f"{variant_title(variant)}, CIFAR-100"]
@@ -172,7 +168,7 @@ def smoothing_shares(results: Path) -> list[Claim]:
 def depths(results: Path) -> list[Claim]:
     """Of these, no figures were published."""
     table, claims = depth.Depth(), []
-    available = cells_of_table(table, results)
+    available = table.available(results)
     for variant in VARIANTS:
         found = [table.charted(available, f"{variant}:depth{blocks}") for blocks in depth.DEPTHS]
         shown = ", ".join(f"{statistics.fmean(values):.2f}" if values else "–" for values in found)
@@ -191,7 +187,7 @@ def language(results: Path) -> list[Claim]:
     }
     claims = []
     for title, table in tables.items():
-        available = cells_of_table(table, results)
+        available = table.available(results)
         for name in VARIANTS[1:]:
             words = f"{title} constrained to {name} in all layers, validation perplexity minus the plain model's"
             ours = paired(table.cells(available, name), table.cells(available, "plain"), *table.score)
@@ -208,7 +204,7 @@ def neutreno(results: Path) -> list[Claim]:
     )
     claims = []
     for words, table, norm in tables:
-        available = cells_of_table(table, results)
+        available = table.available(results)
         names = f"neutreno{norm}", f"plain{norm}"
         ours = paired(table.cells(available, names[0]), table.cells(available, names[1]), *table.score)
         (steered,), (plain,) = (table.published[name].values() for name in names)

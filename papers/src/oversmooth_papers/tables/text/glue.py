@@ -13,7 +13,7 @@ from __future__ import annotations
 import shlex
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 from oversmooth_papers.engine.options import option
 from oversmooth_papers.figures.table_charts import bars_side_by_side, point
 from oversmooth_papers.tables import cells
-from oversmooth_papers.tables.base import Rows, Table
+from oversmooth_papers.tables.base import Column, Row, Rows, Table
 from oversmooth_papers.tables.cells import Available, missing, model_path
-from oversmooth_papers.tables.text.language_models import WARM, Masked, cells_of, name_of
+from oversmooth_papers.tables.text.language_models import WARM, Masked
 from oversmooth_papers.tasks.glue.recipe import TASKS, TOLD, Recipe
+from oversmooth_papers.tasks.language.recipe import CAUSAL
 from oversmooth_papers.tasks.language.recipe import Recipe as LanguageRecipe
 
 if TYPE_CHECKING:
@@ -40,10 +41,6 @@ _NOTE = (
     "five."
 )
 _METRICS = {"macro_f1": "macro F1", "matthews": "Matthews' correlation", "f1": "F1", "pearson": "Pearson's correlation"}
-_QUICK_NOTE = (
-    "quick: the models of text masked --quick, asked whether a line of the package's prose follows another. These "
-    "figures compare with each other and with nothing that is published."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +49,18 @@ class Glue(Table):
 
     name = "glue"
     group = "text"
+    full = small = CAUSAL
+    """Of which cases differ; fine-tuning always begins from weights and has no start to tell by."""
+    case_by_name = WARM
     label = "mean score, %"
     loads_data = False
     keeps_models = False
     cells_help = (
         "The cells to run: a variant (plain), a task (CB), or both (plain:CB); by default all a small model learns."
+    )
+    quick_note = (
+        "quick: the models of text masked --quick, asked whether a line of the package's prose follows another. These "
+        "figures compare with each other and with nothing that is published."
     )
 
     pretrained_seed: int = option(0, "Of the pretrained models.")
@@ -98,7 +102,7 @@ class Glue(Table):
         ]
 
     def names_of(self, recipe: Recipe) -> dict[str, str]:
-        return {"variant": name_of(recipe), "task": recipe.data}
+        return {"variant": self.case_of(recipe), "task": recipe.data}
 
     def fill(self, recipes: Sequence[Any], _data: Any, results: Path, running: Running) -> Filled:
         """Task by task, each with its model's own tokens; models that are missing are named."""
@@ -129,41 +133,50 @@ class Glue(Table):
             running.on_message(f"{title}: no model; {made} --results {shlex.quote(str(results))} makes it")
         return Filled(NO_MODELS if lacking else "finished")
 
-    def rows(self, available: Available) -> Rows:
-        tasks = self.tasks()
-        found = {name: [scores(available, name, task) for task in tasks] for name in WARM}
-        majority = [_majority(available, task) for task in tasks]
-        rows = [[title, _pretraining(available, name), *map(_shown, found[name])] for name, title in WARM.items()]
-        rows.append(["majority", "–", *("–" if value is None else f"{value:.1f}" for value in majority)])
-        for name, title in [*WARM.items()][1:]:
-            rows.append([f"{title}, told apart from plain", "–", *map(separation, found[name], found["plain"])])
-        return ["", "pretraining", *tasks, "whose"], [[*row, self.whose()] for row in rows]
+    def columns(self) -> Mapping[str, Column]:
+        of_tasks = {task: lambda row, task=task: _shown(scores(row.cells, task)) for task in self.tasks()}
+        return {"pretraining": _pretraining, **of_tasks}
 
-    def standings(self, available: Available) -> dict[str, float]:
-        found = {title: [scores(available, name, task) for task in self.tasks()] for name, title in WARM.items()}
-        known = {title: by_task for title, by_task in found.items() if all(by_task)}
-        return {title: statistics.fmean(map(statistics.fmean, by_task)) for title, by_task in known.items()}
+    def rows(self, available: Available) -> Rows:
+        """The models, the most frequent answer, and whether forced models are told apart from the plain one."""
+        head, rows = super().rows(available)
+        found = {name: self.by_task(available, name).values() for name in WARM}
+        majority = [_majority(available, task) for task in self.tasks()]
+        shown = ["–" if value is None else f"{value:.1f}" for value in majority]
+        rows.append(["majority", "–", *shown, self.whose()])
+        for name in [*WARM][1:]:
+            apart = map(separation, found[name], found["plain"])
+            rows.append([f"{WARM[name].title}, told apart from plain", "–", *apart, self.whose()])
+        return head, rows
+
+    def by_task(self, available: Available, name: str) -> dict[str, list[float]]:
+        cells = self.cells(available, name)
+        return {task: scores(cells, task) for task in self.tasks()}
+
+    def charted(self, available: Available, name: str) -> list[float]:
+        """The mean of each task, if all are there."""
+        found = self.by_task(available, name).values()
+        return [*map(statistics.fmean, found)] if all(found) else []
 
     def chart(self, available: Available) -> Any:
         """A panel for each task: median and range over seeds, and the most frequent answer."""
+        found = {case.title: self.by_task(available, name) for name, case in WARM.items()}
         panels = []
         for task in self.tasks():
-            found = {title: scores(available, name, task) for name, title in WARM.items()}
             points = [
                 point(title, self.whose(), statistics.median(values), None) | {"low": min(values), "high": max(values)}
-                for title, values in found.items()
-                if values
+                for title, by_task in found.items()
+                if (values := by_task[task])
             ]
             if points and (majority := _majority(available, task)) is not None:
                 points.append(point("majority", self.whose(), majority, None))
             panels += [(task, points)] if points else []
         there = {one["model"] for _, points in panels for one in points}
-        models = [title for title in (*WARM.values(), "majority") if title in there]
-        return bars_side_by_side(panels, "score, %", models)
+        return bars_side_by_side(panels, "score, %", [title for title in (*found, "majority") if title in there])
 
     def notes(self) -> list[str]:
         if self.quick:
-            return [_QUICK_NOTE]
+            return [self.quick_note]
         of: dict[str, list[str]] = {}
         for task in self.tasks():
             metric = TASKS[task].metrics[0]
@@ -171,11 +184,10 @@ class Glue(Table):
         return [_NOTE.format(metrics=", ".join(f"{metric} ({', '.join(tasks)})" for metric, tasks in of.items()))]
 
 
-def scores(available: Available, name: str, task: str) -> list[float]:
-    """Of a variant on a task over seeds, in %, by the metric to compare by."""
-    metric = TASKS[task].metrics[0]
+def scores(available: Available, task: str) -> list[float]:
+    """Of a variant's cells those of a task, over seeds, in %, by the metric to compare by."""
     of_task = {recipe: cell for recipe, cell in available.items() if recipe.data == task}
-    return cells.scores(cells_of(of_task, name), metric, 100)
+    return cells.scores(of_task, TASKS[task].metrics[0], 100)
 
 
 def _majority(available: Available, task: str) -> float | None:
@@ -185,10 +197,9 @@ def _majority(available: Available, task: str) -> float | None:
     return next((100 * value for value in said if value is not None), None)
 
 
-def _pretraining(available: Available, name: str) -> str:
+def _pretraining(row: Row) -> str:
     """Of one model, unless it was trained again between the cells."""
-    of_model = cells_of(available, name).values()
-    found = {cell["pretraining_perplexity"] for cell in of_model if "pretraining_perplexity" in cell}
+    found = {cell["pretraining_perplexity"] for cell in row.cells.values() if "pretraining_perplexity" in cell}
     return ", ".join(f"{perplexity:.2f}" for perplexity in sorted(found)) or "–"
 
 

@@ -21,10 +21,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from oversmooth_papers.tables import table_text
-from oversmooth_papers.tables.base import Case, Column, Row, Rows, Table, case_of, last_snapshots, minutes
+from oversmooth_papers.tables.base import Case, Column, Row, Rows, Table, last_snapshots, minutes
 from oversmooth_papers.tables.cells import Available, scores
 from oversmooth_papers.tasks.language.recipe import CAUSAL, CAUSAL_WIKITEXT2, MASKED, QUICK, QUICK_MASKED
 
@@ -40,8 +40,8 @@ CASES = {
     "free-cold": Case("either sign, the paper's start", {"variant": "spectral:signs=free,start=cold"}),
 }
 """Rows, by what --cells calls them."""
-WARM = {name: case.title for name, case in CASES.items() if not name.endswith("-cold")}
-"""Titles of those that are fine-tuned."""
+WARM = {name: case for name, case in CASES.items() if not name.endswith("-cold")}
+"""Those that are fine-tuned."""
 FORM = (
     "A forced model differs from the plain one in form too: each head's H is symmetric, with eigenvectors orthogonal "
     "to those of the other heads, and λ = ±ψ². The rows with fixed random signs, λ = sψ², and with either sign, λ = ψ, "
@@ -52,16 +52,6 @@ LOOKS = (
     "HFC/LFC of what leaves the last block, of 8 windows of the validation text; asymmetry of H, ‖H − Hᵀ‖/‖H‖, the "
     "mean over heads and blocks, at the first look and at the last. "
 )
-
-
-def name_of(recipe: Any) -> str:
-    """Of the variant; fine-tuning always begins from weights and has no start to tell by."""
-    return case_of(CASES, CAUSAL, recipe)
-
-
-def cells_of(available: Available, name: str) -> Available:
-    """Over seeds."""
-    return {recipe: cell for recipe, cell in available.items() if name_of(recipe) == name}
 
 
 def _over_seeds(values: Sequence[float]) -> str:
