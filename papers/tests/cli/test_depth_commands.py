@@ -33,13 +33,20 @@ def cell(one, accuracy, last):
     return {**where, "accuracy": accuracy, "smoothing": last_snapshots}
 
 
-def test_cells_of_twelve_blocks_are_those_of_table_2():
-    every = Depth().recipes()
+@pytest.mark.parametrize(("share", "quick"), [(0.1, False), (0.25, False), (0.5, False), (1.0, False), (0.1, True)])
+def test_nothing_but_the_number_of_blocks_differs(share, quick):
+    """Cells of twelve blocks are those of table 2, where it has them."""
+    table = Depth(share=share, quick=quick)
+    every = table.recipes()
+    assert len({replace(one, variant="plain", seed=0, shape=replace(one.shape, depth=12)) for one in every}) == 1
     assert len({one.key for one in every}) == len(every) == 27
-    shallow = {one.key for one in every if one.shape.depth == 12}
-    assert shallow == {one.key for one in Table2().recipes() if one.share == 0.1}
-    assert {Depth().folder(one) for one in every if one.key in shallow} == {"table2"}
-    assert {Depth().folder(one) for one in every if one.key not in shallow} == {"depth"}
+    kept_with_table2 = {one.key for one in every if table.folder(one) == "table2"}
+    assert kept_with_table2 == {one.key for one in every} & {one.key for one in Table2().recipes()}
+    assert len(kept_with_table2) == (0 if quick or share == 0.25 else 9)
+
+
+def test_cells_are_called_by_variant_and_depth():
+    every = Depth().recipes()
     assert "ViT-Ti⁻, depth 48, 10 % of cifar100, seed 2" in {one.title for one in every}
     chosen = cells.chosen(every, ["plain:depth24", "depth48"])
     assert {(one.variant, one.shape.depth) for one in chosen} == {
@@ -47,17 +54,6 @@ def test_cells_of_twelve_blocks_are_those_of_table_2():
     }  # fmt: skip
     with pytest.raises(InputError, match="depth12, depth24, depth48"):
         cells.chosen(every, ["depth13"])
-
-
-@pytest.mark.parametrize(("share", "quick"), [(0.1, False), (0.25, False), (0.5, False), (1.0, False), (0.1, True)])
-def test_nothing_but_the_number_of_blocks_differs(share, quick):
-    seeds = 2
-    every = Depth(seeds=seeds, share=share, quick=quick).recipes()
-    alike = {replace(one, variant="plain", seed=0, shape=replace(one.shape, depth=12)) for one in every}
-    assert len(alike) == 1
-    assert len({one.key for one in every}) == len(every) == 9 * seeds
-    kept_with_table2 = {one.key for one in every if not quick and Depth().folder(one) == "table2"}
-    assert kept_with_table2 == {one.key for one in every} & {one.key for one in Table2(seeds=seeds).recipes()}
 
 
 def test_figures_are_means_over_seeds_and_table_2_is_asked_first(monkeypatch, capsys, tmp_path):

@@ -303,17 +303,6 @@ def test_quick_tables_are_run_kept_shown_and_called_quick(monkeypatch, capsys, t
         assert json.loads(path.read_text())["accuracy"] == pytest.approx(alone, abs=0.011)
 
 
-def test_an_interrupted_cell_goes_on(tmp_path):
-    one = replace(RECIPE, epochs=2)
-    on_message = []
-    assert not fill([one], splits(), tmp_path, "table2", Running(minutes=0, device="cpu", on_message=on_message.append))
-    assert status(tmp_path)[0][:3] == ("on its way", one.title, "epoch 0 of 3")
-    assert fill([one], splits(), tmp_path, "table2", Running(device="cpu", on_message=on_message.append))
-    kept = cells.read(cells.cell_path(tmp_path, "table2", one))
-    assert [row[:3] for row in status(tmp_path)] == [("table2", one.title, f"accuracy {100 * kept['accuracy']:.2f} %")]
-    assert "out of time" in on_message[1]
-
-
 def test_a_damaged_cell_is_refused(monkeypatch, tmp_path, capsys):
     path = cells.cell_path(tmp_path, "table2", RECIPE)
     path.parent.mkdir()

@@ -196,14 +196,21 @@ def test_what_cannot_be_verified_says_why(kept, tmp_path):
 # What a cell records
 
 
-def test_a_cell_says_what_each_part_of_its_run_ran_on(kept, tmp_path, monkeypatch):
+def test_an_interrupted_cell_goes_on_and_says_what_each_part_ran_on(kept, tmp_path, monkeypatch):
     (machine,) = cells.read(cells.cell_path(kept, "table2", SHORT))["machines"]
     assert machine["from_step"] == 0
+    told = []
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(training_run, "hardware_name", lambda _device: "a GPU")
-        assert not fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu", minutes=0))
+        running = Running(device="cpu", minutes=0, on_message=told.append)
+        assert not fill([SHORT], splits(), tmp_path, "table2", running)
+    assert "out of time" in told[1]
+    assert status.status(tmp_path)[0][:3] == ("on its way", SHORT.title, "epoch 0 of 1")
     assert fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu"))
-    first, then = cells.read(cells.cell_path(tmp_path, "table2", SHORT))["machines"]
+    cell = cells.read(cells.cell_path(tmp_path, "table2", SHORT))
+    shown = ("table2", SHORT.title, f"accuracy {100 * cell['accuracy']:.2f} %")
+    assert [row[:3] for row in status.status(tmp_path)] == [shown]
+    first, then = cell["machines"]
     assert (first["from_step"], first["hardware"], then["from_step"]) == (0, "a GPU", 1)
     assert then["hardware"] != "a GPU"
 

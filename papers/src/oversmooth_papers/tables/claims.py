@@ -1,7 +1,5 @@
 """What the two papers claim, our figure, the published one, and whether they agree by the one rule of `agreement`.
 
-    oversmooth reproduce claims -o claims.md
-
 The README has this table; docs/first-paper.md has every claim of Dovonon et al. Figures are read from the cells in
 results/ when the table is made; what is not there is missing.
 """

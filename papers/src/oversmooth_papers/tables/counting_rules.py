@@ -4,8 +4,7 @@ What Dovonon et al. call a case was not published. Five readings:
 
 * heads: one maximum over all pairs of eigenvalues of A and of a head's H, per image, layer and head;
 * joined: all heads of a layer together (the multi-head theorem), per image and layer;
-* real: as heads, with real parts alone;
-* folded: as heads, with the norm before attention folded into H;
+* real: as heads, with real parts alone; folded: as heads, with the norm before attention folded into H;
 * unnormalised: as heads, with A computed from tokens that skipped that norm, as the authors' early code has it.
 """
 

@@ -3,9 +3,7 @@
     oversmooth reproduce rules --share 1                       table 2's models
     oversmooth reproduce rules --depths                        those of 12, 24 and 48 blocks, at 10 % of the data
 
-What a case is was not published: `counting_rules` has five readings. Beside them how HFC/LFC, cosine and
-effective rank go from the first block to the last, and in how many blocks attention moved HFC/LFC to the side that its
-spectrum favours.
+What a case is was not published: `counting_rules` has five readings.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ order they are worth it.
 
 Minutes of a missing cell are those of the most similar run (the fewest differences between recipes, and of equals the
 quickest), scaled by epochs, share and blocks. Runs that shared a device count only where none had it alone, and then by
-their share. It is an estimate: it knows nothing of compiling, nor of what else the machine does.
+their share.
 """
 
 from __future__ import annotations

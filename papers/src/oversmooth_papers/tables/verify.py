@@ -2,9 +2,9 @@
 
     oversmooth reproduce verify 44136fa355b3
 
-On a CPU that takes minutes, where training took a GPU's half hour. The file holds weights in bf16, and a CPU multiplies
-in float32 where a GPU did in bf16: a few test images near the border between two classes fall on the other side. Cells
-that record how good the rounded file is are compared with that, earlier ones with the figure of the run itself.
+The file holds weights in bf16, and a CPU multiplies in float32 where a GPU did in bf16: a few test images near the
+border between two classes fall on the other side. Cells that record how good the rounded file is are compared with
+that, earlier ones with the figure of the run itself.
 """
 
 from __future__ import annotations

@@ -3,10 +3,8 @@
     oversmooth reproduce neutreno cosine MODEL... --data DATA -o cosine.pdf -o cosine.md
     oversmooth reproduce neutreno cosine results/neutreno/segmentation/*.json -o cosine.md
 
-The mean is over all pairs of different tokens and over inputs. The paper draws it for a model and the same one with
-NeuTRENO, whose tokens stay further apart; no numbers were published beside the drawing. Cells have the curve of the
-last look at their model in training, at 8 inputs of its task; a model that was not kept, or whose task `diagnose` does
-not read, has no other.
+The paper draws it for a model and the same one with NeuTRENO, whose tokens stay further apart; it has no numbers. Cells
+have the curve of the last look at their model in training, at 8 inputs of its task.
 """
 
 from __future__ import annotations

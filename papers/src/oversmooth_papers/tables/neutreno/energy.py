@@ -3,17 +3,9 @@
     oversmooth reproduce neutreno energy MODEL... --data DATA --strength 0.6
 
 For the kernel ``k = exp(q·k/√d)`` of each head, ``J(u) = ½ Σ k_ij ‖u_i − u_j‖²``, ``G(u) = ½ Σ λ_i ‖u_i − v⁰_i‖²`` with
-``λ_i = λ̃ Σ_j (k_ij + k_ji)``, and ``E = J + G`` (THEORY §6). Per layer, over inputs and heads:
-
-* J, G: at u = V, the layer's values, over ``½ Σ_ij (k_ij + k_ji) ‖v_i‖²``, so that they have no scale; J lies between
-  0 (all tokens alike) and 2;
-* E after attention, step and flow: over E(V), and in brackets the share of cases in which it falls. Attention is
-  ``A V + λ̃ (V⁰ − V)`` with the model's own A, the step Nguyen et al.'s Euler step, in which the kernel is made
-  symmetric, and the flow that of E after the same time, which must fall throughout, and is looked at eight times;
-* Euler off by: ``‖step − flow‖/‖flow − V‖``.
-
-The first layer has V = V⁰ and no G. Causal attention is left out: its kernel is never symmetric. The paper reports none
-of these figures.
+``λ_i = λ̃ Σ_j (k_ij + k_ji)``, and ``E = J + G`` (THEORY §6); what each column is, docs/neutreno.md says. The flow must
+fall throughout, and is looked at eight times. The first layer has V = V⁰ and no G. Causal attention is left out: its
+kernel is never symmetric. The paper reports none of these figures.
 """
 
 from __future__ import annotations

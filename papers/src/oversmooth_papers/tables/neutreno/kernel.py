@@ -2,14 +2,8 @@
 
     oversmooth reproduce neutreno kernel MODEL... --data DATA
 
-Per layer, over inputs and heads:
-
-* asymmetry: of ``Π^½ A Π^−½``, π the stationary distribution: 0 where a symmetric kernel makes the attention;
-* least eigenvalue: of its symmetric part, whose greatest is 1; below 0 the kernel is not positive semi-definite;
-* the step: ``‖A − A'‖/‖A‖`` in the Frobenius norm, A' what Nguyen et al.'s gradient step does for this kernel.
-
-Causal attention is left out: a token's kernel with a later one is 0 and not the other way round, so it is never
-symmetric. The paper reports none of these figures.
+Per layer, means over inputs and heads; docs/neutreno.md says of what. Causal attention is left out: a token's kernel
+with a later one is 0 and not the other way round, so it is never symmetric. The paper reports none of these figures.
 """
 
 from __future__ import annotations
@@ -90,10 +84,8 @@ def layer_means(
 ) -> list[Layer]:
     """Of a model that is not steered.
 
-    measure: the figures of each block on one input, each ``(heads,)``; none for causal attention.
-
-    Raises:
-        InputError: there are no inputs, or a batch held more than one, of which all but the first would be left out.
+    measure: the figures of each block on one input, each ``(heads,)``; none for causal attention. Batches of more than
+    one input are refused: all but the first would be left out.
     """
     anatomy = locate(loaded.model)
     run = Runner(loaded.model, anatomy)
@@ -103,8 +95,6 @@ def layer_means(
         blocks = study(loaded.model, anatomy, partial(run, run.first_input(batch))).blocks
         per_input.append(measure(blocks))
         progress(len(per_input))
-    if not per_input:
-        raise InputError("there are no inputs; give at least one")
     if len(per_input) < inputs.count:
         raise InputError(f"{inputs.count} inputs come in {len(per_input)} batches; give them one by one, with batch=1")
     layers = []

@@ -8,7 +8,7 @@ Published on WikiText-103, whose text users have (`oversmooth train --task langu
 16 blocks of width 128 read WikiText-2, a fiftieth of that, Post-LN as published and Pre-LN beside it. Differs from the
 paper: a plain softmax over all 33,278 words instead of an adaptive one; warm-up, epochs and dropout scaled to the
 smaller text and chosen for the baseline, the same for every row. Perplexity slides a window of 256 tokens by one, as
-the paper's does. Which λ̃ the spectra of the baseline propose is what `oversmooth reproduce neutreno prediction` says.
+the paper's does.
 """
 
 from __future__ import annotations

@@ -9,10 +9,7 @@ The recipe is Dovonon et al.'s for its table 2 at 10 % of the data, and was tune
 plain model beyond what its authors did. Strengths are the published ones (NeuTRENO's 0.6 for vision) or, for methods
 that learn theirs, where training begins: 0. Inversion and gated attention learn a linear map in every layer, 14 and 442
 thousand weights of ViT-Ti's more. Tables share cells: those of plain, smoothing and sharpening are table 2's own.
-
-Nguyen et al. published classification on ImageNet-1k with DeiT-Tiny (300 epochs on 4 GPUs), so the figures do not
-compare in size: what can be held against the paper is the sign of the difference and how it stands to the spread over
-seeds. Which λ̃ the spectra of the plain model propose is what `oversmooth.steering.suggest` says.
+Nguyen et al. published classification on ImageNet-1k with DeiT-Tiny, so that the figures compare in sign alone.
 """
 
 from __future__ import annotations

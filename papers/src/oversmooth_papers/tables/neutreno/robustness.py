@@ -4,8 +4,7 @@
 
 One cell per model, results/neutreno/robustness/<recipe key>.json. A cell that is there is kept: only radii that it
 lacks are run and added to it. One that was measured otherwise (other images, steps or weights) is refused, not
-replaced. Attacks compute in float32; corruptions as table 3 tests them. The paper's own figures, of other models and
-data, are not compared with. What was reached is in docs/neutreno.md.
+replaced. Attacks compute in float32; corruptions as table 3 tests them. What was reached is in docs/neutreno.md.
 """
 
 from __future__ import annotations

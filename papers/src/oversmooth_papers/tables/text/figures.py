@@ -3,8 +3,7 @@
     oversmooth reproduce text figures --table causal -o figures
 
 One diagnosis of each model gives all: figure 2 is its three notions by depth, figure 3 the same beside the forced ones,
-figure 5 the eigenvalues of H. Published, in words: in language models they are about symmetric around 0, where those of
-vision models skew negative.
+figure 5 the eigenvalues of H.
 """
 
 from __future__ import annotations

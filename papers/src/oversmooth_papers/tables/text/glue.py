@@ -3,9 +3,8 @@
     oversmooth reproduce text glue --seeds 3               models of `text masked`, seed 0
     oversmooth reproduce text glue --quick                 with `text masked --quick`: does one line follow another?
 
-A small model on a small budget is weak on these tasks. So each figure stands beside that of the most frequent answer
-and beside the pretraining perplexity, with the range over seeds; and a difference from the plain model that is within
-the ranges is called none: nothing can be told.
+A small model on a small budget is weak on these tasks. So each figure stands beside that of the most frequent answer;
+and where the ranges over seeds of a forced model and the plain one meet, nothing can be told.
 """
 
 from __future__ import annotations

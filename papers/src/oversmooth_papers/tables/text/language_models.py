@@ -10,9 +10,8 @@
 
 Published, in words: for text, Transformers that are forced to smooth or to sharpen generalise worse than plain ones.
 Forced models begin as near to the plain model's first weights as their form allows; four rows begin as the paper
-initialises, with eigenvalues of H up to 1 where the plain model's are near 0. Two of these are controls, with random
-signs that stay and with eigenvalues that may take either sign: what they lose is lost to the form of H and its start,
-and not to smoothing or sharpening.
+initialises. Two of these are controls, with random signs that stay and with eigenvalues that may take either sign: what
+they lose is lost to the form of H and its start.
 """
 
 from __future__ import annotations
