@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from oversmooth_papers.figures import table_charts
 from oversmooth_papers.tables import table_text
-from oversmooth_papers.tables.cells import Available, names_of, read_cells, scores
+from oversmooth_papers.tables.cells import Available, names_of, paired, read_cells, scores
 from oversmooth_papers.tasks.images.recipe import PAPER, QUICK, variant_title
 
 if TYPE_CHECKING:
@@ -240,6 +240,10 @@ class Table:
     def charted(self, available: Available, name: str) -> list[float]:
         """What the chart shows of a case, over seeds."""
         return scores(self.cells(available, name), *self.score)
+
+    def gains(self, available: Available, name: str, other: str) -> list[float]:
+        """Of a case over another, in the score of the chart, paired by seed."""
+        return paired(self.cells(available, name), self.cells(available, other), *self.score)
 
     def chart(self, available: Available) -> Any:
         points: list[table_charts.Point] = []

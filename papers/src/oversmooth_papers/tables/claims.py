@@ -14,7 +14,7 @@ from typing import NamedTuple
 from oversmooth_papers.tables import depth, rules, sharpening, table1, table2, table3, table_text
 from oversmooth_papers.tables.agreement import MISSING, agrees, agrees_in_sign
 from oversmooth_papers.tables.base import Table
-from oversmooth_papers.tables.cells import paired, scores
+from oversmooth_papers.tables.cells import paired
 from oversmooth_papers.tables.neutreno.language import Language
 from oversmooth_papers.tables.neutreno.methods import Classification
 from oversmooth_papers.tables.neutreno.segmentation import Segmentation
@@ -92,13 +92,12 @@ def accuracies(results: Path, shares: Sequence[float] = table2.SHARES) -> list[C
         command, of = f"table2 --cells {percent(share).replace(' ', '')}", f"on {percent(share)} of CIFAR-100"
         published = {variant: table.published[variant][table2.heading(share)] for variant in VARIANTS}
         column = {recipe: cell for recipe, cell in available.items() if recipe.share == share}
-        cells = {variant: table.cells(column, variant) for variant in VARIANTS}
         for variant in VARIANTS:
-            ours = scores(cells[variant], *table.score)
+            ours = table.accuracies(table.cells(column, variant), share)
             claims.append(figure(f"{variant_title(variant)} {of}, accuracy in %", command, ours, *published[variant]))
         for variant in VARIANTS[1:]:
             theirs = published[variant][0] - published["plain"][0]
-            ours = paired(cells[variant], cells["plain"], *table.score)
+            ours = table.gains(column, variant, "plain")
             claims.append(gain(f"{variant_title(variant)} minus ViT-Ti {of}, points", command, ours, theirs, theirs))
     return claims
 
@@ -106,9 +105,8 @@ def accuracies(results: Path, shares: Sequence[float] = table2.SHARES) -> list[C
 def _sharpening(results: Path) -> Claim:
     """The arms of the confirmation that table 2 has too, on other seeds and subsets."""
     table = sharpening.Sharpening(seeds=len(sharpening.SEEDS))
-    available = table.available(results)
     sharpen, plain = (table2.Table2.published[variant][table2.heading(0.1)][0] for variant in ("sharpen", "plain"))
-    ours = paired(table.cells(available, "sharpen"), table.cells(available, "plain"), *table.score)
+    ours = table.gains(table.available(results), "sharpen", "plain")
     words = "ViT-Ti⁻ minus ViT-Ti on 10 % of CIFAR-100, a subset per seed, points"
     return gain(words, "sharpening --seeds 7", ours, sharpen - plain, sharpen - plain)
 
@@ -188,8 +186,7 @@ def language(results: Path) -> list[Claim]:
         available = table.available(results)
         for name in VARIANTS[1:]:
             words = f"{title} constrained to {name} in all layers, validation perplexity minus the plain model's"
-            ours = paired(table.cells(available, name), table.cells(available, "plain"), *table.score)
-            claims.append(gain(words, f"text {table.name}", ours, "worse", 1.0))
+            claims.append(gain(words, f"text {table.name}", table.gains(available, name, "plain"), "worse", 1.0))
     return claims
 
 
@@ -202,12 +199,10 @@ def neutreno(results: Path) -> list[Claim]:
     )
     claims = []
     for words, table, norm in tables:
-        available = table.available(results)
         names = f"neutreno{norm}", f"plain{norm}"
-        ours = paired(table.cells(available, names[0]), table.cells(available, names[1]), *table.score)
+        ours = table.gains(table.available(results), *names)
         (steered,), (plain,) = (table.published[name].values() for name in names)
-        data = table.published_by.removeprefix("published, ")
-        shown = f"{steered - plain:+.2f} ({data})"
+        shown = f"{steered - plain:+.2f} ({table.published_by.removeprefix('published, ')})"
         claims.append(gain(f"NeuTRENO minus plain, {words}", f"neutreno {table.name}", ours, shown, steered - plain))
     return claims
 

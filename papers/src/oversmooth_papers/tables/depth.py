@@ -94,7 +94,7 @@ class Depth(Table):
         smoothness: list[table_charts.Point] = []
         for name, case in self.cases().items():
             cells, depth = self.cells(available, name), case.changes["depth"]
-            accuracy += table_charts.over_seeds(case.title, whose, scores(cells, "accuracy", 100), x=depth)
+            accuracy += table_charts.over_seeds(case.title, whose, self.charted(available, name), x=depth)
             smoothness += table_charts.over_seeds(case.title, whose, last_snapshots(cells, 1), x=depth)
         for point in smoothness:
             point["low"] = max(point["low"], point["value"] / 10)  # above zero, as the axis is logarithmic

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from oversmooth_papers.figures import table_charts
 from oversmooth_papers.tables import agreement, table_text
 from oversmooth_papers.tables.base import Case, Rows, last_snapshots
-from oversmooth_papers.tables.cells import Available, paired, scores
+from oversmooth_papers.tables.cells import Available
 from oversmooth_papers.tables.forms import Forms, SharpeningTable
 from oversmooth_papers.tables.table2 import Table2
 from oversmooth_papers.tasks.images.recipe import PAPER, Recipe
@@ -66,12 +66,11 @@ class Sharpening(SharpeningTable):
 
     def rows(self, available: Available) -> Rows:
         """The arms, then the paired differences in points."""
-        cells = {name: self.cells(available, name) for name in self.cases()}
         rows = [
-            [case.title, table_text.counted(scores(cells[name], *self.score)), "", "", self.whose()]
+            [case.title, table_text.counted(self.charted(available, name)), "", "", self.whose()]
             for name, case in self.cases().items()
         ]
-        gains = {(one, other): paired(cells[one], cells[other], *self.score) for one, other in (PRIMARY, *SECONDARY)}
+        gains = {pair: self.gains(available, *pair) for pair in (PRIMARY, *SECONDARY)}
         adjusted = dict(zip(SECONDARY, holm([_p_value(gains[pair]) for pair in SECONDARY]), strict=True))
         for pair, gain in gains.items():
             p = "primary" if pair == PRIMARY else "–" if adjusted[pair] is None else f"{adjusted[pair]:.2g}"
@@ -124,8 +123,7 @@ class SharpeningHalf(SharpeningTable):
     def rows(self, available: Available) -> Rows:
         """The two, then their difference with its 95 % interval."""
         head, rows = super().rows(available)
-        bounded, plain = (self.cells(available, name) for name in PRIMARY)
-        gain = paired(bounded, plain, *self.score)
+        gain = self.gains(available, *PRIMARY)
         interval = f"95%: {agreement.interval_text(gain)}"
         rows.append([f"{' − '.join(PRIMARY)}, points", table_text.counted(gain, "+.2f"), interval, "", self.whose()])
         return head, rows
