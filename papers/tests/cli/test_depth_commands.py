@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.commands import run
+from support.commands import refusal, run
 from support.nightly import nightly
 
 from oversmooth.safety.errors import InputError
@@ -86,8 +86,7 @@ def test_figures_are_means_over_seeds_and_table_2_is_asked_first(monkeypatch, ca
     assert run(monkeypatch, "reproduce", "status", "--results", tmp_path) == 0
     shown = capsys.readouterr().out
     assert shown.count("depth 24, 10 % of cifar100") == 9
-    assert run(monkeypatch, "reproduce", "depth", "--show", "--share", 2, "--results", tmp_path) == 2
-    assert "share is 2" in capsys.readouterr().err
+    assert "share is 2" in refusal(monkeypatch, capsys, *given, "--share", 2)
 
 
 @nightly

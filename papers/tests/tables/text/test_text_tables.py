@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from support import language_example
-from support.commands import run
+from support.commands import refusal, run
 from support.nightly import nightly
 
 from oversmooth.safety.errors import InputError
@@ -88,8 +88,8 @@ def test_only_ranges_that_do_not_meet_are_told_apart():
     ],
 )
 def test_what_is_only_shown_is_checked_too(monkeypatch, capsys, tmp_path, option, sentence):
-    assert run(monkeypatch, "reproduce", "text", "glue", "--show", "--results", tmp_path, *option) == 2
-    assert sentence in capsys.readouterr().err.replace("\n", " ")
+    given = ("reproduce", "text", "glue", "--show", "--results", tmp_path, *option)
+    assert sentence in refusal(monkeypatch, capsys, *given)
 
 
 def test_panels_of_tasks_have_the_same_rows():
