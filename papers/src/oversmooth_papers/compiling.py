@@ -1,9 +1,8 @@
 """`torch.compile`, and a check that what it made computes what the model does.
 
 Compilers can be wrong. In torch 2.11, code for GPUs may read in one thread what another has yet to write
-(https://github.com/pytorch/pytorch/issues/190517), with some of the settings that each process tunes for itself. Of one
-steered model the logits of a third of a batch came out wrong, in silence, in four of five processes; and differently in
-every call (benchmarks/compiled.py).
+(https://github.com/pytorch/pytorch/issues/190517). Of one steered model the logits of a third of a batch came out
+wrong, in silence, in four of five processes; and differently in every call (benchmarks/compiled.py).
 """
 
 from __future__ import annotations
@@ -54,11 +53,7 @@ def compiled(function: Any) -> Any:
 def checked(model: nn.Module, run: Pass, *, half: bool, draws: bool) -> tuple[Any, str | None]:
     """The compiled model, or the model itself and the reason.
 
-    Args:
-        model: what is to be compiled.
-        run: one pass.
-        half: whether it is to compute in half precision.
-        draws: whether the model draws random numbers, which compiled code draws otherwise.
+    draws: whether the model draws random numbers, which compiled code draws otherwise.
     """
     forward = compiled(model)
     first, again = run(forward, half), run(forward, half)

@@ -6,11 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.commands import run
+from support.commands import refusal, run
 from support.nightly import nightly
 
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.tables import cells, depth
+from oversmooth_papers.tables.base import last_snapshots
 from oversmooth_papers.tables.depth import Depth
 from oversmooth_papers.tables.table2 import Table2
 from oversmooth_papers.tasks.images import recipe
@@ -32,13 +33,20 @@ def cell(one, accuracy, last):
     return {**where, "accuracy": accuracy, "smoothing": last_snapshots}
 
 
-def test_cells_of_twelve_blocks_are_those_of_table_2():
-    every = Depth().recipes()
+@pytest.mark.parametrize(("share", "quick"), [(0.1, False), (0.25, False), (0.5, False), (1.0, False), (0.1, True)])
+def test_nothing_but_the_number_of_blocks_differs(share, quick):
+    """Cells of twelve blocks are those of table 2, where it has them."""
+    table = Depth(share=share, quick=quick)
+    every = table.recipes()
+    assert len({replace(one, variant="plain", seed=0, shape=replace(one.shape, depth=12)) for one in every}) == 1
     assert len({one.key for one in every}) == len(every) == 27
-    shallow = {one.key for one in every if one.shape.depth == 12}
-    assert shallow == {one.key for one in Table2().recipes() if one.share == 0.1}
-    assert {Depth().folder(one) for one in every if one.key in shallow} == {"table2"}
-    assert {Depth().folder(one) for one in every if one.key not in shallow} == {"depth"}
+    kept_with_table2 = {one.key for one in every if table.folder(one) == "table2"}
+    assert kept_with_table2 == {one.key for one in every} & {one.key for one in Table2().recipes()}
+    assert len(kept_with_table2) == (0 if quick or share == 0.25 else 9)
+
+
+def test_cells_are_called_by_variant_and_depth():
+    every = Depth().recipes()
     assert "ViT-Ti⁻, depth 48, 10 % of cifar100, seed 2" in {one.title for one in every}
     chosen = cells.chosen(every, ["plain:depth24", "depth48"])
     assert {(one.variant, one.shape.depth) for one in chosen} == {
@@ -46,17 +54,6 @@ def test_cells_of_twelve_blocks_are_those_of_table_2():
     }  # fmt: skip
     with pytest.raises(InputError, match="depth12, depth24, depth48"):
         cells.chosen(every, ["depth13"])
-
-
-@pytest.mark.parametrize(("share", "quick"), [(0.1, False), (0.25, False), (0.5, False), (1.0, False), (0.1, True)])
-def test_nothing_but_the_number_of_blocks_differs(share, quick):
-    seeds = 2
-    every = Depth(seeds=seeds, share=share, quick=quick).recipes()
-    alike = {replace(one, variant="plain", seed=0, shape=replace(one.shape, depth=12)) for one in every}
-    assert len(alike) == 1
-    assert len({one.key for one in every}) == len(every) == 9 * seeds
-    kept_with_table2 = {one.key for one in every if not quick and Depth().folder(one) == "table2"}
-    assert kept_with_table2 == {one.key for one in every} & {one.key for one in Table2(seeds=seeds).recipes()}
 
 
 def test_figures_are_means_over_seeds_and_table_2_is_asked_first(monkeypatch, capsys, tmp_path):
@@ -89,8 +86,7 @@ def test_figures_are_means_over_seeds_and_table_2_is_asked_first(monkeypatch, ca
     assert run(monkeypatch, "reproduce", "status", "--results", tmp_path) == 0
     shown = capsys.readouterr().out
     assert shown.count("depth 24, 10 % of cifar100") == 9
-    assert run(monkeypatch, "reproduce", "depth", "--show", "--share", 2, "--results", tmp_path) == 2
-    assert "share is 2" in capsys.readouterr().err
+    assert "share is 2" in refusal(monkeypatch, capsys, *given, "--share", 2)
 
 
 @nightly
@@ -115,7 +111,7 @@ def test_the_quick_study_is_run_kept_and_called_quick(monkeypatch, capsys, tmp_p
         alone = Evaluator(own, model, torch.device("cpu")).accuracy(test.images[:50], test.labels[:50])
         assert found["accuracy"] == pytest.approx(alone, abs=0.021)  # weights are kept in bf16
         first, last = by_hand(model, augment_of(own).normalise(test.images[:8].float()))
-        (wanted,) = depth.last_snapshots([found])
+        wanted = [last for place in range(3) for last in last_snapshots({own: found}, place)]
         assert wanted[:2] == pytest.approx((first, last), rel=0.02)
         row = f"| {own.shape.depth} | 1 | {100 * found['accuracy']:.2f} | {wanted[0]:.3g} | {wanted[1]:.3g} |"
         assert row in text

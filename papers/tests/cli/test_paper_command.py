@@ -5,29 +5,29 @@ from support.commands import run
 from support.places import ROOT
 
 from oversmooth_papers.cli import tables as command
-from oversmooth_papers.tables import plan
+from oversmooth_papers.tables import status
 from oversmooth_papers.tables.filling import Filled
 from oversmooth_papers.tables.sharpening import SEEDS, Sharpening, SharpeningDose
-from oversmooth_papers.tables.status import measured
 from oversmooth_papers.tables.table2 import Table2
 
 
 def test_every_step_names_cells_that_there_are():
-    for step in plan.steps():
-        plan.left(step, ROOT / "results")  # which refuses names of no cell
+    for table, words in status.steps():
+        status.left(table, words, ROOT / "results")  # which refuses names of no cell
 
 
 def test_the_confirmation_is_complete_and_doses_cost_what_sharpening_does():
     results = ROOT / "results"
-    assert plan.left((Sharpening(seeds=len(SEEDS)), ()), results) == []
+    assert status.left(Sharpening(seeds=len(SEEDS)), (), results) == []
     doses = SharpeningDose().recipes()
-    assert 15 < plan.minutes_of(doses, measured(results)) < 60
+    runs = status.measured(results)
+    assert 15 < sum(status.cost(dose, runs) for dose in doses) < 60
 
 
 def test_it_fills_in_order_and_says_what_is_left(monkeypatch, tmp_path, capsys):
     filled = []
     steps = [(SharpeningDose(seeds=1), ("2",)), (Table2(seeds=1), ("10%",))]
-    monkeypatch.setattr(plan, "steps", lambda: steps)
+    monkeypatch.setattr(status, "steps", lambda: steps)
     monkeypatch.setattr(command, "load", lambda *_: None)
     monkeypatch.setattr("oversmooth_papers.tasks.images.recipe.Recipe.check_fits", lambda *_: None)
 

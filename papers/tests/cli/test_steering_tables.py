@@ -3,6 +3,8 @@
 from support.commands import run
 from support.nightly import nightly
 
+from oversmooth_papers.tables.steering import SWEEP
+
 
 def test_fig3_is_what_the_theory_says(monkeypatch, capsys, tmp_path):
     """Untrained, sharpening keeps tokens apart and smoothing draws them together; predicted in every case."""
@@ -34,7 +36,7 @@ def test_the_sweep_over_methods(monkeypatch, tmp_path, vit, gpt):
     monkeypatch.setenv("COLUMNS", "160")
     assert run(monkeypatch, "reproduce", "steering", vit, "--inputs", 2, "--spectra", 2, "-o", tmp_path / "t.md") == 0
     lines = (tmp_path / "t.md").read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 2 + 26
+    assert len(lines) == 2 + len(SWEEP)
     assert lines[2].startswith("| left alone |")
     assert run(monkeypatch, "reproduce", "steering", gpt, "--inputs", 2, "--spectra", 1, "-o", tmp_path / "g.md") == 0
     assert "| AttnScale, w = 0.1 | refused |" in (tmp_path / "g.md").read_text(encoding="utf-8")

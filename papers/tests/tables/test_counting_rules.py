@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from support.commands import run
+from support.dense_cases import margins
 from support.train_example import RECIPE, SHAPE, splits
 
 from oversmooth_papers.engine.saved_model import save_model
@@ -27,39 +27,6 @@ def model():
     return model
 
 
-def by_hand(model, x, *, normed, real, folded):
-    """Share of (image, block, head) cases whose smoothing eigenvalue is the larger, by numpy's eigenvalues."""
-    tokens = model(x, intermediates=True)
-    smooth = total = 0
-    for number, block in enumerate(model.blocks):
-        entering = tokens["embedding"] if number == 0 else tokens[f"blocks.{number - 1}"]
-        seen = (block.norm1(entering) if normed else entering).detach().double().numpy()
-        width, heads = SHAPE.width, SHAPE.heads
-        k = width // heads
-        qkv = block.attn.qkv.weight.detach().double().numpy()
-        proj = block.attn.proj.weight.detach().double().numpy()
-        for image in seen:
-            for head in range(heads):
-                rows = slice(head * k, head * k + k)
-                q, keys, v = (qkv[part * width : (part + 1) * width][rows] for part in range(3))
-                scores = (image @ q.T) @ (image @ keys.T).T / np.sqrt(k)
-                A = np.exp(scores - scores.max(1, keepdims=True))
-                A /= A.sum(1, keepdims=True)
-                values = v.T
-                if folded:
-                    gamma = block.norm1.weight.detach().double().numpy()
-                    values = (np.eye(width) - 1 / width) @ (gamma[:, None] * values)
-                lam = np.linalg.eigvals(proj[:, rows].T @ values)
-                t = np.linalg.eigvals(A)
-                order = np.argsort(-np.abs(t - 1))[:-1]  # all but the eigenvalue 1
-                if real:
-                    lam, t = lam.real, t.real
-                rough = np.abs(1 + lam[:, None] * t[order][None]).max()
-                smooth += np.abs(1 + lam).max() > rough
-                total += 1
-    return smooth / total
-
-
 def test_every_rule_is_numpys(model):
     images = splits().test.images[:6]
     measured = counting_rules.measure(model, RECIPE, images, joined=2)
@@ -76,7 +43,7 @@ def test_every_rule_is_numpys(model):
         assert sum(counts.values()) == 6 * SHAPE.depth * SHAPE.heads
         shares[rule] = counts["smooth"] / sum(counts.values())
         open_share = (counts["undecided"] + counts["tie"]) / sum(counts.values())
-        by_numpy = by_hand(model, x, **kind)  # which has no doubts
+        by_numpy = (margins(model, x, **kind) > 0).mean()  # which has no doubts
         assert shares[rule] - 1e-9 <= by_numpy <= shares[rule] + open_share + 1e-9, rule
         assert open_share < 0.3
     assert len(set(shares.values())) > 1  # or nothing would be told apart here

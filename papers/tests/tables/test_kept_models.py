@@ -12,14 +12,14 @@ from dataclasses import replace
 import pytest
 import torch
 from support import segmentation_example
-from support.commands import run
+from support.commands import refusal, run
 from support.places import ROOT
 from support.train_example import RECIPE, splits
 
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine import loop as training_run
 from oversmooth_papers.tables import cells, filling, provenance, status, trained_models, verify
-from oversmooth_papers.tables.case_table import minutes
+from oversmooth_papers.tables.base import Case, Row, minutes
 from oversmooth_papers.tables.filling import Running, fill
 from oversmooth_papers.tasks.images.evaluate import Evaluator
 from oversmooth_papers.tasks.images.recipe import PAPER
@@ -146,7 +146,7 @@ def test_a_cell_is_verified_and_a_wrong_one_is_not(kept, monkeypatch, capsys):
     assert not few.agrees
     far = verify.verify({**cell, "rounded": {"accuracy": 5.0}}, file, splits(), device="cpu", images=12)
     assert far.figures[0].verdict == "DIFFERS"
-    monkeypatch.setattr("oversmooth_papers.cli.kept_models.load", lambda *_: splits())
+    monkeypatch.setattr("oversmooth_papers.cli.reproduce.load", lambda *_: splits())
     assert run(monkeypatch, "reproduce", "verify", SHARP.key, "--results", kept, "--device", "cpu") == 0
     assert "agrees" in capsys.readouterr().out
     few = ("--images", "12", "--results", kept, "--device", "cpu")
@@ -196,14 +196,21 @@ def test_what_cannot_be_verified_says_why(kept, tmp_path):
 # What a cell records
 
 
-def test_a_cell_says_what_each_part_of_its_run_ran_on(kept, tmp_path, monkeypatch):
+def test_an_interrupted_cell_goes_on_and_says_what_each_part_ran_on(kept, tmp_path, monkeypatch):
     (machine,) = cells.read(cells.cell_path(kept, "table2", SHORT))["machines"]
     assert machine["from_step"] == 0
+    told = []
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(training_run, "hardware_name", lambda _device: "a GPU")
-        assert not fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu", minutes=0))
+        running = Running(device="cpu", minutes=0, on_message=told.append)
+        assert not fill([SHORT], splits(), tmp_path, "table2", running)
+    assert "out of time" in told[1]
+    assert status.status(tmp_path)[0][:3] == ("on its way", SHORT.title, "epoch 0 of 1")
     assert fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu"))
-    first, then = cells.read(cells.cell_path(tmp_path, "table2", SHORT))["machines"]
+    cell = cells.read(cells.cell_path(tmp_path, "table2", SHORT))
+    shown = ("table2", SHORT.title, f"accuracy {100 * cell['accuracy']:.2f} %")
+    assert [row[:3] for row in status.status(tmp_path)] == [shown]
+    first, then = cell["machines"]
     assert (first["from_step"], first["hardware"], then["from_step"]) == (0, "a GPU", 1)
     assert then["hardware"] != "a GPU"
 
@@ -305,11 +312,14 @@ def test_a_last_cell_that_runs_alone_says_nothing_of_others(tmp_path):
 
 
 def test_minutes_of_runs_that_had_the_device_for_themselves_come_first():
+    def shown(*cells):
+        return minutes(Row(Case(""), SHORT, dict(enumerate(cells))))
+
     alone, shared = {"seconds": 120.0}, {"seconds": 420.0, "at_once": 4}
-    assert minutes([]) == "–"
-    assert minutes([alone, shared]) == "2.0"
-    assert minutes([shared]) == "7.0, 4 at once"
-    assert minutes([alone, {"seconds": 180.0}]) == "2.0 to 3.0"
+    assert shown() == "–"
+    assert shown(alone, shared) == "2.0"
+    assert shown(shared) == "7.0, 4 at once"
+    assert shown(alone, {"seconds": 180.0}) == "2.0 to 3.0"
 
 
 def test_status_lists_every_cell_once_and_what_is_missing_with_its_minutes():
@@ -348,6 +358,15 @@ def test_status_lists_a_dozen_and_says_how_many_more(tmp_path, monkeypatch, caps
         ({"pretraining_perplexity": "x"}, "pretraining_perplexity is 'x'"),
         ({"table": "rules"}, "it has no rules"),
         ({"table": "rules", "rules": {"heads": {"smooth": 1}}}, "rules.heads has no 'rough'"),
+        ({"accuracy": "0.5"}, "accuracy is '0.5', not a finite number"),
+        ({"accuracy": 7}, "accuracy is 7, not a share"),
+        ({"title": 3}, "title is 3, not text"),
+        ({"hardware": None}, "hardware is None, not text"),
+        ({"recipe": []}, "recipe is "),
+        ({"recipe": {"epochs": "x"}}, "its recipe cannot be read"),
+        ({"smoothing": 3}, "smoothing is 3, not a list"),
+        ({"smoothing": [{"hfc_lfc": [], "abs_cos": []}]}, "smoothing has a look without numbers"),
+        ({"mean": ["x"]}, "mean.0 is 'x'"),
     ],
 )
 def test_a_cell_with_a_wrong_value_is_named(kept, tmp_path, change, said):
@@ -362,6 +381,5 @@ def test_cells_of_a_folder_that_is_not_there_are_not_shown(monkeypatch, capsys, 
     page.write_text("a page of before")
     monkeypatch.chdir(tmp_path)
     for given in (("table2", "--show"), ("first-paper", "-o", page), ("table2", "--show", "--results", page)):
-        assert run(monkeypatch, "reproduce", *given) == 2
-        assert "so there are no cells to show" in " ".join(capsys.readouterr().err.split())
+        assert "so there are no cells to show" in refusal(monkeypatch, capsys, "reproduce", *given)
     assert page.read_text() == "a page of before"

@@ -12,7 +12,7 @@ import typer
 
 from oversmooth.cli.app import out, parts_done, progress_bar, status
 from oversmooth.cli.diagnose import Batch, Count, Data, Device, Dtype, Length, diagnose_all
-from oversmooth_papers.cli.reproduce import check_page, neutreno, print_line, show, write_page
+from oversmooth_papers.cli.reproduce import Page, neutreno, show, write_page
 from oversmooth_papers.cli.train import Data as TrainingData
 from oversmooth_papers.cli.train import Device as TrainingDevice
 from oversmooth_papers.cli.train import Force, print_message
@@ -27,11 +27,6 @@ Models = Annotated[
 Quick = Annotated[
     bool, typer.Option("--quick", help="The three small ViTs that come with the package, on a few of their images.")
 ]
-
-
-Output = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write the table to this file, .md.", callback=check_page)
-]
 Results = Annotated[Path, typer.Option(help="The directory of cells.")]
 _FEW = 4
 """Inputs of a quick version."""
@@ -44,14 +39,13 @@ def kernel(
     inputs: Count = None,
     length: Length = None,
     quick: Quick = False,
-    output: Output = None,
+    output: Page = None,
     device: Device = None,
 ) -> None:
     """Measure how symmetric and how positive attention kernels are, as the paper's derivation assumes them."""
     from oversmooth_papers.tables.neutreno import kernel as recipe
 
-    measured = _by_layer(recipe, recipe.kernels, _which(models, data, inputs, quick), length, output, device)
-    print_line(recipe.conclusion(measured))
+    _by_layer(recipe, recipe.kernels, _which(models, data, inputs, quick), length, output, device)
 
 
 @neutreno.command()
@@ -62,7 +56,7 @@ def energy(
     length: Length = None,
     quick: Quick = False,
     strength: Annotated[float, typer.Option(help="λ̃ of the fidelity term; 0 leaves it out.")] = 0.6,
-    output: Output = None,
+    output: Page = None,
     device: Device = None,
 ) -> None:
     """Measure whether attention lowers the paper's energies, and how far its Euler step is off the flow."""
@@ -71,8 +65,7 @@ def energy(
 
     arguments.number(strength, "--strength", "give a number, 0 or more", least=0.0)
     measure = partial(recipe.energies, strength=strength)
-    measured = _by_layer(recipe, measure, _which(models, data, inputs, quick), length, output, device)
-    print_line(recipe.conclusion(measured))
+    _by_layer(recipe, measure, _which(models, data, inputs, quick), length, output, device)
 
 
 def _which(
@@ -89,7 +82,7 @@ def _which(
     if models or data is not None:
         raise InputError("--quick has models and data of its own; leave yours out, or --quick")
     note = "quick: ViTs of 0.6 million weights that come with the package, on a few Fashion-MNIST images"
-    print_line(note, style="dim")
+    out.print(note, style="dim")
     return [str(vits.file_of(variant)) for variant in vits.NAMES], vits.IMAGES, inputs or _FEW
 
 
@@ -100,8 +93,8 @@ def _by_layer(
     length: int | None,
     output: Path | None,
     device: str | None,
-) -> dict[str, list[Any]]:
-    """Every model's table, one below the other; their layers, by the model's name."""
+) -> None:
+    """Every model's table, one below the other, and one sentence on all of them."""
     from oversmooth.models import load
     from oversmooth.models.loaded import DEFAULT_COUNT
     from oversmooth_papers.tables import table_text
@@ -111,18 +104,18 @@ def _by_layer(
     # What can be refused is, of all of them, before the first takes its time.
     models = [load(name, device=device) for name in names]
     prepared = [(one, one.inputs(data, count=inputs or DEFAULT_COUNT, length=length, batch=1)) for one in models]
-    tables, by_model = [], {}
+    measured: list[tuple[str, list[Any]]] = []
     with progress_bar("inputs") as bars:
         for loaded, given in prepared:
             task = bars.add_task(loaded.name, total=given.count)
             layers = measure(loaded, given, progress=lambda done, task=task: bars.update(task, completed=done))
-            by_model[loaded.name] = layers
-            tables.append(rows(loaded.name, layers, len(recipe.HEAD), recipe.shown))
-    for loaded, shown in zip(models, tables, strict=True):
-        print_line(f"\n{loaded.name}")
+            measured.append((loaded.name, layers))
+    tables = [(name, rows(name, layers, len(recipe.HEAD), recipe.shown)) for name, layers in measured]
+    for name, shown in tables:
+        out.print(f"\n{name}")
         out.print(table_text.terminal(recipe.HEAD[1:], [row[1:] for row in shown]))
-    write_page(output, table_text.markdown(recipe.HEAD, [row for shown in tables for row in shown]))
-    return by_model
+    write_page(output, table_text.markdown(recipe.HEAD, [row for _, shown in tables for row in shown]))
+    out.print(recipe.conclusion([layer for _, layers in measured for layer in layers]))
 
 
 @neutreno.command()
@@ -166,12 +159,12 @@ def cosine(
     curves, common = recipe.shortened(curves)
     tables = [path for path in outputs if path.suffix.lower() == ".md"]
     show(*recipe.rows(curves), recipe.notes(curves, common), *tables, style="dim")
-    print_line(recipe.conclusion(curves))
+    out.print(recipe.conclusion(curves))
     drawn = [replace(d, model={**d.model, "name": curve.name}) for d, curve in zip(diagnoses, curves, strict=False)]
     for path in outputs:
         if path not in tables:
             figures.save_one(drawn, recipe.FIGURE, path)
-            print_line(f"wrote {path}")
+            out.print(f"wrote {path}")
 
 
 @contextmanager
@@ -209,7 +202,7 @@ def robustness(
     quick: Annotated[
         bool, typer.Option("--quick", help="Few images and steps, a minute on a CPU; not to be compared.")
     ] = False,
-    output: Output = None,
+    output: Page = None,
     device: TrainingDevice = None,
     force: Force = False,
 ) -> None:
@@ -246,7 +239,7 @@ def prediction(
     inputs: Annotated[
         int, typer.Option(help="Test images, or windows of the validation text, the first ones.", min=1)
     ] = 32,
-    output: Output = None,
+    output: Page = None,
     device: TrainingDevice = None,
     force: Force = False,
 ) -> None:
@@ -285,7 +278,7 @@ def adaptation(
     lr: Rate = 0.005,
     batch: BatchSize = 32,
     results: Results = Path("results"),
-    output: Output = None,
+    output: Page = None,
     device: Device = None,
     seed: Seed = 0,
     force: Force = False,
@@ -308,5 +301,5 @@ def adaptation(
     out.print(report.table(cells))
     head, rows, notes = recipe.table(cells)
     for note in notes:
-        print_line(note, "dim")
+        out.print(note, style="dim")
     write_page(output, table_text.markdown(head, rows, notes))

@@ -26,27 +26,18 @@ def take(function: Callable[..., Any], parameters: Sequence[Parameter]) -> None:
     function.__annotations__ = {parameter.name: parameter.annotation for parameter in plain}
 
 
-def own_option(of: type, name: str) -> Parameter:
-    """A field of a dataclass as an option with its default."""
-    kind, default, help = _field(of, name)
-    return _parameter(name, Annotated[kind, typer.Option(help=help)], default)
-
-
-def changing_option(of: type, name: str, panel: str | None = None) -> Parameter:
-    """A field as an option that changes it where it is given; its default is only shown."""
-    kind, default, help = _field(of, name)
-    shown = typer.Option(help=help, show_default=_written(name, default), rich_help_panel=panel)
-    return _parameter(name, Annotated[kind | None, shown], None)
-
-
-def _field(of: type, name: str) -> tuple[Any, Any, str]:
-    field = option_field(of, name)
-    kind = typing.get_type_hints(of)[name]
+def option_of(of: type, name: str, *, changes: bool = False, panel: str | None = None) -> Parameter:
+    """A field of a dataclass as an option with its default; or one that changes it where it is given, whose default is
+    only shown.
+    """
+    field, kind = option_field(of, name), typing.get_type_hints(of)[name]
     # Words that are not among the choices are refused by the dataclass itself, in its own words.
-    return (str if typing.get_origin(kind) is Literal else kind), field.default, field.metadata["help"]
-
-
-def _parameter(name: str, annotation: Any, default: Any) -> Parameter:
+    kind = str if typing.get_origin(kind) is Literal else kind
+    default, help = field.default, field.metadata["help"]
+    annotation: Any = Annotated[kind, typer.Option(help=help)]
+    if changes:
+        shown = typer.Option(help=help, show_default=_written(name, default), rich_help_panel=panel)
+        annotation, default = Annotated[kind | None, shown], None
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 

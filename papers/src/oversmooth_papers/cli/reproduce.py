@@ -1,17 +1,20 @@
-"""`oversmooth reproduce`: the papers' tables and figures for models that the user names."""
+"""`oversmooth reproduce`: the papers' tables and figures for models that the user names, or that were trained."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oversmooth.cli.app import Commands, advance, app, out, progress_bar, status
+from oversmooth.cli.app import Commands, advance, app, duration, out, progress_bar, status
 from oversmooth.cli.diagnose import Batch, Count, Data, Device, Dtype, Length, Seed, Variant, diagnose_all
+from oversmooth_papers.cli.train import Device as TrainingDevice
+from oversmooth_papers.cli.train import load
 
 if TYPE_CHECKING:
     from oversmooth.diagnosis.result import Diagnosis
@@ -30,29 +33,30 @@ text = Commands(
 reproduce.add_typer(text, name="text")
 
 
-def check_page(path: Path | None) -> Path | None:
-    """Raise `InputError` before any work if the table could not be written."""
-    from oversmooth.safety import files
+def _checked(*endings: str) -> Callable[[Path | None], Path | None]:
+    """Of an option: raise `InputError` before any work if the file could not be written."""
 
-    if path is not None:
-        files.check_writable(path, (".md",))
-    return path
+    def check(path: Path | None) -> Path | None:
+        from oversmooth.safety import files
 
+        if path is not None:
+            files.check_writable(path, endings)
+        return path
 
-def _check_figure(path: Path | None) -> Path | None:
-    from oversmooth.report import figures
-
-    if path is not None:
-        figures.check(path)
-    return path
+    return check
 
 
 Page = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write the table to this file, .md.", callback=check_page)
+    Path | None, typer.Option("--output", "-o", help="Write the table to this file, .md.", callback=_checked(".md"))
 ]
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", help="Write the figure to this file: .png, .svg or .pdf.", callback=_check_figure),
+    typer.Option(
+        "--output",
+        "-o",
+        help="Write the figure to this file: .png, .svg or .pdf.",
+        callback=_checked(".pdf", ".svg", ".png"),
+    ),
 ]
 _TABLE2 = "The models of table 2, instead of names"
 Models = Annotated[
@@ -70,16 +74,12 @@ Share = Annotated[
         help="The column of table 2: 1 (its models come with the repository), 0.5 or 0.1.", rich_help_panel=_TABLE2
     ),
 ]
-Results = Annotated[
+ModelsFolder = Annotated[
     Path, typer.Option(help="The results directory; models are in its subdirectory models.", rich_help_panel=_TABLE2)
 ]
+Results = Annotated[Path, typer.Option(help="The directory of cells and models.")]
 SeedToo = Annotated[int, typer.Option(help="Seed of random weights, of Arnoldi's starts, and of --trained models.")]
 Rule = StrEnum("Rule", ["heads", "joined", "real"])
-
-
-def print_line(text: str, style: str | None = None) -> None:
-    """Print a line."""
-    out.print(text, style=style)
 
 
 def write_page(path: Path | None, text: str) -> None:
@@ -89,7 +89,7 @@ def write_page(path: Path | None, text: str) -> None:
     if path is not None:
         with whole_file(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
-        print_line(f"wrote {path}")
+        out.print(f"wrote {path}")
 
 
 def show(
@@ -104,7 +104,7 @@ def show(
 
     out.print(table_text.terminal(head, rows))
     for note in notes:
-        print_line(note, style)
+        out.print(note, style=style)
     for output in outputs:
         write_page(output, table_text.markdown(head, rows, notes))
 
@@ -114,7 +114,7 @@ def _draw(diagnoses: list[Diagnosis], figure: str, path: Path | None) -> None:
 
     if path is not None:
         figures.save_one(diagnoses, figure, path)
-        print_line(f"wrote {path}")
+        out.print(f"wrote {path}")
 
 
 def _named(
@@ -148,7 +148,7 @@ def table1(
     variant: Annotated[Variant, typer.Option(help="How the norm enters H.")] = Variant.raw,
     trained: Trained = False,
     share: Share = 1.0,
-    results: Results = Path("results"),
+    results: ModelsFolder = Path("results"),
     output: Page = None,
     device: Device = None,
     dtype: Dtype = None,
@@ -178,7 +178,7 @@ def fig2(
     batch: Batch = 16,
     trained: Trained = False,
     share: Share = 1.0,
-    results: Results = Path("results"),
+    results: ModelsFolder = Path("results"),
     output: Output = None,
     device: Device = None,
     dtype: Dtype = None,
@@ -209,7 +209,7 @@ def fig3(
     batch: Batch = 16,
     trained: Trained = False,
     share: Share = 1.0,
-    results: Results = Path("results"),
+    results: ModelsFolder = Path("results"),
     output: Output = None,
     device: Device = None,
     seed: SeedToo = 0,
@@ -232,7 +232,7 @@ def fig3(
     out.print(terminal.overview(diagnoses))
     for diagnosis in diagnoses:
         if sentence := constraint(diagnosis):
-            print_line(f"{diagnosis.name}: {sentence}")
+            out.print(f"{diagnosis.name}: {sentence}")
     _draw(diagnoses, recipe.FIGURE, output)
 
 
@@ -267,7 +267,7 @@ def fig5(
     models: Models = None,
     trained: Trained = False,
     share: Share = 1.0,
-    results: Results = Path("results"),
+    results: ModelsFolder = Path("results"),
     output: Output = None,
     seed: Annotated[int, typer.Option(help="Seed of --trained models.", rich_help_panel=_TABLE2)] = 0,
 ) -> None:
@@ -278,7 +278,7 @@ def fig5(
 
     diagnoses = [spectra_of(name) for name in _named(models, trained, share, results, seed)]
     for diagnosis in diagnoses:
-        print_line(f"{diagnosis.name}: {terminal.share(diagnosis.negative_share)} of Re λ below zero")
+        out.print(f"{diagnosis.name}: {terminal.share(diagnosis.negative_share)} of Re λ below zero")
         out.print(terminal.histogram(diagnosis))
     out.print(FIG5_PUBLISHED, style="dim")
     _draw(diagnoses, FIG5, output)
@@ -293,7 +293,7 @@ def figures_of_text(
     inputs: Count = None,
     length: Length = None,
     batch: Batch = 16,
-    results: Annotated[Path, typer.Option(help="The directory of cells and models.")] = Path("results"),
+    results: Results = Path("results"),
     ending: Annotated[str, typer.Option(help="The format: svg, png or pdf.")] = "svg",
     seed: Annotated[int, typer.Option(help="Seed of the models.", min=0)] = 0,
     device: Device = None,
@@ -311,7 +311,95 @@ def figures_of_text(
     drawn = recipe.named(measured, models)
     out.print(terminal.overview(drawn))
     for diagnosis in drawn:
-        print_line(f"{diagnosis.name}: {terminal.share(diagnosis.negative_share)} of Re λ below zero")
-    print_line(FIG5_PUBLISHED)
+        out.print(f"{diagnosis.name}: {terminal.share(diagnosis.negative_share)} of Re λ below zero")
+    out.print(FIG5_PUBLISHED)
     for path in recipe.write(drawn, recipe.asymmetries(models), output, ending):
-        print_line(f"wrote {path}")
+        out.print(f"wrote {path}")
+
+
+@reproduce.command()
+def models(
+    pack: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all models to one archive, .zip.")] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="Import the models of an archive that --pack wrote.")
+    ] = None,
+    results: Results = Path("results"),
+) -> None:
+    """Export the tables' trained models to one archive with checksums, or import them from one."""
+    from oversmooth.safety.errors import InputError
+    from oversmooth_papers.tables import trained_models
+
+    if pack is not None and source is None:
+        titles = trained_models.pack(results, pack)
+        done = f"wrote {pack}: {len(titles)} models"
+    elif source is not None and pack is None:
+        titles = trained_models.unpack(source, results)
+        done = f"{len(titles)} models imported into {results / 'models'}"
+    else:
+        raise InputError("give one of --pack FILE and --from FILE")
+    out.print("\n".join([*titles, done]))
+
+
+@reproduce.command()
+def verify(
+    cell: Annotated[
+        str, typer.Argument(metavar="CELL", help="The cell's twelve-digit key, as status lists it, or its file.")
+    ],
+    data: Annotated[str | None, typer.Option(help="The data it was tested on.", show_default="the recipe's")] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="The model's file.", show_default="the one in results/models")
+    ] = None,
+    images: Annotated[
+        int | None,
+        typer.Option(help="Test only on the first so many images; below 1,000 the result is undecided.", min=10),
+    ] = None,
+    results: Results = Path("results"),
+    device: TrainingDevice = None,
+) -> None:
+    """Test a cell's model again and compare the result with the recorded one: minutes on a CPU.
+
+    The exit code is 1 if they differ by more than rounding explains, or if there are too few images to decide.
+    """
+    from oversmooth_papers.engine.recipe import read_recipe
+    from oversmooth_papers.tables import verify as recipe
+
+    began = time.monotonic()
+    path, recorded = recipe.find_cell(cell, results)
+    file = recipe.model_of(recorded, results, model)
+    own = read_recipe(recorded["recipe"])
+    loaded = load(data or own.data, own)
+    with status(f"testing {recorded['title']}"):
+        checked = recipe.verify(recorded, file, loaded, device=device, images=images)
+    out.print(f"{recorded['title']} ({path})")
+    for figure in checked.figures:
+        out.print(
+            f"{figure.score}: {figure.recorded:.4f} recorded, {figure.again:.4f} now, {figure.verdict} "
+            f"(difference {figure.again - figure.recorded:+.4f}, allowed {figure.allowed:.4f})"
+        )
+    for note in (*checked.notes, f"took {duration(time.monotonic() - began)}"):
+        out.print(note, style="dim")
+    if not checked.agrees:
+        raise typer.Exit(1)
+
+
+@reproduce.command()
+def first_paper(output: Page = None, results: Results = Path("results")) -> None:
+    """List the claims of Dovonon et al. with our results, from the available cells."""
+    from oversmooth_papers.tables.cells import check_there
+    from oversmooth_papers.tables.first_paper import page
+
+    check_there(results)
+    text = page(results)
+    if output is None:
+        out.print(text, soft_wrap=True)
+    write_page(output, text)
+
+
+@reproduce.command()
+def claims(output: Page = None, results: Results = Path("results")) -> None:
+    """List the main claims of both papers: the published result, ours, and whether they agree by one rule."""
+    from oversmooth_papers.tables import claims as recipe
+    from oversmooth_papers.tables.cells import check_there
+
+    check_there(results)
+    show(recipe.HEAD, recipe.rows(results), [recipe.NOTE], output)

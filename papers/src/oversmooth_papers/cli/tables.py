@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from inspect import Parameter
 from itertools import groupby
 from pathlib import Path
@@ -18,8 +18,8 @@ import typer
 
 from oversmooth.cli.app import out, parts_done
 from oversmooth.cli.examples import EXAMPLES
-from oversmooth_papers.cli.options import changing_option, own_option, parameters_of, take
-from oversmooth_papers.cli.reproduce import neutreno, print_line, reproduce, text, write_page
+from oversmooth_papers.cli.options import option_of, parameters_of, take
+from oversmooth_papers.cli.reproduce import Results, neutreno, reproduce, text, write_page
 from oversmooth_papers.cli.train import Device, Force, OnNan, leave, leaves_when_asked, load, print_message, progress
 from oversmooth_papers.engine.options import option_fields
 from oversmooth_papers.tables.base import Table
@@ -31,7 +31,7 @@ _UNKNOWNS = ("wiring", "initialisation", "output_bias")
 """Settings of the recipe that Dovonon et al. do not specify."""
 _LISTED = 12
 """The most missing cells that `status` lists per table."""
-Results = Annotated[Path, typer.Option(help="The directory of cells and models.")]
+AtOnce = Annotated[int, typer.Option(help="The number of runs at once, each in its own process.", min=1, max=256)]
 
 
 def _reproduce(
@@ -49,9 +49,7 @@ def _reproduce(
     ] = False,
     data: Annotated[str | None, typer.Option("--data")] = None,
     results: Results = Path("results"),
-    at_once: Annotated[
-        int, typer.Option(help="The number of runs at once, each in its own process.", min=1, max=256)
-    ] = 1,
+    at_once: AtOnce = 1,
     minutes: Annotated[float | None, typer.Option(help="Stop at checkpoints after this many minutes.", min=0)] = None,
     show: Annotated[bool, typer.Option("--show", help="Run nothing; show the available cells.")] = False,
     output: Annotated[
@@ -86,7 +84,7 @@ def _reproduce(
     why = "finished"
     if not show:
         how = dict(at_once=at_once, minutes=minutes, device=device, on_nan=on_nan.value, force=force)
-        how["command"] = _command(table, own, cells or [], seeds, quick)
+        how["command"] = _command(wanted_table, cells or [], seeds)
         how["data"] = data or (quick and wanted_table.quick_data) or wanted_table.default_data
         recipes, why = _fill(wanted_table, recipes, cells or [], results, how)
     elif quick and wanted_table.loads_data:
@@ -98,35 +96,34 @@ def _reproduce(
             write_page(path, table_text.markdown(*wanted_table.rows(available), wanted_table.notes()))
         else:
             figures.write(wanted_table.chart(available), path)
-            print_line(f"wrote {path}")
+            out.print(f"wrote {path}")
     if note := wanted_table.terminal_note():
-        print_line(note, style="yellow" if quick else "dim")
+        out.print(note, style="yellow" if quick else "dim")
     if quick and (conclusion := wanted_table.conclusion(available)):
-        print_line(conclusion)
+        out.print(conclusion)
     if why != "finished":
         from oversmooth_papers.tables.filling import NO_MODELS
 
         remedy = "make or fetch those named above" if why == NO_MODELS else "the same command goes on"
-        print_line(f"{why}: not all cells are there; {remedy}")
+        out.print(f"{why}: not all cells are there; {remedy}")
         leave(why, 2 if why == NO_MODELS else 0)
 
 
-def _command(table: type[Table], own: dict[str, Any], cells: list[str], seeds: int | None, quick: bool) -> str:
+def _command(table: Table, cells: Sequence[str], seeds: int | None) -> str:
     """The command that gives these results, without paths of this machine."""
     words = ["oversmooth", "reproduce", *filter(None, (table.group, table.name))]
     words += [word for cell in cells for word in ("--cells", cell)]
     words += [] if seeds is None else ["--seeds", str(seeds)]
-    words += ["--quick"] if quick else []
-    for field in option_fields(table):
-        value = own[field.name]
-        if value != field.default:
+    words += ["--quick"] if table.quick else []
+    for field in option_fields(type(table)):
+        if (value := getattr(table, field.name)) != field.default:
             shown = value.name if isinstance(value, Path) else str(value)
             words += [f"--{field.name.replace('_', '-')}", *([] if value is True else [shown])]
     return shlex.join(words)
 
 
 def _fill(
-    table: Table, recipes: list[Any], words: list[str], results: Path, how: dict[str, Any]
+    table: Table, recipes: list[Any], words: Sequence[str], results: Path, how: dict[str, Any]
 ) -> tuple[list[Any], str]:
     """Run the cells that the words name.
 
@@ -180,8 +177,8 @@ def _parameters(table: type[Table]) -> list[Parameter]:
     gone |= set() if table.loads_data else {"at_once", "data"}
     shared = [one for one in parameters_of(_reproduce) if one.name not in gone]
     parameters = [one.replace(annotation=helps.get(one.name, one.annotation)) for one in shared]
-    added = [(own_option(table, field.name), field.metadata["after"]) for field in option_fields(table)]
-    added += [(changing_option(Recipe, name), "output") for name in _UNKNOWNS if table.asks_unknowns]
+    added = [(option_of(table, field.name), field.metadata["after"]) for field in option_fields(table)]
+    added += [(option_of(Recipe, name, changes=True), "output") for name in _UNKNOWNS if table.asks_unknowns]
     for parameter, after in reversed(added):
         names = [parameter.name for parameter in parameters]
         parameters.insert(names.index(after) + 1 if after else 0, parameter)
@@ -199,7 +196,7 @@ def _minutes(cost: float | None) -> str:
 def _list(heading: str, rows: Sequence[tuple[str, ...]], *sides: Literal["left", "right"]) -> None:
     from rich.table import Table
 
-    print_line(f"\n{heading}", style="bold")
+    out.print(f"\n{heading}", style="bold")
     shown = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for number, side in enumerate(sides):
         # In a narrow terminal titles wrap; keys and commands, which people copy, do not.
@@ -216,21 +213,20 @@ def status(
     everything: Annotated[bool, typer.Option("--all", help="List every missing cell.")] = False,
 ) -> None:
     """List finished and unfinished cells, and the cost of missing ones."""
+    from oversmooth_papers.tables import status as recipe
     from oversmooth_papers.tables.cells import check_there
-    from oversmooth_papers.tables.status import missing_rows
-    from oversmooth_papers.tables.status import status as status_rows
 
     if results.exists():
         check_there(results)
     damaged: list[str] = []
-    rows = status_rows(results, damaged)
+    rows = recipe.status(results, damaged)
     if not rows and not damaged:
-        print_line(f"{results} has no cells yet; oversmooth reproduce table2 makes some")
+        out.print(f"{results} has no cells yet; oversmooth reproduce table2 makes some")
         return
     for (table, on), group in groupby(rows, key=lambda row: (row[0], row[3])):
         cells = [(key, title, score, when) for _, title, score, _, when, key in group]
         _list(table if on == "–" else f"{table}, on {on}", cells, "left", "left", "right", "left")
-    if lacking := missing_rows(results, seeds):
+    if lacking := recipe.missing_rows(results, seeds):
         for table, missing in groupby(lacking, key=lambda row: row[0]):
             lines = [(_minutes(minutes), cell) for _, cell, minutes in missing]
             if not everything and len(lines) > _LISTED + 1:
@@ -241,7 +237,7 @@ def status(
             f"{len(lacking)} cells are missing. Minutes are those of the most similar run measured on the same data, "
             f"scaled by epochs, share and blocks: {sum(known):.0f} in all for the {len(known)} cells with a known cost."
         )
-        print_line(note, style="dim")
+        out.print(note, style="dim")
     for sentence in damaged:
         print_message(sentence)
     if damaged:
@@ -267,9 +263,7 @@ def budget_minutes(text: str) -> float:
 def paper(
     budget: Annotated[float, typer.Option(help="Stop at checkpoints after this time: 30m, 2h.", parser=budget_minutes)],
     results: Results = Path("results"),
-    at_once: Annotated[
-        int, typer.Option(help="The number of runs at once, each in its own process.", min=1, max=256)
-    ] = 1,
+    at_once: AtOnce = 1,
     device: Device = None,
     force: Force = False,
 ) -> None:
@@ -278,31 +272,30 @@ def paper(
     Interrupted runs resume next time. Tables whose data are not on this machine are skipped.
     """
     from oversmooth.safety.errors import InputError
-    from oversmooth_papers.tables import plan
-    from oversmooth_papers.tables.status import measured
+    from oversmooth_papers.tables import status as recipe
+
+    def needed(recipes: Iterable[Any]) -> str:
+        runs, recipes = recipe.measured(results), list(recipes)
+        minutes = sum(recipe.cost(one, runs) or 0.0 for one in recipes)  # on one GPU; unknown ones count as none
+        return f"{len(recipes)} cells are missing, about {_minutes(minutes)} of GPU time"
 
     end, skipped = time.monotonic() + 60 * budget, []
-    for step in plan.steps():
-        table, words = step
+    for table, words in recipe.steps():
         rest = (end - time.monotonic()) / 60
-        todo = plan.left(step, results)
+        todo = recipe.left(table, words, results)
         if rest <= 0 or not todo:
             continue
-        cost = _minutes(plan.minutes_of(todo, measured(results)))
-        needed = f"{len(todo)} cells are missing, about {cost} of GPU time"
-        print_line(f"{table.home()}: {needed}; {_minutes(rest)} are left")
-        own = {field.name: getattr(table, field.name) for field in option_fields(type(table))}
+        out.print(f"{table.home()}: {needed(todo)}; {_minutes(rest)} are left")
         how = dict(at_once=at_once, minutes=rest, device=device, on_nan="retry", force=force, data=table.default_data)
-        how["command"] = _command(type(table), own, list(words), table.seeds, quick=False)
+        how["command"] = _command(table, words, table.seeds)
         try:
-            _, why = _fill(table, table.recipes(), list(words), results, how)
+            _, why = _fill(table, table.recipes(), words, results, how)
         except InputError as error:
             skipped.append(f"{table.home()}: {error}")
             continue
         if why not in ("finished", "out of time"):
             leave(why, 0)
-    remaining = {recipe.key: recipe for step in plan.steps() for recipe in plan.left(step, results)}
+    remaining = {one.key: one for table, words in recipe.steps() for one in recipe.left(table, words, results)}
     for line in skipped:
         print_message(f"skipped {line}")
-    cost = _minutes(plan.minutes_of(remaining.values(), measured(results)))
-    print_line(f"{len(remaining)} cells are missing, about {cost} of GPU time; the same command continues")
+    out.print(f"{needed(remaining.values())}; the same command continues")

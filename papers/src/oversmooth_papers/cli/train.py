@@ -18,7 +18,7 @@ import typer
 from oversmooth.cli.app import SECONDS_BETWEEN_LINES, app, duration, err, out, status
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import check_folder, read_json
-from oversmooth_papers.cli.options import changing_option, parameters_of, take
+from oversmooth_papers.cli.options import option_of, parameters_of, take
 from oversmooth_papers.engine.recipe import BaseRecipe, read_recipe
 from oversmooth_papers.tasks.imagenet import recipe as imagenet
 from oversmooth_papers.tasks.images import recipe as images
@@ -71,7 +71,7 @@ def _with_settings(command: _Function) -> _Function:
     parameters = parameters_of(command)
     after_data = [parameter.name for parameter in parameters].index("data") + 1
     parameters[after_data:after_data] = [
-        changing_option(of, name, panel) for panel, of, names in _SETTINGS for name in names
+        option_of(of, name, changes=True, panel=panel) for panel, of, names in _SETTINGS for name in names
     ]
     take(command, parameters)
     return command
@@ -141,7 +141,10 @@ def train(
         if number("RANK", 0):  # under torchrun only the first process prints
             out.quiet = err.quiet = True
         check_folder(output)  # before the data is read, which takes a while
-        chosen, loaded, minutes = _fitted(changed, data, minutes)
+        began = time.monotonic()
+        loaded = load(data or changed.data, changed)
+        chosen = changed.fitted(loaded)
+        minutes = None if minutes is None else max(0.0, minutes - (time.monotonic() - began) / 60)
         print_message(f"{chosen.title}, recipe {chosen.key}", out)
         with progress() as on_progress:
             how = loop.RunSettings(
@@ -157,14 +160,6 @@ def train(
             )
             result = loop.train(task_of(chosen, loaded), how)
     _print_result(result, output / loop.MODEL, resumed=resume)
-
-
-def _fitted(recipe: BaseRecipe, data: str | None, minutes: float | None) -> tuple[BaseRecipe, Any, float | None]:
-    """The recipe fitted to its data, the data, and the minutes that are left after reading them."""
-    began = time.monotonic()
-    loaded = load(data or recipe.data, recipe)
-    left = None if minutes is None else max(0.0, minutes - (time.monotonic() - began) / 60)
-    return recipe.fitted(loaded), loaded, left
 
 
 def _print_result(result: Result, model: Path, *, resumed: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -114,7 +113,8 @@ def tune(
                 loaded.model, methods[0], images, steps=all_steps, lr=lr, batch=batch, seed=seed, on_step=on_step
             )
     out.print(report.table(results))
-    show_notes(report.notes(len(images), settings.to_dict()))
+    for note in report.notes(len(images), settings.to_dict()):
+        out.print(note, style="dim")
     if save is not None:
         models.save(loaded, save)
         out.print(f"wrote {save}")
@@ -139,11 +139,7 @@ def read(
         images = tuning.read_labelled(loaded, data, count=inputs, classes=tuning.class_count(loaded.model))
         tuning.check_classifier(loaded.model, images, loaded.name)
         tuning.folds_of(len(images), settings.folds, settings.seed)
-    show_notes(images.skipped)
+    for note in images.skipped:
+        out.print(note, style="dim")
     out.print(report.detectable(len(images)))
     return loaded, images
-
-
-def show_notes(notes: Sequence[str], style: str = "dim") -> None:
-    for note in notes:
-        out.print(note, style=style)

@@ -3,9 +3,7 @@
     oversmooth reproduce fig2 MODEL... --data DATA -o fig2.pdf
     oversmooth reproduce fig5 MODEL... -o fig5.pdf
 
-Figure 2 of Dovonon et al. draws pretrained vision and language models; no numbers were published beside the drawing.
-What it shows is that none of the three notions always holds: HFC/LFC rises in some models and falls in others. Beside
-figure 5 stands the share of eigenvalues of H with negative real part.
+No numbers were published beside the drawings. Figure 2 shows that none of the three notions always holds.
 """
 
 FIG2, FIG5 = "curves", "eigenvalues"

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 
 POINTS = 1.5
 """Of accuracies, mIoU and shares in %: how far ours may lie from the published figure."""
-OF_PERPLEXITY = 0.03
-"""The same as a share of a published perplexity."""
 MISSING = "missing"
 INCONCLUSIVE = "inconclusive"
 

@@ -6,6 +6,7 @@ the end. Machines that fill different cells of one table need only put their fil
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
@@ -124,12 +125,13 @@ def read_folder(folder: Path, damaged: list[str] | None = None) -> list[Cell]:
     cells = []
     for path in sorted(folder.glob("*.json")):
         try:
-            cells.append(read(path))
+            if (cell := read(path)) is not None:
+                cells.append(cell)
         except InputError as error:
             if damaged is None:
                 raise
             damaged.append(str(error))
-    return [cell for cell in cells if cell is not None]
+    return cells
 
 
 def read_cells(recipes: Iterable[BaseRecipe], results: Path, folder: Folder) -> Available:
@@ -137,9 +139,38 @@ def read_cells(recipes: Iterable[BaseRecipe], results: Path, folder: Folder) -> 
     return {recipe: cell for recipe, cell in cells.items() if cell is not None}
 
 
+def by_seed(cells: Available, name: str, factor: float = 1.0) -> dict[int, float]:
+    """A score of a case's cells; cells without it are left out."""
+    return {recipe.seed: factor * cell[name] for recipe, cell in cells.items() if cell.get(name) is not None}
+
+
+def scores(cells: Available, name: str, factor: float = 1.0) -> list[float]:
+    """Over seeds."""
+    return [*by_seed(cells, name, factor).values()]
+
+
+def paired(these: Available, those: Available, name: str, factor: float = 1.0) -> list[float]:
+    """Differences of a score by seed, where both are there."""
+    ours, theirs = by_seed(these, name, factor), by_seed(those, name, factor)
+    return [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
+
+
+def allowed(score: str, value: float, *, share: float = 1.0, tested: int = 0, rounded: bool = False) -> float:
+    """How far a score may lie from the same score again, of the same file on another device.
+
+    share: of the images that it was of, where only some are tested: three standard errors are allowed for that. tested:
+    the number of images now; 0 where it is none of images. rounded: whether one of the two is of the weights before
+    they were rounded to bf16; of few images, two may change sides.
+    """
+    if "perplexity" in score:
+        return (0.03 if rounded else 0.01) * value
+    sampling = 3 * math.sqrt(max(value * (1 - value), 1e-4) * (1 - share) / max(1, tested))
+    return 0.003 + sampling + (max(0.005, 2 / tested if tested else 0.0) if rounded else 0.0)
+
+
 def missing(recipes: Sequence[BaseRecipe], results: Path, folder: Folder) -> list[Any]:
-    cells = read_cells(recipes, results, folder)
-    return [recipe for recipe in recipes if recipe not in cells]
+    there = read_cells(recipes, results, folder)
+    return [recipe for recipe in recipes if recipe not in there]
 
 
 def write(path: Path, cell: Cell) -> None:
@@ -162,26 +193,21 @@ def chosen(recipes: Sequence[Any], words: Sequence[str], names: Names = names_of
     """
     if not words:
         return list(recipes)
+    named = {recipe: names(recipe) for recipe in recipes}
+    known = {
+        recipe: {*own.values(), *(name.removesuffix("%") for name in own.values())} for recipe, own in named.items()
+    }
     wanted: dict[Any, None] = {}
     for word in (part for text in words for part in text.replace(",", " ").split()):
-        fits = [recipe for recipe in recipes if _fits(names(recipe), word)]
+        fits = [recipe for recipe in recipes if known[recipe].issuperset(word.split(":"))]
         if not fits:
-            raise InputError(f"no cell is called {word!r}; {_choices(list(map(names, recipes)))}")
+            kinds = {kind: list(dict.fromkeys(own[kind] for own in named.values())) for kind in named[recipes[0]]}
+            kinds = {kind: choices for kind, choices in kinds.items() if len(choices) > 1 or kind == "variant"}
+            listed = ", ".join(f"{kind}s ({', '.join(choices)})" for kind, choices in kinds.items())
+            example = ":".join(choices[-1] for choices in kinds.values())
+            raise InputError(f"no cell is called {word!r}; name {listed}, or several of them, such as {example}")
         wanted |= dict.fromkeys(fits)
     return list(wanted)
-
-
-def _fits(names: Mapping[str, str], word: str) -> bool:
-    known = {*names.values(), *(name.removesuffix("%") for name in names.values())}
-    return all(part in known for part in word.split(":"))
-
-
-def _choices(named: Sequence[Mapping[str, str]]) -> str:
-    """What may be given in place of a word that names nothing."""
-    kinds = {kind: list(dict.fromkeys(names[kind] for names in named)) for kind in named[0]}
-    kinds = {kind: names for kind, names in kinds.items() if len(names) > 1 or kind == "variant"}
-    listed = ", ".join(f"{kind}s ({', '.join(names)})" for kind, names in kinds.items())
-    return f"name {listed}, or several of them, such as {':'.join(names[-1] for names in kinds.values())}"
 
 
 def fitted_to_cells(recipes: Sequence[Any], results: Path, folder: Folder) -> list[Any]:

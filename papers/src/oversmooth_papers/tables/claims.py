@@ -1,22 +1,20 @@
 """What the two papers claim, our figure, the published one, and whether they agree by the one rule of `agreement`.
 
-    oversmooth reproduce claims -o claims.md
-
 The README has this table; docs/first-paper.md has every claim of Dovonon et al. Figures are read from the cells in
 results/ when the table is made; what is not there is missing.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from oversmooth_papers.tables import depth, rules, sharpening, table1, table2, table3, table_text
 from oversmooth_papers.tables.agreement import MISSING, agrees, agrees_in_sign
 from oversmooth_papers.tables.base import Table
-from oversmooth_papers.tables.case_table import CaseTable
-from oversmooth_papers.tables.cells import Available, Cell, read_cells
+from oversmooth_papers.tables.cells import paired
 from oversmooth_papers.tables.neutreno.language import Language
 from oversmooth_papers.tables.neutreno.methods import Classification
 from oversmooth_papers.tables.neutreno.segmentation import Segmentation
@@ -36,55 +34,40 @@ _PER_HEAD = {"plain": (91.19, 93.14, 93.97), "smooth": (99.52, 100.0, 99.87), "s
 (docs/table1.md); the models are not in the repository."""
 
 
-@dataclass(frozen=True)
-class Claim:
-    """One line: what is claimed, the command that checks it, and how it turned out."""
+class Claim(NamedTuple):
+    """One line: what is claimed, the published figure, ours, how it turned out, and the command that checks it."""
 
     words: str
-    command: str
     published: str
     ours: str
     verdict: str
+    command: str
 
 
 def figure(words: str, command: str, ours: Sequence[float], published: float, spread: float | None = None) -> Claim:
     """A claimed figure in %."""
     shown = f"{published:.2f}" if spread is None else f"{published:.2f} ± {spread}"
-    return Claim(words, command, shown, _over_seeds(ours), agrees(ours, published))
+    return Claim(words, shown, _over_seeds(ours), agrees(ours, published), command)
 
 
 def gain(words: str, command: str, ours: Sequence[float], published: float | str, claimed: float) -> Claim:
     """A claimed sign: of a difference between two models, paired by seed."""
     shown = published if isinstance(published, str) else f"{published:+.2f}"
-    return Claim(words, command, shown, _over_seeds(ours, "+.2f"), agrees_in_sign(ours, claimed))
+    return Claim(words, shown, _over_seeds(ours, "+.2f"), agrees_in_sign(ours, claimed), command)
 
 
 def _over_seeds(values: Sequence[float], form: str = ".2f") -> str:
-    return table_text.over_seeds(values, form, spread_form=".2f", count="always") if values else MISSING
-
-
-def cells_of_table(table: Table, results: Path) -> Available:
-    return read_cells(table.recipes(), results, table.folder)
-
-
-def paired(
-    available: Available, these: Sequence[Cell], those: Sequence[Cell], score: str, factor: float = 1.0
-) -> list[float]:
-    """Differences by seed, where both are there."""
-    seeds = {id(cell): recipe.seed for recipe, cell in available.items()}
-    before = {seeds[id(cell)]: cell[score] for cell in those}
-    return [factor * (cell[score] - before[seeds[id(cell)]]) for cell in these if seeds[id(cell)] in before]
+    return table_text.counted(values, form) if values else MISSING
 
 
 def headlines(results: Path) -> list[Claim]:
     """The table of the README."""
-    titles = {variant: variant_title(variant) for variant in VARIANTS}
     shares = [
         figure(
-            f"Table 1, 10% of CIFAR-100: smoothing share of {titles[variant]}, %",
+            f"Table 1, 10% of CIFAR-100: smoothing share of {variant_title(variant)}, %",
             "table1 --trained --share 0.1",
             _PER_HEAD[variant],
-            table1.PUBLISHED[f"{titles[variant]}, CIFAR-100"],
+            table1.PUBLISHED[f"{variant_title(variant)}, CIFAR-100"],
         )
         for variant in ("smooth", "sharpen", "plain")
     ]
@@ -92,7 +75,7 @@ def headlines(results: Path) -> list[Claim]:
     return [
         *shares,
         *tenth[:-1],  # sharpening's gain has seven seeds in the confirmation
-        *_sharpening(results),
+        _sharpening(results),
         *whole[-2:],
         *corruption_gains(results),
         *(claim for claim in language(results) if "WikiText" not in claim.words),
@@ -103,54 +86,48 @@ def headlines(results: Path) -> list[Claim]:
 def accuracies(results: Path, shares: Sequence[float] = table2.SHARES) -> list[Claim]:
     """Every variant's, then smoothing and sharpening minus the unmodified model."""
     table = table2.Table2()
-    available = cells_of_table(table, results)
+    available = table.available(results)
     claims = []
     for share in shares:
-        command = f"table2 --cells {percent(share).replace(' ', '')}"
-        cells = {
-            variant: [cell for recipe, cell in available.items() if (recipe.variant, recipe.share) == (variant, share)]
-            for variant in VARIANTS
-        }
+        command, of = f"table2 --cells {percent(share).replace(' ', '')}", f"on {percent(share)} of CIFAR-100"
+        published = {variant: table.published[variant][table2.heading(share)] for variant in VARIANTS}
+        column = {recipe: cell for recipe, cell in available.items() if recipe.share == share}
         for variant in VARIANTS:
-            words = f"{variant_title(variant)} on {percent(share)} of CIFAR-100, accuracy in %"
-            ours = [100 * cell["accuracy"] for cell in cells[variant]]
-            claims.append(figure(words, command, ours, *table.published[variant][share]))
+            ours = table.accuracies(table.cells(column, variant), share)
+            claims.append(figure(f"{variant_title(variant)} {of}, accuracy in %", command, ours, *published[variant]))
         for variant in VARIANTS[1:]:
-            words = f"{variant_title(variant)} minus ViT-Ti on {percent(share)} of CIFAR-100, points"
-            theirs = table.published[variant][share][0] - table.published["plain"][share][0]
-            ours = paired(available, cells[variant], cells["plain"], "accuracy", 100)
-            claims.append(gain(words, command, ours, theirs, theirs))
+            theirs = published[variant][0] - published["plain"][0]
+            ours = table.gains(column, variant, "plain")
+            claims.append(gain(f"{variant_title(variant)} minus ViT-Ti {of}, points", command, ours, theirs, theirs))
     return claims
 
 
-def _sharpening(results: Path) -> list[Claim]:
+def _sharpening(results: Path) -> Claim:
     """The arms of the confirmation that table 2 has too, on other seeds and subsets."""
     table = sharpening.Sharpening(seeds=len(sharpening.SEEDS))
-    available = cells_of_table(table, results)
-    published = table2.Table2.published
-    theirs = published["sharpen"][0.1][0] - published["plain"][0.1][0]
-    ours = paired(available, table.cells(available, "sharpen"), table.cells(available, "plain"), "accuracy", 100)
+    sharpen, plain = (table2.Table2.published[variant][table2.heading(0.1)][0] for variant in ("sharpen", "plain"))
+    ours = table.gains(table.available(results), "sharpen", "plain")
     words = "ViT-Ti⁻ minus ViT-Ti on 10 % of CIFAR-100, a subset per seed, points"
-    return [gain(words, "sharpening --seeds 7", ours, theirs, theirs)]
+    return gain(words, "sharpening --seeds 7", ours, sharpen - plain, sharpen - plain)
 
 
-def _corruptions() -> dict[str, table3.Table3]:
-    return {
-        f"table3 --frost {FROST}": table3.Table3(share=1.0, frost=FROST),
-        "table3 --share 0.1": table3.Table3(share=0.1),
-    }
+_CORRUPTIONS = {
+    f"table3 --frost {FROST}": table3.Table3(share=1.0, frost=FROST),
+    "table3 --share 0.1": table3.Table3(share=0.1),
+}
+_WORST = table3.INTENSITIES[-1]
 
 
 def corruption(results: Path) -> list[Claim]:
     """Accuracy under the strongest corruption."""
-    command, table = next(iter(_corruptions().items()))
-    available, worst = cells_of_table(table, results), table3.INTENSITIES[-1]
+    command, table = next(iter(_CORRUPTIONS.items()))
+    available = table.available(results)
     return [
         figure(
-            f"{variant_title(variant)} under corruption of intensity {worst}, accuracy in %",
+            f"{variant_title(variant)} under corruption of intensity {_WORST}, accuracy in %",
             command,
-            [100 * share for share in table.accuracies(available, variant, worst)],
-            *table.published[variant][worst],
+            table.accuracies(table.cells(available, variant), _WORST),
+            *table.published[variant][str(_WORST)],
         )
         for variant in VARIANTS
     ]
@@ -158,26 +135,20 @@ def corruption(results: Path) -> list[Claim]:
 
 def corruption_gains(results: Path) -> list[Claim]:
     """What sharpening gains under the strongest corruption, on all of the data and on a tenth."""
-    worst = table3.INTENSITIES[-1]
     claims = []
-    for command, table in _corruptions().items():
-        available = cells_of_table(table, results)
-        sharpen, plain = (
-            {recipe.seed: cell["mean"][-1] for recipe, cell in available.items() if recipe.variant == variant}
-            for variant in ("sharpen", "plain")
-        )
-        ours = [100 * (sharpen[seed] - plain[seed]) for seed in sorted(sharpen.keys() & plain.keys())]
-        theirs = table.published["sharpen"][worst][0] - table.published["plain"][worst][0]
-        words = (
-            f"ViT-Ti⁻ minus ViT-Ti under corruption of intensity {worst}, {percent(table.share)} of CIFAR-100, points"
-        )
-        claims.append(gain(words, command, ours, theirs if table.share == 1 else f"{theirs:+.2f} (100 %)", theirs))
+    for command, table in _CORRUPTIONS.items():
+        worst = {recipe: {"worst": cell["mean"][-1]} for recipe, cell in table.available(results).items()}
+        ours = paired(table.cells(worst, "sharpen"), table.cells(worst, "plain"), "worst", 100)
+        theirs = table.published["sharpen"][str(_WORST)][0] - table.published["plain"][str(_WORST)][0]
+        of = f"under corruption of intensity {_WORST}, {percent(table.share)} of CIFAR-100, points"
+        shown = theirs if table.share == 1 else f"{theirs:+.2f} (100 %)"
+        claims.append(gain(f"ViT-Ti⁻ minus ViT-Ti {of}", command, ours, shown, theirs))
     return claims
 
 
 def smoothing_shares(results: Path) -> list[Claim]:
     """Table 1 of the models of all data under two counting rules."""
-    available = cells_of_table(rules.RulesOfTable1(seeds=1), results)
+    available = rules.RulesOfTable1(seeds=1).available(results)
     claims = []
     for variant in VARIANTS:
         published = table1.PUBLISHED[f"{variant_title(variant)}, CIFAR-100"]
@@ -186,20 +157,20 @@ def smoothing_shares(results: Path) -> list[Claim]:
             words = f"{variant_title(variant)}: smoothing eigenvalue dominates, % of triples, {rules.TITLES[rule]}"
             verdict = agrees([rules.smoothing(cell, rule) for cell in cells], published)
             shown = rules.share_text(cells[0], rule) if cells else MISSING
-            claims.append(Claim(words, "rules", f"{published:.2f}", shown, verdict))
+            claims.append(Claim(words, f"{published:.2f}", shown, verdict, "rules"))
     return claims
 
 
 def depths(results: Path) -> list[Claim]:
     """Of these, no figures were published."""
-    claims = []
-    by_case = depth.Depth().by_case(cells_of_table(depth.Depth(), results))
+    table, claims = depth.Depth(), []
+    available = table.available(results)
     for variant in VARIANTS:
-        by_depth = [[100 * cell["accuracy"] for cell in cells] for own, _, cells in by_case if own == variant]
-        shown = ", ".join(f"{table_text.mean_and_spread(values)[0]:.2f}" if values else "–" for values in by_depth)
+        found = [table.charted(available, f"{variant}:depth{blocks}") for blocks in depth.DEPTHS]
+        shown = ", ".join(f"{statistics.fmean(values):.2f}" if values else "–" for values in found)
         words = f"{variant_title(variant)} with {', '.join(map(str, depth.DEPTHS))} blocks, accuracy in %"
-        verdict = MISSING if sum(map(bool, by_depth)) < 2 else "no figures were published"
-        claims.append(Claim(words, "depth", "not published as numbers", shown, verdict))
+        verdict = MISSING if sum(map(bool, found)) < 2 else "no figures were published"
+        claims.append(Claim(words, "not published as numbers", shown, verdict, "depth"))
     return claims
 
 
@@ -212,33 +183,30 @@ def language(results: Path) -> list[Claim]:
     }
     claims = []
     for title, table in tables.items():
-        available = cells_of_table(table, results)
-        plain, *constrained = (text.cells_of(available, name) for name in VARIANTS)
-        for name, cells in zip(VARIANTS[1:], constrained, strict=True):
+        available = table.available(results)
+        for name in VARIANTS[1:]:
             words = f"{title} constrained to {name} in all layers, validation perplexity minus the plain model's"
-            ours = paired(available, cells, plain, "valid_perplexity")
-            claims.append(gain(words, f"text {table.name}", ours, "worse", 1.0))
+            claims.append(gain(words, f"text {table.name}", table.gains(available, name, "plain"), "worse", 1.0))
     return claims
 
 
 def neutreno(results: Path) -> list[Claim]:
     """What Nguyen et al. claim of NeuTRENO, on other data."""
-    tables: tuple[tuple[str, str, CaseTable, str], ...] = (
-        ("classification accuracy, points", "ImageNet-1k", Classification(), ""),
-        ("test perplexity, Post-LN", "WikiText-103", Language(), ":post"),
-        ("mIoU, points", "ADE20K", Segmentation(), ""),
+    tables: tuple[tuple[str, Table, str], ...] = (
+        ("classification accuracy, points", Classification(), ""),
+        ("test perplexity, Post-LN", Language(), ":post"),
+        ("mIoU, points", Segmentation(), ""),
     )
     claims = []
-    for words, data, table, norm in tables:
-        available = cells_of_table(table, results)
-        ours, plain = f"neutreno{norm}", f"plain{norm}"
-        gained = paired(available, table.cells(available, ours), table.cells(available, plain), *table.score)
-        theirs = table.published[ours] - table.published[plain]
-        command = f"neutreno {table.name}"
-        claims.append(gain(f"NeuTRENO minus plain, {words}", command, gained, f"{theirs:+.2f} ({data})", theirs))
+    for words, table, norm in tables:
+        names = f"neutreno{norm}", f"plain{norm}"
+        ours = table.gains(table.available(results), *names)
+        (steered,), (plain,) = (table.published[name].values() for name in names)
+        shown = f"{steered - plain:+.2f} ({table.published_by.removeprefix('published, ')})"
+        claims.append(gain(f"NeuTRENO minus plain, {words}", f"neutreno {table.name}", ours, shown, steered - plain))
     return claims
 
 
 def rows(results: Path) -> list[tuple[str, str, str, str]]:
     """Under `HEAD`."""
-    return [(claim.words, claim.published, claim.ours, claim.verdict) for claim in headlines(results)]
+    return [claim[:4] for claim in headlines(results)]

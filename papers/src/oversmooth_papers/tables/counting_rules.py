@@ -4,8 +4,7 @@ What Dovonon et al. call a case was not published. Five readings:
 
 * heads: one maximum over all pairs of eigenvalues of A and of a head's H, per image, layer and head;
 * joined: all heads of a layer together (the multi-head theorem), per image and layer;
-* real: as heads, with real parts alone;
-* folded: as heads, with the norm before attention folded into H;
+* real: as heads, with real parts alone; folded: as heads, with the norm before attention folded into H;
 * unnormalised: as heads, with A computed from tokens that skipped that norm, as the authors' early code has it.
 """
 
@@ -41,12 +40,7 @@ def measure(
 ) -> dict[str, Any]:
     """Counts by rule, tokens by depth, and where prediction and measurement agree.
 
-    Args:
-        model: as it was trained.
-        recipe: whose normalisation the images get.
-        images: ``(n, c, h, w)`` bytes.
-        joined: images whose layers are counted with all heads together, which takes long.
-        progress: told how many rules are done, of how many, and which is next.
+    images: ``(n, c, h, w)`` bytes. joined: how many of them are counted with all heads together, which takes long.
     """
     if steering_of(model) is not None:
         fold(model)  # rules on real parts know plain weights alone
@@ -81,10 +75,7 @@ def measure(
 
 @torch.no_grad()
 def unnormalised(model: ViT, batches: Sequence[Tensor]) -> tuple[int, ...]:
-    """Cases by verdict, attention computed from what enters a block and not from its norm.
-
-    The tokens are those of the model as it is; only what is counted skips the norm.
-    """
+    """Cases by verdict, attention computed from what enters a block and not from its norm; the model is as it is."""
     verdicts: list[str] = []
 
     def entering(module: nn.Module, args: tuple[Tensor, ...]) -> None:

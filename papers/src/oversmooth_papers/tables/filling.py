@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,12 @@ from oversmooth.steering.methods.base import Part
 from oversmooth_papers.engine import lock, loop
 from oversmooth_papers.engine.parallel_runs import Job, run_many
 from oversmooth_papers.engine.recipe import BaseRecipe
-from oversmooth_papers.engine.result import OnNan, Result, WatchSettings
+from oversmooth_papers.engine.result import OnNan, Result
 from oversmooth_papers.engine.saved_model import load_model, recipe_of, save_model
 from oversmooth_papers.engine.task import Task
-from oversmooth_papers.tables.cells import Cell, Folder, cell_path, folder_name, missing, model_path, work_folder, write
+from oversmooth_papers.tables import cells
+from oversmooth_papers.tables.cells import Cell, Folder, allowed
 from oversmooth_papers.tables.provenance import data_hash, file_hash, provenance
-from oversmooth_papers.tables.tolerances import allowed
 from oversmooth_papers.tasks.registry import task_of
 
 NO_MODELS = "models are missing"
@@ -41,27 +41,22 @@ _STRENGTHS = 64  # numbers of one learned parameter that a cell holds; one per h
 
 
 @dataclass(frozen=True)
-class Running:
-    """How missing cells are run; nothing here changes a result."""
+class Running(loop.RunSettings):
+    """How missing cells are run, trained or measured; nothing here changes a result."""
 
+    device: str | None = None
+    on_nan: OnNan = "retry"
+    on_message: Callable[[str], None] = lambda _line: None
+    on_progress: Callable[..., None] | None = None
+    """Receives a training run's `Progress`; for tests of models (title, done, total, what is next)."""
     data: str = ""
     """The data's name or folder, for processes that load it themselves."""
     at_once: int = 1
     """The number of runs at once, each in its own process."""
-    minutes: float | None = None
-    device: str | None = None
-    on_nan: OnNan = "retry"
     command: str = ""
     """The user's command, without paths, for cells to record."""
     keep_models: bool = True
     """Whether trained models are saved in results/models."""
-    watch: WatchSettings = field(default_factory=WatchSettings)
-    """For runs one by one."""
-    force: bool = False
-    """Write even if another process fills cells of this directory."""
-    on_message: Callable[[str], None] = lambda _line: None
-    on_progress: Callable[..., None] | None = None
-    """Receives a training run's `Progress`; for tests of models (title, done, total, what is next)."""
 
     def progress_of(self, title: str) -> Callable[[int, int, str], None]:
         """`on_progress` for one model."""
@@ -85,44 +80,39 @@ def one_writer(results: Path, running: Running) -> AbstractContextManager[lock.L
 
 def fill(recipes: Sequence[BaseRecipe], data: Any, results: Path, folder: Folder, running: Running) -> Filled:
     """Run the cells that are missing."""
-    end = None if running.minutes is None else time.monotonic() + 60 * running.minutes
     with one_writer(results, running):
-        todo = missing(recipes, results, folder)
+        todo = cells.missing(recipes, results, folder)
         for recipe in recipes:
             if recipe not in todo:  # its run may still be there if a process was killed while removing it
-                shutil.rmtree(work_folder(results, recipe), ignore_errors=True)
+                shutil.rmtree(cells.work_folder(results, recipe), ignore_errors=True)
         running = replace(running, at_once=max(1, min(running.at_once, len(todo))))
-        jobs = [Job(recipe, work_folder(results, recipe)) for recipe in todo]
-        if running.at_once > 1:
-            return _fill_at_once(jobs, data, results, folder, running)
-        reuse = loop.Reuse()
-        for job in jobs:
-            title = job.recipe.title
-            running.on_message(f"{title}: begins")
-            settings = loop.RunSettings(
-                device=running.device,
-                folder=job.folder,
-                resume=True,
-                minutes=None if end is None else max(0.0, (end - time.monotonic()) / 60),
-                watch=running.watch,
-                on_nan=running.on_nan,
-                force=running.force,
-                on_progress=running.on_progress,
-                on_message=running.on_message,
-            )
-            result = loop.train(task_of(job.recipe, data), settings, reuse=reuse)
-            for retry in result.retries:
-                back = f"went back to step {retry['back_to_step']:,}, with other draws: {retry['said']}"
-                running.on_message(f"{title}: {back}")
-            if not result.finished:
-                running.on_message(f"{title}: {result.why} after {result.step:,} of {result.steps:,} steps")
-                return Filled(result.why)
-            _keep(job, data, results, folder, running)
-            running.on_message(f"{title}: {job.recipe.describe(result.scores)}")
-    return Filled("finished")
+        jobs = [Job(recipe, cells.work_folder(results, recipe)) for recipe in todo]
+        fill_jobs = _fill_at_once if running.at_once > 1 else _fill_one_by_one
+        return Filled(fill_jobs(jobs, data, results, folder, running))
 
 
-def _fill_at_once(jobs: Sequence[Job], data: Any, results: Path, folder: Folder, running: Running) -> Filled:
+def _fill_one_by_one(jobs: Sequence[Job], data: Any, results: Path, folder: Folder, running: Running) -> str:
+    """Returns why it ended."""
+    end = None if running.minutes is None else time.monotonic() + 60 * running.minutes
+    reuse = loop.Reuse()
+    for job in jobs:
+        title = job.recipe.title
+        running.on_message(f"{title}: begins")
+        minutes = None if end is None else max(0.0, (end - time.monotonic()) / 60)
+        settings = replace(running, folder=job.folder, resume=True, minutes=minutes)
+        result = loop.train(task_of(job.recipe, data), settings, reuse=reuse)
+        for retry in result.retries:
+            back = f"went back to step {retry['back_to_step']:,}, with other draws: {retry['said']}"
+            running.on_message(f"{title}: {back}")
+        if not result.finished:
+            running.on_message(f"{title}: {result.why} after {result.step:,} of {result.steps:,} steps")
+            return result.why
+        _keep(job, data, results, folder, running)
+        running.on_message(f"{title}: {job.recipe.describe(result.scores)}")
+    return "finished"
+
+
+def _fill_at_once(jobs: Sequence[Job], data: Any, results: Path, folder: Folder, running: Running) -> str:
     outcomes = run_many(
         jobs,
         running.data,
@@ -138,7 +128,7 @@ def _fill_at_once(jobs: Sequence[Job], data: Any, results: Path, folder: Folder,
         first = failed[0]
         raise InputError(f"{len(failed)} of {len(jobs)} runs failed; {first.job.recipe.title} {first.message}")
     stopped = next((outcome.why for outcome in outcomes if outcome.why), "out of time")
-    return Filled(stopped if missing([job.recipe for job in jobs], results, folder) else "finished")
+    return stopped if cells.missing([job.recipe for job in jobs], results, folder) else "finished"
 
 
 def measure_models(
@@ -149,7 +139,7 @@ def measure_models(
     measure: Callable[[Any, Path], Cell],
     *,
     made_by: str,
-    find: Callable[[Path, Any], Path] = model_path,
+    find: Callable[[Path, Any], Path] = cells.model_path,
 ) -> Filled:
     """Cells of trained models that are there and were not measured yet; models that are missing are named.
 
@@ -158,7 +148,7 @@ def measure_models(
     """
     lacking = []
     with one_writer(results, running):
-        for recipe in missing(recipes, results, folder):
+        for recipe in cells.missing(recipes, results, folder):
             path = find(results, recipe)
             if not path.is_file():
                 lacking.append(recipe.title)
@@ -167,7 +157,7 @@ def measure_models(
             if (differs := "it has none" if own is None else own.difference(recipe)) is not None:
                 raise InputError(f"{path} is of another recipe: {differs}; remove it, or name another folder of models")
             measured = {**measure(recipe, path), "checkpoint_sha256": file_hash(path)}
-            write(cell_path(results, folder, recipe), _cell(recipe, folder, running, measured))
+            cells.write(cells.cell_path(results, folder, recipe), _cell(recipe, folder, running, measured))
     for title in lacking:
         running.on_message(f"{title}: no model; oversmooth reproduce {made_by} makes it")
     return Filled(NO_MODELS if lacking else "finished")
@@ -176,7 +166,7 @@ def measure_models(
 def _cell(recipe: BaseRecipe, folder: Folder, running: Running, found: Cell) -> Cell:
     """What was found, with what and where it was found."""
     return {
-        "table": folder_name(folder, recipe),
+        "table": cells.folder_name(folder, recipe),
         "title": recipe.title,
         "seed": recipe.seed,
         **found,
@@ -226,7 +216,7 @@ def _keep(job: Job, data: Any, results: Path, folder: Folder, running: Running) 
     }
     if apart:
         cell["remark"] = ", ".join(f"open: {value:.4g} by its kept file's {name}" for name, value in apart.items())
-    write(cell_path(results, folder, recipe), cell)
+    cells.write(cells.cell_path(results, folder, recipe), cell)
     shutil.rmtree(job.folder, ignore_errors=True)
     for name, value in apart.items():
         running.on_message(
@@ -256,7 +246,7 @@ def keep_model(task: Task, result: Result, file: Path, results: Path, device: st
     Constrained weights are folded before they are rounded to bf16: that moves H by 0.2 %, where rounding Θ moves it by
     up to 1 %. What no weight can do stays steered, and is copied as it is.
     """
-    path = model_path(results, task.recipe)
+    path = cells.model_path(results, task.recipe)
     model, _ = load_model(file, lambda _recipe: task.plain_model())
     learned = _strengths(model)
     if steering_of(model) is not None and fold_if_possible(model):

@@ -66,7 +66,7 @@ def page(results: Path) -> str:
     ]
     parts = [*_INTRO, table_text.markdown(_HEAD, shown).strip()]
     for title, command, table in _TABLES:
-        available, count = claims.cells_of_table(table, results), len(table.recipes())
+        available, count = table.available(results), len(table.recipes())
         none = f"none of its {count} cells has been run"
         there = f"{len(available)} of {count} cells are there" if available else none
         parts += [f"## {title}", f"`oversmooth reproduce {command}`: {there}."]

@@ -5,10 +5,8 @@
     oversmooth reproduce mixtures --cells front-6,back-6
 
 Three tables of table 2's recipe on 10 % of the data; cells that are table 2's own are kept there. The paper's figures
-for ViT* are of other data, and nothing else of this was published: none stands beside these.
-
-What forms reached with seed 0 (an H200): 34.31 % with Cayley's map, 35.28 bounded and 35.38 with the code's wiring,
-where table 2's ViT-Ti⁻ has 34.42; 31.62 begun warm, and 29.02 in the general form, where ViT-Ti has 33.00.
+for ViT* are of other data, and nothing else of this was published: none stands beside these. What was reached is in
+docs/first-paper.md.
 """
 
 from __future__ import annotations
@@ -18,9 +16,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from oversmooth_papers.tables import depth
-from oversmooth_papers.tables.base import Rows
-from oversmooth_papers.tables.case_table import Case, CaseTable, minutes
-from oversmooth_papers.tables.cells import Available
+from oversmooth_papers.tables.base import Case, Column, Table, minutes
 from oversmooth_papers.tables.table2 import Table2
 from oversmooth_papers.tasks.images.recipe import VARIANTS, Recipe
 
@@ -39,7 +35,7 @@ CASES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharpeningTable(CaseTable):
+class SharpeningTable(Table):
     """Subclasses say their cases."""
 
     small = replace(depth.QUICK_BASE, shape=replace(depth.QUICK_BASE.shape, depth=4))
@@ -68,14 +64,12 @@ class Forms(SharpeningTable):
     # weights, and the wiring of the authors' early code.
     name = "forms"
     case_by_name = CASES
-    columns: ClassVar = {**CaseTable.columns, "minutes": minutes}
-
-    def rows(self, available: Available) -> Rows:
-        """With the numbers that training changes, and what of them decays."""
-        head, rows = super().rows(available)
-        for row, (name, case) in zip(rows, self.cases().items(), strict=True):
-            row[-2:-2] = [f"{parameters(self.recipe(name)):,}", case.decays]
-        return [*head[:-2], "parameters", "decays", *head[-2:]], rows
+    column_by_heading: ClassVar[Mapping[str, Column]] = {
+        **Table.column_by_heading,
+        "parameters": lambda row: f"{parameters(row.recipe):,}",
+        "decays": lambda row: row.case.decays,
+        "minutes": minutes,
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,9 +3,7 @@
     oversmooth reproduce rules --share 1                       table 2's models
     oversmooth reproduce rules --depths                        those of 12, 24 and 48 blocks, at 10 % of the data
 
-What a case is was not published: `counting_rules` has five readings. Beside them how HFC/LFC, cosine and
-effective rank go from the first block to the last, and in how many blocks attention moved HFC/LFC to the side that its
-spectrum favours.
+What a case is was not published: `counting_rules` has five readings.
 """
 
 from __future__ import annotations
@@ -51,7 +49,6 @@ class RulesOfTable1(Table):
 
     name = "rules"
     trains = False
-    asks_unknowns = False
     progress_unit = "rules"
     published: ClassVar = {"plain": 98.92, "smooth": 100.0, "sharpen": 0.0}
 
@@ -119,21 +116,15 @@ class RulesOfTable1(Table):
         return "ours, 10 %" if self.depths else f"ours, {percent(self.share)}"
 
 
-def smoothing(cell: Cell, rule: str) -> float:
-    """In % of cases."""
+def smoothing(cell: Cell, rule: str, verdicts: Sequence[str] = ("smooth",)) -> float:
+    """In % of cases; of other verdicts likewise."""
     counts = cell["rules"][rule]
-    return 100 * counts["smooth"] / max(1, sum(counts.values()))
-
-
-def undecided(cell: Cell, rule: str) -> float:
-    """Ties included, in % of cases."""
-    counts = cell["rules"][rule]
-    return 100 * (counts["tie"] + counts["undecided"]) / max(1, sum(counts.values()))
+    return 100 * sum(counts[verdict] for verdict in verdicts) / max(1, sum(counts.values()))
 
 
 def share_text(cell: Cell, rule: str) -> str:
-    """What smooths, and what is open."""
-    left = f"{undecided(cell, rule):.2f}"
+    """What smooths, and what is open, ties included."""
+    left = f"{smoothing(cell, rule, ('tie', 'undecided')):.2f}"
     return f"{smoothing(cell, rule):.2f}" + ("" if left == "0.00" else f" ({left} open)")
 
 

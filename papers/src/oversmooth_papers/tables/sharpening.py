@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from oversmooth_papers.figures import table_charts
-from oversmooth_papers.tables import agreement, depth, table_text
-from oversmooth_papers.tables.base import Rows
-from oversmooth_papers.tables.case_table import Case
+from oversmooth_papers.tables import agreement, table_text
+from oversmooth_papers.tables.base import Case, Rows, last_snapshots
 from oversmooth_papers.tables.cells import Available
 from oversmooth_papers.tables.forms import Forms, SharpeningTable
 from oversmooth_papers.tables.table2 import Table2
@@ -67,21 +66,16 @@ class Sharpening(SharpeningTable):
 
     def rows(self, available: Available) -> Rows:
         """The arms, then the paired differences in points."""
-        accuracies = {
-            name: {r.seed: 100 * cell["accuracy"] for r, cell in available.items() if self.case_of(r) == name}
-            for name in self.cases()
-        }
-        rows = []
-        for name, case in self.cases().items():
-            cells = self.cells(available, name)
-            row = [case.title, table_text.percent_over_seeds([cell["accuracy"] for cell in cells]), "", ""]
-            rows.append([*row, self.whose()])
-        differences = {pair: _paired(accuracies[pair[0]], accuracies[pair[1]]) for pair in (PRIMARY, *SECONDARY)}
-        adjusted = holm([_p_value(differences[pair]) for pair in SECONDARY])
-        for pair, values in differences.items():
-            p = "primary" if pair == PRIMARY else _shown(adjusted[SECONDARY.index(pair)])
-            shown = table_text.over_seeds(values, "+.2f", spread_form=".2f", count="always")
-            rows.append([f"{pair[0]} − {pair[1]}", shown, agreement.interval_text(values), p, self.whose()])
+        rows = [
+            [case.title, table_text.counted(self.charted(available, name)), "", "", self.whose()]
+            for name, case in self.cases().items()
+        ]
+        gains = {pair: self.gains(available, *pair) for pair in (PRIMARY, *SECONDARY)}
+        adjusted = dict(zip(SECONDARY, holm([_p_value(gains[pair]) for pair in SECONDARY]), strict=True))
+        for pair, gain in gains.items():
+            p = "primary" if pair == PRIMARY else "–" if adjusted[pair] is None else f"{adjusted[pair]:.2g}"
+            shown = table_text.counted(gain, "+.2f")
+            rows.append([" − ".join(pair), shown, agreement.interval_text(gain), p, self.whose()])
         return ["", "accuracy, %; difference, points", "95% t interval", "Holm's p", "whose"], rows
 
 
@@ -106,11 +100,10 @@ class SharpeningDose(SharpeningTable):
         accuracy, ends = [], []
         for name in self.cases():
             accuracy += table_charts.over_seeds("bounded", self.whose(), self.charted(available, name), x=float(name))
-            last = [snapshot[1] for snapshot in depth.last_snapshots(self.cells(available, name))]
+            last = last_snapshots(self.cells(available, name), 1)
             ends += table_charts.over_seeds("bounded", self.whose(), last, x=float(name))
-        return table_charts.lines(
-            [("accuracy", accuracy, self.label), ("tokens after the last block", ends, "HFC/LFC")], "s"
-        )
+        panels = [("accuracy", accuracy, self.label), ("tokens after the last block", ends, "HFC/LFC")]
+        return table_charts.lines(panels, "s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,20 +123,10 @@ class SharpeningHalf(SharpeningTable):
     def rows(self, available: Available) -> Rows:
         """The two, then their difference with its 95 % interval."""
         head, rows = super().rows(available)
-        bounded, plain = (
-            {recipe.seed: 100 * cell["accuracy"] for recipe, cell in available.items() if self.case_of(recipe) == name}
-            for name in PRIMARY
-        )
-        gain = _paired(bounded, plain)
-        shown = table_text.over_seeds(gain, "+.2f", spread_form=".2f", count="always")
-        rows.append(
-            [f"{' − '.join(PRIMARY)}, points", shown, f"95%: {agreement.interval_text(gain)}", "", self.whose()]
-        )
+        gain = self.gains(available, *PRIMARY)
+        interval = f"95%: {agreement.interval_text(gain)}"
+        rows.append([f"{' − '.join(PRIMARY)}, points", table_text.counted(gain, "+.2f"), interval, "", self.whose()])
         return head, rows
-
-
-def _paired(these: Mapping[int, float], those: Mapping[int, float]) -> list[float]:
-    return [these[seed] - those[seed] for seed in sorted(these.keys() & those.keys())]
 
 
 def _p_value(differences: Sequence[float]) -> float | None:
@@ -169,7 +152,3 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
         highest = max(highest, min(1.0, (len(known) - rank) * known[place]))
         adjusted[place] = highest
     return list(adjusted)
-
-
-def _shown(p: float | None) -> str:
-    return "–" if p is None else f"{p:.2g}"

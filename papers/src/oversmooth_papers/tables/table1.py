@@ -11,6 +11,7 @@ readings are options: all heads joined (the multi-head theorem), real parts only
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 from oversmooth.diagnosis.result import Diagnosis
@@ -33,13 +34,11 @@ WORDS = ("smooth", "rough", "tie", "undecided")
 
 def shares(diagnosis: Diagnosis, joined: bool = False) -> tuple[int, ...]:
     """Cases in which smoothing, the rough part, or neither dominates, and those that rounding could turn."""
-    dominances = [layer.dominance for layer in diagnosis.layers if layer.dominance]
-    verdicts = (
-        [v for d in dominances for v in d.joined_verdict]
-        if joined
-        else [v for d in dominances for row in d.verdict_heads for v in row]
-    )
-    return tuple(sum(v == word for v in verdicts) for word in WORDS)
+    verdicts: list[str] = []
+    for layer in diagnosis.layers:
+        if layer.dominance:
+            verdicts += layer.dominance.joined_verdict if joined else itertools.chain(*layer.dominance.verdict_heads)
+    return tuple(verdicts.count(word) for word in WORDS)
 
 
 def notes(diagnoses: Sequence[Diagnosis], joined: bool = False) -> list[str]:
@@ -50,8 +49,8 @@ def notes(diagnoses: Sequence[Diagnosis], joined: bool = False) -> list[str]:
     if any(shares(d, joined)[2] for d in diagnoses):
         sentences.append("A tie: both radii are the same as far as they were computed; the paper has no such column.")
     if any(shares(d, joined)[3] for d in diagnoses):
-        reason = "rounding of attention or of the weights could turn it"
-        sentences.append(f"Undecided: {reason}; the paper has no such column.")
+        why = "rounding of attention or of the weights could turn it"
+        sentences.append(f"Undecided: {why}; the paper has no such column.")
     inputs = dict.fromkeys((int(d.provenance["inputs"]), str(d.provenance["data"])) for d in diagnoses)
     sentences += [f"Inputs of ours, {count:,} a model: {data}." for count, data in inputs]
     recipes = [recipe for d in diagnoses if (recipe := trained_by(d)) is not None]
@@ -80,15 +79,13 @@ def rows(diagnoses: Sequence[Diagnosis], joined: bool = False) -> list[tuple[str
     lines: list[tuple[str, ...]] = []
     for group in groups.values():
         percents, cases = [], 0
-        for diagnosis in group:
-            counts = shares(diagnosis, joined)
+        for one in group:
+            counts = shares(one, joined)
             if not sum(counts):
-                raise InputError(
-                    f"{diagnosis.name} has no cases to count: it was diagnosed without them; diagnose it again"
-                )
+                raise InputError(f"{one.name} has no cases to count: it was diagnosed without them; diagnose it again")
             percents.append([100 * count / sum(counts) for count in counts])
             cases += sum(counts)
-            lines.append((diagnosis.name, *(f"{p:.2f}" for p in percents[-1]), f"{sum(counts):,}", "ours, this run"))
+            lines.append((one.name, *(f"{p:.2f}" for p in percents[-1]), f"{sum(counts):,}", "ours, this run"))
         recipes = [recipe for d in group if (recipe := trained_by(d)) is not None]
         if len(group) == len({recipe.seed for recipe in recipes}) > 1:
             means = [table_text.mean_and_spread(column) for column in zip(*percents, strict=True)]

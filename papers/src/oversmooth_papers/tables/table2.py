@@ -11,23 +11,22 @@ behind the published ± was not published.
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.figures import table_charts
 from oversmooth_papers.tables import table_text
-from oversmooth_papers.tables.base import Rows, Table
-from oversmooth_papers.tables.cells import Available
+from oversmooth_papers.tables.base import Case, Column, Table
+from oversmooth_papers.tables.cells import Available, names_of, scores
 from oversmooth_papers.tasks.images.recipe import PAPER, QUICK, VARIANTS, Recipe, percent
 
 SHARES = (1.0, 0.5, 0.1)
-_QUICK_NOTE = (
-    "quick: a small ViT (patch 4, depth 4, width 64), 2,500 images, 5 epochs. These figures compare with each other "
-    "and with nothing that is published."
-)
+
+
+def heading(share: float) -> str:
+    return f"{percent(share)} of the data"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,76 +37,76 @@ class Table2(Table):
     """
 
     name = "table2"
-    published: ClassVar = {
-        "plain": {1.0: (66.78, 0.1), 0.5: (56.38, 0.5), 0.1: (32.47, 0.9)},
-        "smooth": {1.0: (64.34, 0.3), 0.5: (55.21, 0.5), 0.1: (28.67, 0.5)},
-        "sharpen": {1.0: (66.62, 0.3), 0.5: (56.58, 0.3), 0.1: (33.99, 0.4)},
+    asks_unknowns = True
+    published: ClassVar[Mapping[str, Any]] = {
+        "plain": {heading(1.0): (66.78, 0.1), heading(0.5): (56.38, 0.5), heading(0.1): (32.47, 0.9)},
+        "smooth": {heading(1.0): (64.34, 0.3), heading(0.5): (55.21, 0.5), heading(0.1): (28.67, 0.5)},
+        "sharpen": {heading(1.0): (66.62, 0.3), heading(0.5): (56.58, 0.3), heading(0.1): (33.99, 0.4)},
     }
-    """By share."""
-    published_by: ClassVar[str] = "published"
-    corner: ClassVar[str] = ""
-    """Of the heading: what columns are."""
+    note = "Accuracy in %, mean ± standard deviation over seeds (their number)."
+    quick_note = (
+        "quick: a small ViT (patch 4, depth 4, width 64), 2,500 images, 5 epochs. These figures compare with each "
+        "other and with nothing that is published."
+    )
+
+    def places(self) -> Mapping[str, Any]:
+        """What each column is of, by its heading: shares of the data; quick has one."""
+        return {heading(share): share for share in ([QUICK.share] if self.quick else SHARES)}
+
+    def base(self) -> Recipe:
+        return QUICK if self.quick else PAPER
+
+    def cases(self) -> Mapping[str, Case]:
+        return {variant: Case(self.model_name(variant), {"variant": variant}) for variant in VARIANTS}
+
+    def names_of(self, recipe: Recipe) -> Mapping[str, str]:
+        return names_of(recipe)
 
     def recipes(self) -> list[Recipe]:
-        """The cheapest column first; quick has one column."""
+        """The cheapest column first."""
         return [
-            replace(QUICK if self.quick else PAPER, share=share, variant=variant, seed=seed)
-            for share in self.columns()[::-1]
+            replace(self.recipe(variant, seed), share=share)
+            for share in reversed([*Table2.places(self).values()])
             for seed in range(self.seeds)
             for variant in VARIANTS
         ]
 
-    def columns(self) -> Sequence[Any]:
-        """What the figures of a row are of: shares of the data."""
-        return [QUICK.share] if self.quick else SHARES
+    def accuracies(self, cells: Available, place: Any) -> list[float]:
+        """Of a variant's cells those of one column, in %, over seeds."""
+        return scores({recipe: cell for recipe, cell in cells.items() if recipe.share == place}, "accuracy", 100)
 
-    def heading(self, column: Any) -> str:
-        return f"{percent(column)} of the data"
+    def columns(self) -> Mapping[str, Column]:
+        return {
+            head: lambda row, place=place: table_text.counted(self.accuracies(row.cells, place))  # type: ignore[misc]
+            for head, place in self.places().items()
+        }
 
-    def accuracies(self, available: Available, variant: str, column: Any) -> list[float]:
-        """Shares of the test images that are right, over seeds."""
-        own = (variant, column)
-        return [cell["accuracy"] for recipe, cell in available.items() if (recipe.variant, recipe.share) == own]
+    def charted(self, available: Available, name: str) -> list[float]:
+        """Of the last column."""
+        return self.accuracies(self.cells(available, name), [*self.places().values()][-1])
 
-    def rows(self, available: Available) -> Rows:
-        """Of each variant ours, and under it the published one."""
-        rows, columns = [], self.columns()
-        for variant in VARIANTS:
-            ours = [table_text.percent_over_seeds(self.accuracies(available, variant, column)) for column in columns]
-            rows.append([self.model_name(variant), *ours, self.whose()])
-            if not self.quick:
-                theirs = ["{:.2f} ± {}".format(*self.published[variant][column]) for column in columns]
-                rows.append([self.model_name(variant), *theirs, self.published_by])
-        return [self.corner, *map(self.heading, columns), "whose"], rows
-
-    def points(self, available: Available, column: Any) -> list[table_charts.Point]:
+    def points(self, available: Available, head: str) -> list[table_charts.Point]:
         """Ours and the published of a column; none where none of ours is there."""
-        points, found = [], False
-        for variant in VARIANTS:
-            name, ours = self.model_name(variant), self.accuracies(available, variant, column)
-            points += table_charts.over_seeds(name, self.whose(), [100 * value for value in ours], x=column)
+        points, found, place = [], False, self.places()[head]
+        for variant, case in self.cases().items():
+            ours = self.accuracies(self.cells(available, variant), place)
+            points += table_charts.over_seeds(case.title, self.whose(), ours, x=place)
             found = found or bool(ours)
             if not self.quick:
-                published = self.published[variant][column]
-                points.append(table_charts.point(name, self.published_by, *published, x=column))
+                points.append(
+                    table_charts.point(case.title, self.published_by, *self.published[variant][head], x=place)
+                )
         return points if found else []
-
-    def standings(self, available: Available) -> dict[str, float]:
-        last = self.columns()[-1]
-        values = {self.model_name(variant): self.accuracies(available, variant, last) for variant in VARIANTS}
-        return {name: 100 * statistics.fmean(over_seeds) for name, over_seeds in values.items() if over_seeds}
 
     def chart(self, available: Available) -> Any:
         """A panel a share."""
         quick = ", quick" if self.quick else ""
-        panels = [(f"{self.heading(share)}{quick}", self.points(available, share)) for share in self.columns()]
-        return table_charts.points(panels, "test accuracy, %")
-
-    def notes(self) -> list[str]:
-        return [_QUICK_NOTE if self.quick else "Accuracy in %, mean ± standard deviation over seeds (their number)."]
+        return table_charts.points(
+            [(f"{head}{quick}", self.points(available, head)) for head in self.places()], self.label
+        )
 
     def terminal_note(self) -> str:
-        return _QUICK_NOTE if self.quick else ""
+        return self.quick_note if self.quick else ""
 
 
 def column(share: float, *, seeds: int = 1, quick: bool = False) -> list[Recipe]:

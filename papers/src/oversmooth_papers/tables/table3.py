@@ -7,18 +7,13 @@ A figure is the mean over the 15 standard types, which is our reading; intensity
 are made on the spot with the published constants (`tasks.images.corruptions` says what differs: random numbers,
 and textures of frost of our own, unless --frost names the official pictures), or read from the official files with
 --official. The published figures are of models that were trained with all of the data; models of a smaller share are
-ours alone, and said to be.
-
-What was reached, on an H200, with models of 10 % of the data, seeds 0, 1 and 2: from intensity 0 to 5 33.33 to 19.77 %
-(ViT-Ti), 29.44 to 17.99 % (ViT-Ti⁺) and 34.61 to 19.71 % (ViT-Ti⁻). Published, with all of the data: 66.78 to 39.17,
-64.34 to 35.86 and 66.62 to 40.07 %. Ours of all of the data, seed 0, frost from the official pictures: 67.36 to
-39.68 % (ViT-Ti), 65.37 to 36.60 % (ViT-Ti⁺) and 67.02 to 40.87 % (ViT-Ti⁻).
+ours alone, and said to be. What was reached is in docs/first-paper.md.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -37,6 +32,12 @@ if TYPE_CHECKING:
 
 INTENSITIES = (0, 1, 2, 3, 4, 5)
 """Of corruption; 0 is the clean test set."""
+
+
+def _by_intensity(*figures: tuple[float, float]) -> dict[str, tuple[float, float]]:
+    return dict(zip(map(str, INTENSITIES), figures, strict=True))
+
+
 _NOTE = (
     "Accuracy in %, the mean over the 15 standard corruptions; mean ± standard deviation over seeds (their number). "
     "Intensity 0 is not table 2's figure to the last image: that was tested at the end of training, with the weights "
@@ -52,13 +53,12 @@ class Table3(Table2):
     trains = False
     progress_unit = "corruptions"
     published: ClassVar = {
-        "plain": [(66.78, 0.1), (61.59, 0.2), (57.75, 0.2), (53.12, 0.1), (49.32, 0.1), (39.17, 0.2)],
-        "smooth": [(64.34, 0.3), (58.36, 0.4), (53.83, 0.5), (49.03, 0.6), (45.15, 0.6), (35.86, 0.6)],
-        "sharpen": [(66.62, 0.3), (61.62, 0.2), (58.00, 0.3), (53.56, 0.2), (49.70, 0.3), (40.07, 0.2)],
+        "plain": _by_intensity((66.78, 0.1), (61.59, 0.2), (57.75, 0.2), (53.12, 0.1), (49.32, 0.1), (39.17, 0.2)),
+        "smooth": _by_intensity((64.34, 0.3), (58.36, 0.4), (53.83, 0.5), (49.03, 0.6), (45.15, 0.6), (35.86, 0.6)),
+        "sharpen": _by_intensity((66.62, 0.3), (61.62, 0.2), (58.00, 0.3), (53.56, 0.2), (49.70, 0.3), (40.07, 0.2)),
     }
-    """By intensity."""
     published_by = "published, 100 % of the data"
-    corner = "intensity"
+    rows_are = "intensity"
 
     share: float = option(1.0, "Of which of table 2's models: 1, 0.5 or 0.1.")
     models: Path | None = option(None, "Folder of models, by default the results' own.", after="results")
@@ -88,7 +88,7 @@ class Table3(Table2):
 
         test, device = splits.test, device_named(running.device)
         corrupted = evaluate.Corruptions(test, device, official=self.official, frost=self.frost)
-        evaluators: list[evaluate.Evaluator] = []
+        evaluators: list[evaluate.Evaluator] = []  # one, whose graph serves all models
 
         def find(results: Path, recipe: Recipe) -> Path:
             """Named by its key, or as `oversmooth train` leaves them."""
@@ -119,24 +119,17 @@ class Table3(Table2):
 
         return measure_models(recipes, results, self.folder, running, measure, made_by="table2", find=find)
 
-    def columns(self) -> Sequence[int]:
-        return INTENSITIES
+    def places(self) -> Mapping[str, int]:
+        return dict(zip(map(str, INTENSITIES), INTENSITIES, strict=True))
 
-    def heading(self, column: int) -> str:
-        return str(column)
-
-    def accuracies(self, available: Available, variant: str, column: int) -> list[float]:
-        found = []
-        for recipe, cell in available.items():
-            if recipe.variant == variant:
-                by_intensity = [cell["accuracy"], *cell.get("mean", ())]
-                if len(by_intensity) != len(INTENSITIES):
-                    raise InputError(
-                        f"{self.folder(recipe)}/{recipe.key}.json has no mean of each of {len(INTENSITIES) - 1} "
-                        "intensities; remove it to run it again"
-                    )
-                found.append(by_intensity[column])
-        return found
+    def accuracies(self, cells: Available, place: int) -> list[float]:
+        for recipe, cell in cells.items():
+            if len(cell.get("mean", ())) != len(INTENSITIES) - 1:
+                raise InputError(
+                    f"{self.folder(recipe)}/{recipe.key}.json has no mean of each of {len(INTENSITIES) - 1} "
+                    "intensities; remove it to run it again"
+                )
+        return [100 * [cell["accuracy"], *cell["mean"]][place] for cell in cells.values()]
 
     def terminal_rows(self, available: Available) -> Rows:
         head, rows = self.rows(available)
@@ -144,12 +137,12 @@ class Table3(Table2):
 
     def chart(self, available: Available) -> Any:
         """Ours and the published in one panel where they are of the same data; else apart, each with its own scale."""
-        points = [point for intensity in INTENSITIES for point in self.points(available, intensity)]
+        points = [point for intensity in self.places() for point in self.points(available, intensity)]
         panels = [("100 % of the data", points)]
         if self.quick or self.share != 1:
             whose = (self.whose(), self.published_by)
             panels = [(name, [point for point in points if point["whose"] == name]) for name in whose]
-        return table_charts.lines([(*panel, "test accuracy, %") for panel in panels], "intensity of corruption")
+        return table_charts.lines([(*panel, self.label) for panel in panels], "intensity of corruption")
 
     def notes(self) -> list[str]:
         quick = "quick: small models, trained for minutes, nothing to compare with published figures. "

@@ -39,13 +39,12 @@ def all_tables() -> list[type[Table]]:
 
 def folders_of_cells(results: Path) -> list[tuple[type[Table], Path]]:
     """Each table's own and those of its versions (table2-quick), whether they are there or not."""
-    found = []
-    for table in all_tables():
-        versions = [
-            path for path in results.glob(f"{table.home()}-*") if path.relative_to(results).as_posix() not in TABLES
-        ]
-        found += [(table, folder) for folder in (results / table.home(), *sorted(versions))]
-    return found
+    homes = {results / home for home in TABLES}
+    return [
+        (table, folder)
+        for table in all_tables()
+        for folder in (results / table.home(), *sorted({*results.glob(f"{table.home()}-*")} - homes))
+    ]
 
 
 def all_cells(results: Path, damaged: list[str] | None = None) -> Iterator[tuple[str, BaseRecipe, Cell]]:

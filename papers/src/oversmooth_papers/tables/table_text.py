@@ -105,6 +105,11 @@ def over_seeds(
     return f"{shown} ({len(values)})" if counted else shown
 
 
+def counted(values: Sequence[float], form: str = ".2f") -> str:
+    """``32.47 ± 0.90 (3)``: with the number of seeds always, and a spread of two digits."""
+    return over_seeds(values, form, spread_form=".2f", count="always")
+
+
 def percent_over_seeds(shares: Sequence[float]) -> str:
-    """``32.47 ± 0.90 (3)``: in %, with the number of seeds; a dash for none."""
-    return over_seeds([100 * share for share in shares], spread_form=".2f", count="always")
+    """`counted`, in %."""
+    return counted([100 * share for share in shares])

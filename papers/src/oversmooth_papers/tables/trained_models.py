@@ -35,10 +35,7 @@ _REMEDY = "give an archive that oversmooth reproduce models --pack wrote"
 
 
 def find(results: Path, share: float, seed: int | None = None) -> list[Path]:
-    """The models of one column of table 2, variant by variant; of one seed, or of all that are there.
-
-    Each variant must be there at least once: a figure without one would not say what it lacks.
-    """
+    """The models of one column of table 2, each variant at least once; of one seed, or of all that are there."""
     there = [(path, recipe_of(path)) for path in sorted((results / "models").glob("*"))]
     models = []
     for wanted in column(share):
@@ -63,12 +60,10 @@ def pack(results: Path, archive: Path) -> list[str]:
     files = sorted(path for path in (results / "models").glob("*.safetensors") if _NAME.fullmatch(path.name))
     if not files:
         raise InputError(f"{results / 'models'} has no models; oversmooth reproduce table2 makes some")
-    titles = []
-    for path in files:
-        recipe = recipe_of(path)
-        if recipe is None or recipe.key != path.stem:
-            raise InputError(f"{path} is not the model it is named by; remove it, or train it again")
-        titles.append(recipe.title)
+    titles = [
+        _title(path, path.name, f"{path} is not the model it is named by; remove it, or train it again")
+        for path in files
+    ]
     with whole_file(archive) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as opened:
         sums = {path.name: file_hash(path) for path in files}
         opened.writestr(zipfile.ZipInfo(MANIFEST), json.dumps(sums, indent=1))
@@ -121,7 +116,12 @@ def _take(opened: zipfile.ZipFile, archive: Path, name: str, digest: str, target
             shutil.copyfileobj(packed, file, _PIECE)
         if file_hash(temporary) != digest:
             raise InputError(f"{archive}: {name} does not have its checksum; fetch the archive again")
-        recipe = recipe_of(temporary)
-        if recipe is None or f"{recipe.key}.safetensors" != name:
-            raise InputError(f"{archive}: {name} is not the model it is named by; {_REMEDY}")
-        return recipe.title
+        return _title(temporary, name, f"{archive}: {name} is not the model it is named by; {_REMEDY}")
+
+
+def _title(path: Path, name: str, refusal: str) -> str:
+    """Of the model in a file that is to have this name."""
+    recipe = recipe_of(path)
+    if recipe is None or f"{recipe.key}.safetensors" != name:
+        raise InputError(refusal)
+    return recipe.title

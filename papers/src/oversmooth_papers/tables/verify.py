@@ -2,15 +2,14 @@
 
     oversmooth reproduce verify 44136fa355b3
 
-On a CPU that takes minutes, where training took a GPU's half hour. The file holds weights in bf16, and a CPU multiplies
-in float32 where a GPU did in bf16: a few test images near the border between two classes fall on the other side. Cells
-that record how good the rounded file is are compared with that, earlier ones with the figure of the run itself.
+The file holds weights in bf16, and a CPU multiplies in float32 where a GPU did in bf16: a few test images near the
+border between two classes fall on the other side. Cells that record how good the rounded file is are compared with
+that, earlier ones with the figure of the run itself.
 """
 
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,10 +17,9 @@ from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine import loop
 from oversmooth_papers.engine.recipe import read_recipe
 from oversmooth_papers.engine.saved_model import recipe_of
-from oversmooth_papers.tables.cells import Cell, model_path, read
+from oversmooth_papers.tables.cells import Cell, allowed, model_path, read
 from oversmooth_papers.tables.provenance import data_hash, file_hash
 from oversmooth_papers.tables.table_registry import TABLES, folders_of_cells
-from oversmooth_papers.tables.tolerances import allowed
 from oversmooth_papers.tasks.images.data import Splits, first_of_test
 from oversmooth_papers.tasks.registry import load_trained, task_of
 
@@ -29,15 +27,13 @@ ENOUGH = 1000
 """Of a part of the test images: three standard errors of an accuracy are 5 points at most."""
 
 
-@dataclass(frozen=True)
-class Checked:
-    """A figure of a cell, and the same again."""
+class Checked(NamedTuple):
+    """A figure of a cell, the same again, and by how much they may differ."""
 
     score: str
     recorded: float
     again: float
     allowed: float
-    """Difference."""
     enough: bool
     """Whether it was tested on all images, or on `ENOUGH`: on fewer, a wrong figure may be within what is allowed."""
 
@@ -49,11 +45,10 @@ class Checked:
 
 
 class Verification(NamedTuple):
-    """What came of it."""
+    """What came of it, and what was compared beside figures, or could not be."""
 
     figures: list[Checked]
     notes: list[str]
-    """What was compared beside figures, and what could not be."""
 
     @property
     def agrees(self) -> bool:
@@ -81,8 +76,7 @@ def model_of(cell: Cell, results: Path, model: Path | None = None) -> Path:
     if model is not None and not model.is_file():
         raise InputError(f"{model} is no file; name that of the model of {cell['title']}, or leave --model out")
     if not path.is_file():
-        table = TABLES.get(cell.get("table", ""))
-        again = "train it again"
+        table, again = TABLES.get(cell.get("table", "")), "train it again"
         if table is not None:
             cells = ":".join(table().names_of(recipe).values())
             words = [*table.home().split("/"), "--cells", cells, "--seeds", str(recipe.seed + 1)]
@@ -100,21 +94,20 @@ def model_of(cell: Cell, results: Path, model: Path | None = None) -> Path:
 
 
 def verify(cell: Cell, path: Path, data: Any, *, device: str | None = None, images: int | None = None) -> Verification:
-    """Test a model again and compare.
-
-    Args:
-        cell: what is to be verified.
-        path: its model.
-        data: of its task, whole.
-        device: cpu or cuda.
-        images: so many test images, the first ones, in place of all: quicker, and less certain.
-    """
+    """Test a cell's model again on all data of its task, or on so many first test images, and compare."""
     recipe = read_recipe(cell["recipe"])
     recipe.check_fits(data)
-    notes = [
-        _same_hash(cell, "data_sha256", "data", data_hash(task_of(recipe, data).data())),
-        _same_hash(cell, "checkpoint_sha256", "model", file_hash(path)),
-    ]
+    notes = []
+    for key, what, found in (
+        ("data_sha256", "data", data_hash(task_of(recipe, data).data())),
+        ("checkpoint_sha256", "model", file_hash(path)),
+    ):
+        if not cell.get(key):
+            notes.append(f"The cell records no hash of its {what}.")
+        elif cell[key] == found:
+            notes.append(f"The hash of the {what} is the one in the cell.")
+        else:
+            notes.append(f"The hash of the {what} is not the one in the cell: figures may differ for that reason.")
     share = 1.0
     if images is not None:
         if not isinstance(data, Splits):
@@ -124,14 +117,12 @@ def verify(cell: Cell, path: Path, data: Any, *, device: str | None = None, imag
     model, _ = load_trained(path)
     with loop.float32_products(where):
         scores = task.evaluation(model.to(where), where).scores(final=False)
-    if "rounded" in cell:
-        recorded = dict(cell["rounded"])
-        for name in scores:  # earlier versions called scores of validation by the names of the test's
-            if (test := name.removesuffix("_val")) in recorded:
-                recorded.setdefault(name, recorded[test])
-    else:
-        recorded = cell
+    recorded = dict(cell.get("rounded", cell))
+    if "rounded" not in cell:
         notes.append("The cell is of the weights before they were rounded to bf16; this file is rounded.")
+    for name in scores:  # earlier versions called scores of validation by the names of the test's
+        if "rounded" in cell and (test := name.removesuffix("_val")) in recorded:
+            recorded.setdefault(name, recorded[test])
     tested = len(data.test) if isinstance(data, Splits) else 0
     enough = share == 1 or tested >= ENOUGH
     known = {name: again for name, again in scores.items() if name in recorded}
@@ -142,16 +133,8 @@ def verify(cell: Cell, path: Path, data: Any, *, device: str | None = None, imag
         for name, again in known.items()
     ]
     # What tables show is of the weights before they were rounded, of which no file is kept.
-    for name, again in known.items() if recorded is not cell else ():
+    for name, again in known.items() if "rounded" in cell else ():
         if name in cell:
             most = allowed(name, recorded[name], share=share, tested=tested, rounded=True)
             figures.append(Checked(f"{name} before rounding", cell[name], again, most, enough))
     return Verification(figures, notes)
-
-
-def _same_hash(cell: Cell, key: str, what: str, found: str) -> str:
-    if not cell.get(key):
-        return f"The cell records no hash of its {what}."
-    if cell[key] == found:
-        return f"The hash of the {what} is the one in the cell."
-    return f"The hash of the {what} is not the one in the cell: figures may differ for that reason."

@@ -81,7 +81,7 @@ def test_inputs_in_batches_of_several_are_refused_not_left_out(vit):
 
 def test_the_conclusion_is_that_of_the_largest_asymmetry():
     layers = [kernel.Layer(2, {"asymmetry": value}) for value in (0.002, 0.004)]
-    assert kernel.conclusion({"a": layers}).endswith("0.002 to 0.004 in 2 blocks: the assumption nearly holds.")
-    wider = {"a": layers, "b": [kernel.Layer(2, {"asymmetry": 0.5}), kernel.Layer(2, {})]}
+    assert kernel.conclusion(layers).endswith("0.002 to 0.004 in 2 blocks: the assumption nearly holds.")
+    wider = [*layers, kernel.Layer(2, {"asymmetry": 0.5}), kernel.Layer(2, {})]
     assert kernel.conclusion(wider).endswith("0.002 to 0.500 in 3 blocks: the assumption does not hold.")
-    assert "causal" in kernel.conclusion({"a": [kernel.Layer(2, {})]})
+    assert "causal" in kernel.conclusion([kernel.Layer(2, {})])

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.commands import run
+from support.commands import refusal, run
 from support.train_example import blobs, plain
 
 from oversmooth.safety.errors import InputError
@@ -162,7 +162,6 @@ def test_what_fails_leaves_no_cell(tmp_path, monkeypatch):
     [
         (lambda cell: cell["attacks"].pop("pgd"), "damaged"),
         (lambda cell: cell["attacks"]["pgd"].update({"1/255": 1.5}), "damaged"),
-        (lambda cell: cell["attacks"]["pgd"].update({"1/255": "all"}), "damaged"),
         (lambda cell: cell.pop("settings"), "damaged"),
         (lambda cell: cell["settings"].update(severities=3), "with severities 3"),
         (lambda cell: cell["mean"].clear(), "damaged"),
@@ -229,14 +228,11 @@ def test_bad_options_are_one_sentence(tmp_path, monkeypatch, capsys, cifar, opti
     model = () if not options or "--trained" in options else ("--trained", "model.safetensors")
     data = () if "--data" in options else ("--data", cifar)
     given = ("reproduce", "neutreno", "robustness", *model, *data, "--quick", "--device", "cpu", *options)
-    assert run(monkeypatch, *given) == 2
-    said = re.sub(r"\s+", " ", capsys.readouterr().err)
-    assert sentence in said
-    assert "Traceback" not in said
+    assert sentence in refusal(monkeypatch, capsys, *given)
     assert not [*tmp_path.rglob("*.json")]
 
 
 def test_images_of_another_data_set_are_refused(tmp_path, monkeypatch, capsys, cifar):
     given = ("reproduce", "neutreno", "robustness", "--trained", trained(tmp_path), "--data", cifar, "--quick")
-    assert run(monkeypatch, *given, "--results", tmp_path / "r") == 2
-    assert "the recipe is for blobs and the data are cifar100" in re.sub(r"\s+", " ", capsys.readouterr().err)
+    said = refusal(monkeypatch, capsys, *given, "--results", tmp_path / "r")
+    assert "the recipe is for blobs and the data are cifar100" in said

@@ -3,9 +3,10 @@
 import json
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
-from support.commands import run
+from support.commands import refusal, run
 from support.nightly import nightly
 from support.places import ROOT
 
@@ -143,11 +144,7 @@ def test_the_quick_language_table_from_its_command(monkeypatch, capsys, tmp_path
 
 
 def test_tasks_and_their_options(monkeypatch, capsys, tmp_path):
-    def refused(*options):
-        assert run(monkeypatch, "train", "-o", tmp_path / "run", "--device", "cpu", *options) == 2
-        assert not (tmp_path / "run").exists()
-        return re.sub(r"\s+", " ", capsys.readouterr().err)
-
+    refused = partial(refusal, monkeypatch, capsys, "train", "-o", tmp_path / "run", "--device", "cpu")
     assert "--task is 'paint'; choose images or language or segmentation" in refused("--task", "paint")
     assert "--patch is no setting of --task language" in refused("--task", "language", "--patch", 2)
     assert "--length is no setting of --task images" in refused("--length", 9)
@@ -156,6 +153,7 @@ def test_tasks_and_their_options(monkeypatch, capsys, tmp_path):
     recipe = tmp_path / "recipe.json"
     recipe.write_text(language.QUICK.to_json())
     assert "is a recipe for language and --task is images" in refused("--recipe", recipe, "--task", "images")
+    assert not (tmp_path / "run").exists()
     small = ("--depth", 2, "--width", 16, "--heads", 2, "--hidden", 16)
     options = ("--epochs", 1, "--batch", 64, *small, "--variant", "neutreno:strength=0.4")
     assert run(monkeypatch, "train", "--recipe", recipe, *options, "-o", tmp_path / "run", "--device", "cpu") == 0

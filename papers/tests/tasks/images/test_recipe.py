@@ -79,7 +79,7 @@ def test_the_papers_recipe_claims_what_the_cells_say_and_what_was_published():
             line += f"{found[0]:.2f} " if len(of) == 1 else "" if of else "not run "
             minutes = sorted({f"{cell['seconds'] / 60:.1f}" for cell in of}, key=float)
             line += ", ".join(str(cell["seed"]) for cell in of) + " " + " to ".join(minutes[:1] + minutes[1:][-1:])
-            mean, spread = Table2.published[variant][share]
+            mean, spread = Table2.published[variant][f"{percent(share)} of the data"]
             expected.append(f"{line} {mean} ± {spread}".split())
     assert claimed == expected
     assert {cell["hardware"] for cell in cells} == {"NVIDIA H200"}

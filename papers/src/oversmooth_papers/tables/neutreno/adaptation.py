@@ -25,7 +25,7 @@ from oversmooth.safety.files import data_folder
 from oversmooth.steering import Method
 from oversmooth_papers.tables.cells import Cell
 from oversmooth_papers.tables.filling import Running
-from oversmooth_papers.tables.neutreno.measured import measured
+from oversmooth_papers.tables.neutreno.measured import Wanted, measured
 from oversmooth_papers.tuning import Answers, Labelled, Settings, baseline, cross_validate, report
 
 FOLDER = Path("neutreno") / "adaptation"
@@ -89,14 +89,14 @@ def measure(
             **outcome,
         }
 
+    def settings_of(cell: Cell) -> Any:
+        table([cell])
+        return cell["settings"]
+
     chosen = settings.to_dict()
-    wanted = [(cell_path(results, digests, method, settings), chosen, partial(tuned, method)) for method in methods]
-    return measured(wanted, results, running, _settings_of)
-
-
-def _settings_of(cell: Cell) -> Any:
-    table([cell])
-    return cell["settings"]
+    paths = [cell_path(results, digests, method, settings) for method in methods]
+    wanted = [Wanted(path, chosen, partial(tuned, method)) for path, method in zip(paths, methods, strict=True)]
+    return measured(wanted, results, running, settings_of)
 
 
 def table(cells: Sequence[Cell]) -> tuple[Sequence[str], list[Sequence[str]], list[str]]:

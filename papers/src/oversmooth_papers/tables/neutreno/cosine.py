@@ -3,18 +3,16 @@
     oversmooth reproduce neutreno cosine MODEL... --data DATA -o cosine.pdf -o cosine.md
     oversmooth reproduce neutreno cosine results/neutreno/segmentation/*.json -o cosine.md
 
-The mean is over all pairs of different tokens and over inputs. The paper draws it for a model and the same one with
-NeuTRENO, whose tokens stay further apart; no numbers were published beside the drawing. Cells have the curve of the
-last look at their model in training, at 8 inputs of its task; a model that was not kept, or whose task `diagnose` does
-not read, has no other.
+The paper draws it for a model and the same one with NeuTRENO, whose tokens stay further apart; it has no numbers. Cells
+have the curve of the last look at their model in training, at 8 inputs of its task.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import takewhile, zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.report.charts.base import distinct
@@ -29,8 +27,7 @@ _BETWEEN = ", "
 _LAST_LOOK = "From cells: the last look in training, at 8 inputs of the task"
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(NamedTuple):
     """The mean cosine of a model's tokens by depth, and of which inputs."""
 
     name: str
@@ -43,31 +40,27 @@ def curve_of(diagnosis: Diagnosis) -> Curve:
 
 
 def curves_of_cells(names: Sequence[str]) -> list[Curve] | None:
-    """Of cells of trained models; None where none of these is one.
+    """Of cells of trained models; None where none of these is one."""
 
-    Raises:
-        InputError: some are cells and others models, which have other inputs; or a cell has no curve.
-    """
-    found = [_is_cell(Path(name)) for name in names]
-    if not any(found):
+    def is_cell(path: Path) -> bool:
+        if path.suffix.lower() != ".json" or not path.is_file():
+            return False
+        content = read_json(path, "give a diagnosis or a cell")
+        return isinstance(content, dict) and "recipe" in content
+
+    others = [name for name in names if not is_cell(Path(name))]
+    if len(others) == len(names):
         return None
+    if others:
+        raise InputError(f"{others[0]} is no cell and others are, which have inputs of their own; give either")
     curves = []
-    for name, is_cell in zip(names, found, strict=True):
-        if not is_cell:
-            raise InputError(f"{name} is no cell and others are, which have inputs of their own; give either")
+    for name in names:
         cell = cells.read(Path(name)) or {}
         snapshots = [snapshot for snapshot in cell.get("smoothing", []) if snapshot.get("cos")]
         if not snapshots:
             raise InputError(f"{name} has no cosines: its model was not looked at in training; leave it out")
         curves.append(Curve(cell["title"], snapshots[-1]["cos"], _LAST_LOOK))
     return curves
-
-
-def _is_cell(path: Path) -> bool:
-    if path.suffix.lower() != ".json" or not path.is_file():
-        return False
-    content = read_json(path, "give a diagnosis or a cell")
-    return isinstance(content, dict) and "recipe" in content
 
 
 def shortened(curves: Sequence[Curve]) -> tuple[list[Curve], str]:
@@ -77,7 +70,7 @@ def shortened(curves: Sequence[Curve]) -> tuple[list[Curve], str]:
     common = len([*takewhile(lambda end: len(set(end)) == 1, ends)]) if len(names) > 1 else 0
     shortened_names = [_BETWEEN.join(parts[: len(parts) - common]) for parts in names]
     end = _BETWEEN.join(names[0][len(names[0]) - common :])
-    return [replace(curve, name=name) for curve, name in zip(curves, shortened_names, strict=True)], end
+    return [curve._replace(name=name) for curve, name in zip(curves, shortened_names, strict=True)], end
 
 
 def rows(curves: Sequence[Curve]) -> tuple[list[str], list[list[str]]]:

@@ -3,17 +3,9 @@
     oversmooth reproduce neutreno energy MODEL... --data DATA --strength 0.6
 
 For the kernel ``k = exp(q·k/√d)`` of each head, ``J(u) = ½ Σ k_ij ‖u_i − u_j‖²``, ``G(u) = ½ Σ λ_i ‖u_i − v⁰_i‖²`` with
-``λ_i = λ̃ Σ_j (k_ij + k_ji)``, and ``E = J + G`` (THEORY §6). Per layer, over inputs and heads:
-
-* J, G: at u = V, the layer's values, over ``½ Σ_ij (k_ij + k_ji) ‖v_i‖²``, so that they have no scale; J lies between
-  0 (all tokens alike) and 2;
-* E after attention, step and flow: over E(V), and in brackets the share of cases in which it falls. Attention is
-  ``A V + λ̃ (V⁰ − V)`` with the model's own A, the step Nguyen et al.'s Euler step, in which the kernel is made
-  symmetric, and the flow that of E after the same time, which must fall throughout, and is looked at eight times;
-* Euler off by: ``‖step − flow‖/‖flow − V‖``.
-
-The first layer has V = V⁰ and no G. Causal attention is left out: its kernel is never symmetric. The paper reports none
-of these figures.
+``λ_i = λ̃ Σ_j (k_ij + k_ji)``, and ``E = J + G`` (THEORY §6); what each column is, docs/neutreno.md says. The flow must
+fall throughout, and is looked at eight times. The first layer has V = V⁰ and no G. Causal attention is left out: its
+kernel is never symmetric. The paper reports none of these figures.
 """
 
 from __future__ import annotations
@@ -46,21 +38,19 @@ _TIMES = tuple(i / 8 for i in range(1, 9))
 def energies(
     loaded: Loaded, inputs: Inputs, strength: float = 0.6, progress: Progress = lambda _done: None
 ) -> list[Layer]:
-    """The energies of a model's layers on inputs, which come one per batch. strength: λ̃ of G; 0 leaves it out.
-
-    Raises:
-        InputError: there are no inputs, or attention or values are not seen.
-    """
+    """The energies of a model's layers on inputs, which come one per batch. strength: λ̃ of G; 0 leaves it out."""
 
     def measure(blocks: list[SampleBlock]) -> list[dict[str, Tensor]]:
         if len(values) != len(blocks):
             raise InputError(f"{loaded.name}: its values do not pass through a module of theirs; choose another model")
-        measured = []
+        measured: list[dict[str, Tensor]] = []
         for depth, block in enumerate(blocks):
-            seen = scores_of(block)
-            if seen is not None:
-                V, first = (values[i][:, seen[1]].to(seen[0]) for i in (depth, 0))
-            measured.append({} if seen is None else case_energies(seen[0], V, first, strength if depth else 0.0))
+            if (seen := scores_of(block)) is None:
+                measured.append({})
+                continue
+            scores, valid = seen
+            V, first = (values[i][:, valid].to(scores) for i in (depth, 0))
+            measured.append(case_energies(scores, V, first, strength if depth else 0.0))
         values.clear()
         return measured
 
@@ -69,13 +59,9 @@ def energies(
 
 
 def case_energies(scores: Tensor, V: Tensor, first: Tensor, strength: float) -> dict[str, Tensor]:
-    """The energies, and how much of E is left, for each head, ``(heads,)``.
+    """``(heads, n, n), (heads, n, k), (heads, n, k) -> (heads,)`` each: the energies, and how much of E is left.
 
-    Args:
-        scores: ``(heads, n, n)``: what softmax gets.
-        V: ``(heads, n, k)``: values.
-        first: ``(heads, n, k)``: V⁰.
-        strength: λ̃.
+    scores: what softmax gets. first: V⁰. strength: λ̃.
     """
     # One factor for all pairs of tokens changes no ratio.
     kernel = (scores - scores.amax((-2, -1), keepdim=True)).exp()
@@ -86,13 +72,12 @@ def case_energies(scores: Tensor, V: Tensor, first: Tensor, strength: float) -> 
     def E(u: Tensor) -> Tensor:
         return fidelity_energy(u, first, kernel, lam)
 
-    J, start = nonlocal_energy(V, kernel), E(V)
     flow = gradient_flow(scores, V, first, strength, _TIMES)
     step = gradient_step(scores, V) + strength * (first - V)
     mixed = scores.softmax(-1) @ V + strength * (first - V)
+    J, start, after, stepped = nonlocal_energy(V, kernel), E(V), E(mixed), E(step)
     course = torch.stack([start, *(E(u) for u in flow)])
     norm = torch.linalg.matrix_norm
-    after, stepped = E(mixed), E(step)
     found = {
         "J": J / size,
         "G": (start - J) / size,
@@ -114,9 +99,9 @@ def shown(figures: Mapping[str, float]) -> list[str]:
     return [J, G, *left, euler]
 
 
-def conclusion(by_model: Mapping[str, Sequence[Layer]]) -> str:
+def conclusion(layers: Sequence[Layer]) -> str:
     """One sentence: whether attention lowers the energy that the paper says it descends."""
-    found = [layer.figures for layers in by_model.values() for layer in layers if layer.figures]
+    found = [layer.figures for layer in layers if layer.figures]
     if not found:
         return "All of these models are causal: the paper's energy has no symmetric kernel there."
     attention, flow = (percent(fmean(one[f"{by}_falls"] for one in found)) for by in ("attention", "flow"))

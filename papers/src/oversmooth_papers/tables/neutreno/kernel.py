@@ -2,21 +2,15 @@
 
     oversmooth reproduce neutreno kernel MODEL... --data DATA
 
-Per layer, over inputs and heads:
-
-* asymmetry: of ``Π^½ A Π^−½``, π the stationary distribution: 0 where a symmetric kernel makes the attention;
-* least eigenvalue: of its symmetric part, whose greatest is 1; below 0 the kernel is not positive semi-definite;
-* the step: ``‖A − A'‖/‖A‖`` in the Frobenius norm, A' what Nguyen et al.'s gradient step does for this kernel.
-
-Causal attention is left out: a token's kernel with a later one is 0 and not the other way round, so it is never
-symmetric. The paper reports none of these figures.
+Per layer, means over inputs and heads; docs/neutreno.md says of what. Causal attention is left out: a token's kernel
+with a later one is 0 and not the other way round, so it is never symmetric. The paper reports none of these figures.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,18 +27,15 @@ from oversmooth.trace.plans import SampleBlock
 
 HEAD = ("model", "block", "asymmetry", "least eigenvalue", "eigenvalues below 0", "step off by", "cases")
 CAUSAL = "causal: never symmetric"
-_NEARLY = 0.01
-"""Asymmetry up to which a kernel counts as symmetric."""
+_NEARLY = 0.01  # asymmetry up to which a kernel counts as symmetric
 Progress = Callable[[int], None]
 """Told how many inputs are done."""
 
 
-@dataclass(frozen=True)
-class Layer:
-    """Means over inputs and heads of one block, by name; none for causal attention, which has no symmetric kernel."""
+class Layer(NamedTuple):
+    """One block: inputs times heads, and means over them by name; none for causal attention."""
 
     cases: int
-    """Inputs times heads."""
     figures: dict[str, float]
 
 
@@ -53,63 +44,16 @@ def kernels(loaded: Loaded, inputs: Inputs, progress: Progress = lambda _done: N
     return layer_means(loaded, inputs, lambda blocks: [_measured(block) for block in blocks], progress)
 
 
-@torch.no_grad()
-def layer_means(
-    loaded: Loaded,
-    inputs: Inputs,
-    measure: Callable[[list[SampleBlock]], list[dict[str, Tensor]]],
-    progress: Progress,
-) -> list[Layer]:
-    """Of a model that is not steered.
-
-    measure: the figures of each block on one input, each ``(heads,)``; none for causal attention.
-
-    Raises:
-        InputError: there are no inputs, or a batch held more than one, of which all but the first would be left out.
-    """
-    anatomy = locate(loaded.model)
-    run = Runner(loaded.model, anatomy)
-    per_input: list[list[dict[str, Tensor]]] = []
-    blocks: list[SampleBlock] = []
-    for batch in run.batches(inputs):
-        one = run.first_input(batch)
-        blocks = study(loaded.model, anatomy, partial(run, one)).blocks
-        per_input.append(measure(blocks))
-        progress(len(per_input))
-    if not per_input:
-        raise InputError("there are no inputs; give at least one")
-    if len(per_input) < inputs.count:
-        raise InputError(f"{inputs.count} inputs come in {len(per_input)} batches; give them one by one, with batch=1")
-    layers = []
-    for block, *figures in zip(blocks, *per_input, strict=True):
-        names = figures[0] if all(figures) else ()  # none if it is causal on any input
-        means = {name: float(torch.cat([one[name] for one in figures]).mean()) for name in names}
-        layers.append(Layer(len(per_input) * block.plan.layer.heads, means))
-    return layers
-
-
-def rows(
-    model: str, layers: Sequence[Layer], columns: int, shown: Callable[[Mapping[str, float]], list[str]]
-) -> list[list[str]]:
-    """Of a table of so many columns, one per block. shown: a block's figures in words."""
-    causal = [CAUSAL, *["–"] * (columns - 4)]
-    return [
-        [model, str(depth), *(shown(layer.figures) if layer.figures else causal), str(layer.cases)]
-        for depth, layer in enumerate(layers, 1)
-    ]
-
-
-def conclusion(by_model: Mapping[str, Sequence[Layer]]) -> str:
-    """One sentence: whether these models meet the paper's assumption of a symmetric kernel."""
-    found = [layer.figures["asymmetry"] for layers in by_model.values() for layer in layers if layer.figures]
-    if not found:
-        return "All of these models are causal, and a causal kernel is never symmetric: the assumption does not hold."
-    least, greatest = min(found), max(found)
-    verdict = "nearly holds" if greatest < _NEARLY else "does not hold"
-    return (
-        f"The paper derives attention for a symmetric kernel (asymmetry 0). Here the asymmetry is {fixed(least, 3)} to "
-        f"{fixed(greatest, 3)} in {len(found)} blocks: the assumption {verdict}."
-    )
+def _measured(block: SampleBlock) -> dict[str, Tensor]:
+    if (seen := scores_of(block)) is None:
+        return {}
+    scores, _ = seen
+    attention = scores.softmax(-1)
+    kernel = attention_kernel(attention)
+    step = gradient_step(scores, torch.eye(scores.shape[-1]).to(scores).expand_as(scores))
+    off = torch.linalg.matrix_norm(step - attention) / torch.linalg.matrix_norm(attention)
+    found = {"asymmetry": kernel.asymmetry, "least": kernel.least, "negative": kernel.negative_share, "step": off}
+    return {name: figure.double() for name, figure in found.items()}
 
 
 def scores_of(block: SampleBlock) -> tuple[Tensor, Tensor | slice] | None:
@@ -131,20 +75,60 @@ def scores_of(block: SampleBlock) -> tuple[Tensor, Tensor | slice] | None:
     return (scores if A.bias is None else scores + A.bias[0].double())[:, valid][:, :, valid], valid
 
 
-def _measured(block: SampleBlock) -> dict[str, Tensor]:
-    seen = scores_of(block)
-    if seen is None:
-        return {}
-    scores, _ = seen
-    attention = scores.softmax(-1)
-    kernel = attention_kernel(attention)
-    step = gradient_step(scores, torch.eye(scores.shape[-1]).to(scores).expand_as(scores))
-    off = torch.linalg.matrix_norm(step - attention) / torch.linalg.matrix_norm(attention)
-    found = {"asymmetry": kernel.asymmetry, "least": kernel.least, "negative": kernel.negative_share, "step": off}
-    return {name: figure.double() for name, figure in found.items()}
+@torch.no_grad()
+def layer_means(
+    loaded: Loaded,
+    inputs: Inputs,
+    measure: Callable[[list[SampleBlock]], list[dict[str, Tensor]]],
+    progress: Progress,
+) -> list[Layer]:
+    """Of a model that is not steered.
+
+    measure: the figures of each block on one input, each ``(heads,)``; none for causal attention. Batches of more than
+    one input are refused: all but the first would be left out.
+    """
+    anatomy = locate(loaded.model)
+    run = Runner(loaded.model, anatomy)
+    per_input: list[list[dict[str, Tensor]]] = []
+    blocks: list[SampleBlock] = []
+    for batch in run.batches(inputs):
+        blocks = study(loaded.model, anatomy, partial(run, run.first_input(batch))).blocks
+        per_input.append(measure(blocks))
+        progress(len(per_input))
+    if len(per_input) < inputs.count:
+        raise InputError(f"{inputs.count} inputs come in {len(per_input)} batches; give them one by one, with batch=1")
+    layers = []
+    for block, *figures in zip(blocks, *per_input, strict=True):
+        names = figures[0] if all(figures) else ()  # none if it is causal on any input
+        means = {name: float(torch.cat([one[name] for one in figures]).mean()) for name in names}
+        layers.append(Layer(len(per_input) * block.plan.layer.heads, means))
+    return layers
+
+
+def rows(
+    model: str, layers: Sequence[Layer], columns: int, shown: Callable[[Mapping[str, float]], list[str]]
+) -> list[list[str]]:
+    """Of a table of so many columns, one per block. shown: a block's figures in words."""
+    causal = [CAUSAL, *["–"] * (columns - 4)]
+    return [
+        [model, str(depth), *(shown(layer.figures) if layer.figures else causal), str(layer.cases)]
+        for depth, layer in enumerate(layers, 1)
+    ]
 
 
 def shown(figures: Mapping[str, float]) -> list[str]:
     """As the table has them."""
     asymmetry, least, negative, step = figures.values()
     return [fixed(asymmetry, 3), fixed(least, 3), percent(negative), fixed(step, 3)]
+
+
+def conclusion(layers: Sequence[Layer]) -> str:
+    """One sentence: whether these models meet the paper's assumption of a symmetric kernel."""
+    found = [layer.figures["asymmetry"] for layer in layers if layer.figures]
+    if not found:
+        return "All of these models are causal, and a causal kernel is never symmetric: the assumption does not hold."
+    verdict = "nearly holds" if max(found) < _NEARLY else "does not hold"
+    return (
+        f"The paper derives attention for a symmetric kernel (asymmetry 0). Here the asymmetry is "
+        f"{fixed(min(found), 3)} to {fixed(max(found), 3)} in {len(found)} blocks: the assumption {verdict}."
+    )

@@ -8,7 +8,7 @@ Published on WikiText-103, whose text users have (`oversmooth train --task langu
 16 blocks of width 128 read WikiText-2, a fiftieth of that, Post-LN as published and Pre-LN beside it. Differs from the
 paper: a plain softmax over all 33,278 words instead of an adaptive one; warm-up, epochs and dropout scaled to the
 smaller text and chosen for the baseline, the same for every row. Perplexity slides a window of 256 tokens by one, as
-the paper's does. Which λ̃ the spectra of the baseline propose is what `oversmooth reproduce neutreno prediction` says.
+the paper's does.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from typing import Any, ClassVar, Literal
 from oversmooth_papers.engine.options import option
 from oversmooth_papers.figures import table_charts
 from oversmooth_papers.tables import table_text
-from oversmooth_papers.tables.case_table import Case, CaseTable, Column, scores
-from oversmooth_papers.tables.cells import Available
-from oversmooth_papers.tables.depth import last_snapshots
+from oversmooth_papers.tables.base import Case, Column, Table, last_snapshots
+from oversmooth_papers.tables.cells import Available, scores
 from oversmooth_papers.tables.neutreno import methods
 from oversmooth_papers.tasks.language.recipe import QUICK, WIKITEXT2
 
@@ -39,11 +38,11 @@ def over_seeds(values: Sequence[float], form: str = ".2f") -> str:
 
 
 def _perplexity(name: str) -> Column:
-    return lambda cells: over_seeds(scores(cells, name))
+    return lambda row: over_seeds(scores(row.cells, name))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Language(CaseTable):
+class Language(Table):
     """Make the language table of Nguyen et al.: the baseline and NeuTRENO, Post-LN and Pre-LN, on WikiText-2."""
 
     name = "language"
@@ -59,13 +58,13 @@ class Language(CaseTable):
         for norm, title in NORMS.items()
         for name, (model, variant) in _METHODS.items()
     }
-    columns: ClassVar = {
+    column_by_heading: ClassVar = {
         "validation": _perplexity("valid_perplexity_sliding"),
         "test": _perplexity("test_perplexity_sliding"),
-        "HFC/LFC, last": lambda cells: over_seeds([last for _, last, _ in last_snapshots(cells)], ".3g"),
+        "HFC/LFC, last": lambda row: over_seeds(last_snapshots(row.cells, 1), ".3g"),
     }
-    published: ClassVar = {"plain:post": 34.29, "neutreno:post": 33.70}
-    published_as = ("test", "WikiText-103")
+    published: ClassVar = {"plain:post": {"test": 34.29}, "neutreno:post": {"test": 33.70}}
+    published_by = "published, WikiText-103"
     score = ("test_perplexity_sliding", 1)
     label = "test perplexity"
     note = (

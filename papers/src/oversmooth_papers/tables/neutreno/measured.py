@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from oversmooth.models.trained_file import trained_file
 from oversmooth.safety.errors import InputError, reason
@@ -14,20 +13,24 @@ from oversmooth_papers.tables.cells import Cell, write
 from oversmooth_papers.tables.filling import Running, one_writer
 from oversmooth_papers.tables.provenance import file_hash, provenance
 
-Settings = Mapping[str, Any]
-"""That decide the figures."""
-Measure = Callable[[Cell | None], Cell]
-"""Given the cell that is there, returns it, or what is to be written."""
 
-
-@dataclass(frozen=True)
-class Trained:
+class Trained(NamedTuple):
     """A model file and what is known of it before it is run."""
 
     path: Path
     recipe: Any
     digest: str
     """Of the file: other weights of the same recipe are another model."""
+
+
+class Wanted(NamedTuple):
+    """A cell that is asked for."""
+
+    path: Path
+    settings: Mapping[str, Any]
+    """Those that decide its figures."""
+    measure: Callable[[Cell | None], Cell]
+    """Given the cell that is there, returns it, or what is to be written."""
 
 
 def named(paths: Sequence[Path], load: Callable[[Path], tuple[Any, Any]]) -> list[Trained]:
@@ -47,45 +50,39 @@ def named(paths: Sequence[Path], load: Callable[[Path], tuple[Any, Any]]) -> lis
     return list(models.values())
 
 
-def _read(path: Path, settings_of: Callable[[Cell], Settings], wanted: Settings) -> Cell | None:
-    """A file of figures, if it is there.
+def measured(
+    wanted: Sequence[Wanted], results: Path, running: Running, settings_of: Callable[[Cell], Mapping[str, Any]]
+) -> list[Cell]:
+    """The cells asked for; what can be refused is, before any is measured.
 
     settings_of: those of a cell, which also tries to show its figures.
-
-    Raises:
-        InputError: it is damaged, or was measured with other settings than those asked for.
     """
+    cells = []
+    with one_writer(results, running):
+        before = [_read(one, settings_of) for one in wanted]
+        for there, one in zip(before, wanted, strict=True):
+            cell = one.measure(there)
+            if cell is not there:
+                cell = {**cell, **provenance(running.device)}
+                write(one.path, cell)
+            cells.append(cell)
+    return cells
+
+
+def _read(wanted: Wanted, settings_of: Callable[[Cell], Mapping[str, Any]]) -> Cell | None:
+    """The cell, if it is there; refused where it is damaged, or was measured with other settings."""
+    path, remedy = wanted.path, "remove it to run it again"
     if not path.is_file():
         return None
-    remedy = "remove it to run it again"
     cell: Cell = read_json(path, remedy)
     try:
         there = settings_of(cell)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is no cell of ours or is damaged ({reason(error)}); {remedy}") from error
-    for name, value in wanted.items():
+    for name, value in wanted.settings.items():
         if there.get(name) != value:
             raise InputError(
                 f"{path} was measured with {name} {there.get(name)!r} and is asked for with {value!r}; name other "
                 f"--results, or {remedy}"
             )
     return cell
-
-
-def measured(
-    wanted: Sequence[tuple[Path, Settings, Measure]],
-    results: Path,
-    running: Running,
-    settings_of: Callable[[Cell], Settings],
-) -> list[Cell]:
-    """The cells asked for, by file; what can be refused is, before any is measured."""
-    cells = []
-    with one_writer(results, running):
-        before = [_read(path, settings_of, settings) for path, settings, _ in wanted]
-        for there, (path, _, measure) in zip(before, wanted, strict=True):
-            cell = measure(there)
-            if cell is not there:
-                cell = {**cell, **provenance(running.device)}
-                write(path, cell)
-            cells.append(cell)
-    return cells

@@ -5,11 +5,8 @@
 Of a plain model of images or of text and a few inputs: the share of cases (input, layer, head) that smooth at each λ̃,
 and the least λ̃ from which on none does, which `oversmooth.steering.suggest` proposes. One file per model,
 results/neutreno/prediction/<recipe key>.json. What training gave is in the cells of `ablation` or `language-ablation`
-that share the model's recipe, over all seeds that are there.
-
-Whether the proposal is good is decided by one rule: what the λ̃ that was trained and lies nearest to it gave is within
-one standard error of the best mean, or not. The standard error is that of the best mean over its seeds; with one seed
-there is none, and nothing is decided.
+that share the model's recipe, over all seeds that are there. The proposal is good where the λ̃ that was trained and lies
+nearest to it gave a mean within one standard error (over seeds) of the best.
 """
 
 from __future__ import annotations
@@ -17,10 +14,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -29,12 +26,12 @@ from oversmooth.steering.suggestion import STRENGTHS as HUNDREDTHS
 from oversmooth.steering.suggestion import suggest
 from oversmooth_papers.engine.loop import device_named
 from oversmooth_papers.tables import table_text
-from oversmooth_papers.tables.case_table import scores
-from oversmooth_papers.tables.cells import Cell, Folder, cell_path, read_cells
+from oversmooth_papers.tables.base import Table
+from oversmooth_papers.tables.cells import Cell, cell_path, read_cells, scores
 from oversmooth_papers.tables.filling import Running
 from oversmooth_papers.tables.neutreno import measured
 from oversmooth_papers.tables.neutreno.language import LanguageAblation, over_seeds
-from oversmooth_papers.tables.neutreno.measured import Trained
+from oversmooth_papers.tables.neutreno.measured import Trained, Wanted
 from oversmooth_papers.tables.neutreno.methods import FIXED, STRENGTHS, Ablation
 from oversmooth_papers.tasks.images import recipe as images
 from oversmooth_papers.tasks.images.build import augment_of
@@ -54,8 +51,7 @@ Outcomes = Mapping[float, Sequence[float]]
 """What models that were trained with a λ̃ reached, over seeds."""
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """What differs between models of images and of text."""
 
     inputs_are: str
@@ -63,13 +59,11 @@ class Kind:
     """The data of a recipe, by name or from where they lie."""
     inputs: Callable[[Any, Any, int], Tensor]
     """Of a recipe and its data, the first so many, as the model takes them."""
-    folder: Folder
-    """Where the cells of the ablation are."""
+    ablation: Table
+    """Whose cells say what training gave."""
     score: str
-    """What cells call the figure that counts."""
     heading: str
     best: Callable[..., float]
-    """max or min."""
     shown: Callable[[Sequence[float]], str]
     """Over seeds, in a table."""
     figure: Callable[[float], str]
@@ -90,7 +84,7 @@ KINDS: dict[type, Kind] = {
         inputs_are="test images",
         load=lambda _recipe, what: load_images(what, "test"),
         inputs=_pixels,
-        folder=Ablation().folder,
+        ablation=Ablation(),
         score="accuracy",
         heading="accuracy, %",
         best=max,
@@ -101,7 +95,7 @@ KINDS: dict[type, Kind] = {
         inputs_are="windows of the validation text",
         load=load_data,
         inputs=_windows,
-        folder=LanguageAblation().folder,
+        ablation=LanguageAblation(),
         score="valid_perplexity_sliding",
         heading="validation perplexity",
         best=min,
@@ -109,15 +103,10 @@ KINDS: dict[type, Kind] = {
         figure="{:.2f}".format,
     ),
 }
-"""By recipe."""
 
 
 def named(paths: Sequence[Path]) -> list[Trained]:
-    """The files, plain models of one kind, each of a recipe of its own.
-
-    Raises:
-        InputError: a file is none, or is of another kind.
-    """
+    """The files, plain models of one kind, each of a recipe of its own."""
     models = measured.named(paths, load_trained)
     for model in models:
         if type(model.recipe) not in KINDS or model.recipe.variant != "plain":
@@ -134,16 +123,41 @@ def named(paths: Sequence[Path]) -> list[Trained]:
 
 
 def measure(models: Sequence[Trained], data: Any, results: Path, inputs: int, running: Running) -> dict[Recipe, Cell]:
-    """Of these models what their spectra say; what is there is not computed again.
-
-    Raises:
-        InputError: a model does not fit the data, or was measured otherwise.
-    """
+    """Of these models what their spectra say; what is there is not computed again."""
     models[0].recipe.check_fits(data)
     x = KINDS[type(models[0].recipe)].inputs(models[0].recipe, data, inputs)
-    run = partial(_predicted, x, running)
+
+    def predicted(model: Trained, there: Cell | None) -> Cell:
+        if there is not None:
+            return there
+        network, recipe = load_trained(model.path)
+        device, progress = device_named(running.device), running.progress_of(recipe.title)
+        batches = [batch.to(device) for batch in x.split(_BATCH)]
+        told = lambda done, _total, what: progress(done, len(x), what)  # noqa: E731
+        suggestion = suggest(network.to(device), batches, strengths=_TRIED, progress=told)
+        curve = [
+            {
+                "strength": point.strength,
+                "smoothing": point.steered_share,
+                "undecided": point.undecided_share,
+                "rho_rough": point.rho_rough,
+            }
+            for point in suggestion.curve
+        ]
+        return {
+            "title": recipe.title,
+            "seed": recipe.seed,
+            "inputs": len(x),
+            "weights": model.digest,
+            "strength": suggestion.strength,
+            "reason": suggestion.reason,
+            "curve": curve,
+            "recipe": recipe.to_dict(),
+        }
+
     wanted = [
-        (cell_path(results, FOLDER, m.recipe), {"inputs": len(x), "weights": m.digest}, partial(run, m)) for m in models
+        Wanted(cell_path(results, FOLDER, m.recipe), {"inputs": len(x), "weights": m.digest}, partial(predicted, m))
+        for m in models
     ]
     cells = measured.measured(wanted, results, running, _settings_of)
     return {model.recipe: cell for model, cell in zip(models, cells, strict=True)}
@@ -156,43 +170,14 @@ def _settings_of(cell: Cell) -> Cell:
     return cell
 
 
-def _predicted(x: Tensor, running: Running, model: Trained, there: Cell | None) -> Cell:
-    if there is not None:
-        return there
-    network, recipe = load_trained(model.path)
-    device, progress = device_named(running.device), running.progress_of(recipe.title)
-    batches = [batch.to(device) for batch in x.split(_BATCH)]
-    suggestion = suggest(
-        network.to(device), batches, strengths=_TRIED, progress=lambda done, _total, what: progress(done, len(x), what)
-    )
-    curve = [
-        {
-            "strength": point.strength,
-            "smoothing": point.steered_share,
-            "undecided": point.undecided_share,
-            "rho_rough": point.rho_rough,
-        }
-        for point in suggestion.curve
-    ]
-    return {
-        "title": recipe.title,
-        "seed": recipe.seed,
-        "inputs": len(x),
-        "weights": model.digest,
-        "strength": suggestion.strength,
-        "reason": suggestion.reason,
-        "curve": curve,
-        "recipe": recipe.to_dict(),
-    }
-
-
 def outcomes(recipe: Recipe, results: Path) -> Outcomes:
     """Of every λ̃ that was trained with this recipe, ascending; λ̃ = 0 is the plain model."""
     kind, trained = KINDS[type(recipe)], {}
     for strength in STRENGTHS:
         recipes = [replace(recipe, variant=FIXED[f"{strength:g}"], seed=seed) for seed in range(SEEDS)]
-        trained[strength] = scores([*read_cells(recipes, results, kind.folder).values()], kind.score)
-    return {strength: figures for strength, figures in trained.items() if figures}
+        if found := scores(read_cells(recipes, results, kind.ablation.folder), kind.score):
+            trained[strength] = found
+    return trained
 
 
 def verdict(proposed: float | None, trained: Outcomes, kind: Kind) -> str:
@@ -220,8 +205,8 @@ def verdict(proposed: float | None, trained: Outcomes, kind: Kind) -> str:
 
 
 def table(predictions: Mapping[Recipe, Cell], results: Path) -> tuple[list[str], list[list[str]], list[str]]:
-    """The heading, a row per λ̃ of the ablation, what the spectra say and what training gave, and the notes: what each
-    model's spectra propose, and whether training bears it out.
+    """The heading, a row per λ̃ of the ablation, and the notes: what each model's spectra propose, and whether training
+    bears it out.
     """
     first, cells = next(iter(predictions)), [*predictions.values()]
     kind, trained = KINDS[type(first)], outcomes(first, results)
@@ -240,9 +225,9 @@ def table(predictions: Mapping[Recipe, Cell], results: Path) -> tuple[list[str],
 
 def _spectra(cells: Sequence[Cell], strength: float) -> list[str]:
     """Means over models at one λ̃."""
-    points = [next(point for point in cell["curve"] if point["strength"] == strength) for cell in cells]
+    points = [point for cell in cells for point in cell["curve"] if point["strength"] == strength]
     shown = []
     for name, factor, form in (("smoothing", 100, ".1f"), ("undecided", 100, ".1f"), ("rho_rough", 1, ".3f")):
-        known = scores(points, name)
+        known = [point[name] for point in points if point.get(name) is not None]
         shown.append(format(factor * statistics.fmean(known), form) if known else "–")
     return shown

@@ -4,10 +4,7 @@
 
 One cell per model, results/neutreno/robustness/<recipe key>.json. A cell that is there is kept: only radii that it
 lacks are run and added to it. One that was measured otherwise (other images, steps or weights) is refused, not
-replaced. Attacks compute in float32; corruptions as table 3 tests them. The paper's own figures, of other models and
-data, are not compared with.
-
-What was reached is in docs/neutreno.md.
+replaced. Attacks compute in float32; corruptions as table 3 tests them. What was reached is in docs/neutreno.md.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from oversmooth_papers.engine.loop import device_named
 from oversmooth_papers.tables.cells import Cell, cell_path
 from oversmooth_papers.tables.filling import Running
 from oversmooth_papers.tables.neutreno import measured
-from oversmooth_papers.tables.neutreno.measured import Trained
+from oversmooth_papers.tables.neutreno.measured import Trained, Wanted
 from oversmooth_papers.tasks.images.attacks import ATTACKS, STEPS, AttackSettings, shown_radius, under_attack
 from oversmooth_papers.tasks.images.build import augment_of, load_vit
 from oversmooth_papers.tasks.images.corruptions import KINDS, SEVERITIES
@@ -92,7 +89,7 @@ def measure(
     corruptions = Corruptions(test, device_named(running.device), official=settings.official, frost=settings.frost)
     run = partial(_run, test, settings, corruptions, running)
     wanted = [
-        (cell_path(results, settings.folder, m.recipe), settings.recorded(m.digest, len(test)), partial(run, m))
+        Wanted(cell_path(results, settings.folder, m.recipe), settings.recorded(m.digest, len(test)), partial(run, m))
         for m in models
     ]
     cells = measured.measured(wanted, results, running, _settings_of)
@@ -118,30 +115,27 @@ def _run(
     network.to(device)
     augment = augment_of(recipe).to(device)
 
-    def attacked(attack: str, radii: Sequence[float]) -> dict[float, float]:
+    def attacked(attack: str, radii: Sequence[float]) -> dict[str, float]:
         progress = running.progress_of(f"{recipe.title}: {attack.upper()}")
         progress(0, len(radii) * len(test), f"ε {shown_radius(radii[0])}")  # the first batch may take minutes
-        return under_attack(
-            network,
-            lambda pixels: augment.normalise(255 * pixels),
-            test.images,
-            test.labels,
-            radii,
-            attack,
-            AttackSettings(steps=settings.steps, restarts=settings.restarts),
-            progress=progress,
-        )
+        normalise = lambda pixels: augment.normalise(255 * pixels)  # noqa: E731
+        how = AttackSettings(steps=settings.steps, restarts=settings.restarts)
+        found = under_attack(network, normalise, test.images, test.labels, radii, attack, how, progress=progress)
+        return {shown_radius(radius): share for radius, share in found.items()}
 
     if cell is None:
-        evaluator = Evaluator(recipe, network, device)
         progress = running.progress_of(f"{recipe.title}: corruptions")
         by_kind = under_corruption(
-            evaluator, corruptions, kinds=KINDS, severities=settings.severities, on_message=progress
+            Evaluator(recipe, network, device),
+            corruptions,
+            kinds=KINDS,
+            severities=settings.severities,
+            on_message=progress,
         )
         cell = {
             "table": settings.folder,
             "title": recipe.title,
-            "accuracy": attacked("fgsm", [0.0])[0.0],
+            "accuracy": attacked("fgsm", [0.0])[shown_radius(0.0)],
             "seed": recipe.seed,
             "settings": settings.recorded(model.digest, len(test)),
             "attacks": {},
@@ -149,11 +143,8 @@ def _run(
             "kinds": by_kind,
             "recipe": recipe.to_dict(),
         }
-    attacks = {}
-    for attack, radii in missing.items():
-        new = attacked(attack, radii) if radii else {}
-        attacks[attack] = {**there[attack], **{shown_radius(radius): share for radius, share in new.items()}}
-    return {**cell, "attacks": attacks}
+    new = {attack: attacked(attack, radii) if radii else {} for attack, radii in missing.items()}
+    return {**cell, "attacks": {attack: {**there[attack], **new[attack]} for attack in ATTACKS}}
 
 
 def standard_error(accuracy: float, images: int) -> float:

@@ -14,14 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from oversmooth_papers.tables.case_table import Case, CaseTable, last_snapshot, percent
+from oversmooth_papers.tables.base import Case, Table, last_snapshot, percent
 from oversmooth_papers.tasks.segmentation.recipe import PAPER, QUICK
 
 _NEUTRENO = "neutreno:strength=0.6"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Segmentation(CaseTable):
+class Segmentation(Table):
     """Make the segmentation table of Nguyen et al.: Segmenter on DeiT-Tiny, the baseline and NeuTRENO, on CamVid."""
 
     name = "segmentation"
@@ -43,14 +43,14 @@ class Segmentation(CaseTable):
             ("learned", "NeuTRENO, λ̃ learned per head, from 0", "neutreno:strength=0,learned,per=head", 0.0),
         )
     }
-    columns: ClassVar = {
+    column_by_heading: ClassVar = {
         "mIoU, %": percent("miou"),
         "multi-scale": percent("miou_multiscale"),
         "pixels right, %": percent("pixel_accuracy"),
         "HFC/LFC, last": last_snapshot(1),
     }
-    published: ClassVar = {"plain": 35.72, "neutreno": 37.24}
-    published_as = ("mIoU, %", "ADE20K")
+    published: ClassVar = {"plain": {"mIoU, %": 35.72}, "neutreno": {"mIoU, %": 37.24}}
+    published_by = "published, ADE20K"
     score = ("miou", 100)
     label = "mIoU, %"
     title = "CamVid"

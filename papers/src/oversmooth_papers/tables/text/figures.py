@@ -3,8 +3,7 @@
     oversmooth reproduce text figures --table causal -o figures
 
 One diagnosis of each model gives all: figure 2 is its three notions by depth, figure 3 the same beside the forced ones,
-figure 5 the eigenvalues of H. Published, in words: in language models they are about symmetric around 0, where those of
-vision models skew negative.
+figure 5 the eigenvalues of H.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ class Trained(NamedTuple):
     """A model with its cell."""
 
     name: str
-    """Of the variant."""
     path: Path
     cell: Cell
 
@@ -42,16 +40,17 @@ def trained(table: str, results: Path, seed: int = 0, *, quick: bool = False) ->
     """The plain, smoothing and sharpening models of a text table."""
     if table not in TABLES_OF_MODELS:
         raise InputError(f"--table is {table!r}; choose {', '.join(TABLES_OF_MODELS)}")
-    wanted_table = TABLES_OF_MODELS[table](quick=quick)
-    recipes = [wanted_table.recipe(name, seed) for name in _MODES]
-    if not read_cells(recipes, results, wanted_table.folder):  # other text than the table's own
-        recipes = fitted_to_cells(recipes, results, wanted_table.folder)
-    cells = read_cells(recipes, results, wanted_table.folder)
-    paths = {name: (recipe, model_path(results, recipe)) for name, recipe in zip(_MODES, recipes, strict=True)}
-    if lacking := [name for name, (recipe, path) in paths.items() if recipe not in cells or not path.is_file()]:
+    own = TABLES_OF_MODELS[table](quick=quick)
+    recipes = [own.recipe(name, seed) for name in _MODES]
+    if not read_cells(recipes, results, own.folder):  # other text than the table's own
+        recipes = fitted_to_cells(recipes, results, own.folder)
+    cells = read_cells(recipes, results, own.folder)
+    named = dict(zip(_MODES, recipes, strict=True))
+    there = [name for name in _MODES if named[name] in cells and model_path(results, named[name]).is_file()]
+    if lacking := [name for name in _MODES if name not in there]:
         remedy = f"oversmooth reproduce text {table}{' --quick' if quick else ''} --cells {','.join(lacking)}"
         raise InputError(f"{results} has no {lacking[0]} model of text {table}, seed {seed}; make it with {remedy}")
-    return [Trained(name, path, cells[recipe]) for name, (recipe, path) in paths.items()]
+    return [Trained(name, model_path(results, recipe), cells[recipe]) for name, recipe in named.items()]
 
 
 def named(measured: Sequence[Diagnosis], models: Sequence[Trained]) -> list[Diagnosis]:

@@ -3,9 +3,8 @@
     oversmooth reproduce text glue --seeds 3               models of `text masked`, seed 0
     oversmooth reproduce text glue --quick                 with `text masked --quick`: does one line follow another?
 
-A small model on a small budget is weak on these tasks. So each figure stands beside that of the most frequent answer
-and beside the pretraining perplexity, with the range over seeds; and a difference from the plain model that is within
-the ranges is called none: nothing can be told.
+A small model on a small budget is weak on these tasks. So each figure stands beside that of the most frequent answer;
+and where the ranges over seeds of a forced model and the plain one meet, nothing can be told.
 """
 
 from __future__ import annotations
@@ -13,18 +12,19 @@ from __future__ import annotations
 import shlex
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oversmooth_papers.engine.options import option
-from oversmooth_papers.figures import table_charts
-from oversmooth_papers.tables import case_table
-from oversmooth_papers.tables.base import Rows, Table
+from oversmooth_papers.figures.table_charts import bars_side_by_side, point
+from oversmooth_papers.tables import cells
+from oversmooth_papers.tables.base import Column, Row, Rows, Table
 from oversmooth_papers.tables.cells import Available, missing, model_path
-from oversmooth_papers.tables.text.language_models import WARM, Masked, cells_of, name_of
+from oversmooth_papers.tables.text.language_models import WARM, Masked
 from oversmooth_papers.tasks.glue.recipe import TASKS, TOLD, Recipe
+from oversmooth_papers.tasks.language.recipe import CAUSAL
 from oversmooth_papers.tasks.language.recipe import Recipe as LanguageRecipe
 
 if TYPE_CHECKING:
@@ -40,10 +40,6 @@ _NOTE = (
     "five."
 )
 _METRICS = {"macro_f1": "macro F1", "matthews": "Matthews' correlation", "f1": "F1", "pearson": "Pearson's correlation"}
-_QUICK_NOTE = (
-    "quick: the models of text masked --quick, asked whether a line of the package's prose follows another. These "
-    "figures compare with each other and with nothing that is published."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,12 +48,18 @@ class Glue(Table):
 
     name = "glue"
     group = "text"
+    full = small = CAUSAL
+    """Of which cases differ; fine-tuning always begins from weights and has no start to tell by."""
+    case_by_name = WARM
     label = "mean score, %"
-    asks_unknowns = False
     loads_data = False
     keeps_models = False
     cells_help = (
         "The cells to run: a variant (plain), a task (CB), or both (plain:CB); by default all a small model learns."
+    )
+    quick_note = (
+        "quick: the models of text masked --quick, asked whether a line of the package's prose follows another. These "
+        "figures compare with each other and with nothing that is published."
     )
 
     pretrained_seed: int = option(0, "Of the pretrained models.")
@@ -99,7 +101,7 @@ class Glue(Table):
         ]
 
     def names_of(self, recipe: Recipe) -> dict[str, str]:
-        return {"variant": name_of(recipe), "task": recipe.data}
+        return {"variant": self.case_of(recipe), "task": recipe.data}
 
     def fill(self, recipes: Sequence[Any], _data: Any, results: Path, running: Running) -> Filled:
         """Task by task, each with its model's own tokens; models that are missing are named."""
@@ -109,18 +111,17 @@ class Glue(Table):
 
         own = {recipe.key: (name, recipe) for name, recipe in self.pretrained().items()}
         lacking: dict[str, str] = {}
-        todo: dict[tuple[str, str], list[Any]] = {}
-        for recipe in missing(recipes, results, self.folder):
-            todo.setdefault((recipe.data, recipe.pretrained), []).append(recipe)
         watch = WatchSettings(evaluate=0, monitor=0)  # runs of seconds: looks would take longer than steps
         running = replace(running, keep_models=self.keeps_models, at_once=1, watch=watch)
         end = time.monotonic() + 60 * (running.minutes or 0.0)
-        for (task, key), same in todo.items():
+        todo = missing(recipes, results, self.folder)
+        for task, key in dict.fromkeys((recipe.data, recipe.pretrained) for recipe in todo):
             name, pretrained = own[key]
             path = model_path(results, pretrained)
             if not path.is_file():
                 lacking[name] = pretrained.title
                 continue
+            same = [recipe for recipe in todo if (recipe.data, recipe.pretrained) == (task, key)]
             left = None if running.minutes is None else max(0.0, (end - time.monotonic()) / 60)
             filled = fill(same, load_glue(task, path), results, self.folder, replace(running, minutes=left))
             if not filled:
@@ -131,40 +132,50 @@ class Glue(Table):
             running.on_message(f"{title}: no model; {made} --results {shlex.quote(str(results))} makes it")
         return Filled(NO_MODELS if lacking else "finished")
 
-    def rows(self, available: Available) -> Rows:
-        tasks = self.tasks()
-        found = {name: [scores(available, name, task) for task in tasks] for name in WARM}
-        majority = [_majority(available, task) for task in tasks]
-        rows = [[title, _pretraining(available, name), *map(_shown, found[name])] for name, title in WARM.items()]
-        rows.append(["majority", "–", *("–" if value is None else f"{value:.1f}" for value in majority)])
-        for name, title in [*WARM.items()][1:]:
-            rows.append([f"{title}, told apart from plain", "–", *map(separation, found[name], found["plain"])])
-        return ["", "pretraining", *tasks, "whose"], [[*row, self.whose()] for row in rows]
+    def columns(self) -> Mapping[str, Column]:
+        of_tasks = {task: lambda row, task=task: _shown(scores(row.cells, task)) for task in self.tasks()}
+        return {"pretraining": _pretraining, **of_tasks}
 
-    def standings(self, available: Available) -> dict[str, float]:
-        found = {title: [scores(available, name, task) for task in self.tasks()] for name, title in WARM.items()}
-        known = {title: by_task for title, by_task in found.items() if all(by_task)}
-        return {title: statistics.fmean(map(statistics.fmean, by_task)) for title, by_task in known.items()}
+    def rows(self, available: Available) -> Rows:
+        """The models, the most frequent answer, and whether forced models are told apart from the plain one."""
+        head, rows = super().rows(available)
+        found = {name: self.by_task(available, name).values() for name in WARM}
+        majority = [_majority(available, task) for task in self.tasks()]
+        shown = ["–" if value is None else f"{value:.1f}" for value in majority]
+        rows.append(["majority", "–", *shown, self.whose()])
+        for name in [*WARM][1:]:
+            apart = map(separation, found[name], found["plain"])
+            rows.append([f"{WARM[name].title}, told apart from plain", "–", *apart, self.whose()])
+        return head, rows
+
+    def by_task(self, available: Available, name: str) -> dict[str, list[float]]:
+        cells = self.cells(available, name)
+        return {task: scores(cells, task) for task in self.tasks()}
+
+    def charted(self, available: Available, name: str) -> list[float]:
+        """The mean of each task, if all are there."""
+        found = self.by_task(available, name).values()
+        return [*map(statistics.fmean, found)] if all(found) else []
 
     def chart(self, available: Available) -> Any:
         """A panel for each task: median and range over seeds, and the most frequent answer."""
+        found = {case.title: self.by_task(available, name) for name, case in WARM.items()}
         panels = []
         for task in self.tasks():
-            points = []
-            for name, title in WARM.items():
-                if values := scores(available, name, task):
-                    point = table_charts.point(title, self.whose(), statistics.median(values), None)
-                    points.append({**point, "low": min(values), "high": max(values)})
+            points = [
+                point(title, self.whose(), statistics.median(values), None) | {"low": min(values), "high": max(values)}
+                for title, by_task in found.items()
+                if (values := by_task[task])
+            ]
             if points and (majority := _majority(available, task)) is not None:
-                points.append(table_charts.point("majority", self.whose(), majority, None))
+                points.append(point("majority", self.whose(), majority, None))
             panels += [(task, points)] if points else []
-        there = {point["model"] for _, points in panels for point in points}
-        models = [title for title in (*WARM.values(), "majority") if title in there]
-        return table_charts.bars_side_by_side(panels, "score, %", models)
+        there = {one["model"] for _, points in panels for one in points}
+        return bars_side_by_side(panels, "score, %", [title for title in (*found, "majority") if title in there])
 
     def notes(self) -> list[str]:
         if self.quick:
-            return [_QUICK_NOTE]
+            return [self.quick_note]
         of: dict[str, list[str]] = {}
         for task in self.tasks():
             metric = TASKS[task].metrics[0]
@@ -172,11 +183,10 @@ class Glue(Table):
         return [_NOTE.format(metrics=", ".join(f"{metric} ({', '.join(tasks)})" for metric, tasks in of.items()))]
 
 
-def scores(available: Available, name: str, task: str) -> list[float]:
-    """Of a variant on a task over seeds, in %, by the metric to compare by."""
-    metric = TASKS[task].metrics[0]
+def scores(available: Available, task: str) -> list[float]:
+    """Of a variant's cells those of a task, over seeds, in %, by the metric to compare by."""
     of_task = {recipe: cell for recipe, cell in available.items() if recipe.data == task}
-    return [100 * float(cell[metric]) for cell in cells_of(of_task, name)]
+    return cells.scores(of_task, TASKS[task].metrics[0], 100)
 
 
 def _majority(available: Available, task: str) -> float | None:
@@ -186,9 +196,9 @@ def _majority(available: Available, task: str) -> float | None:
     return next((100 * value for value in said if value is not None), None)
 
 
-def _pretraining(available: Available, name: str) -> str:
+def _pretraining(row: Row) -> str:
     """Of one model, unless it was trained again between the cells."""
-    found = {*case_table.scores(cells_of(available, name), "pretraining_perplexity")}
+    found = {cell["pretraining_perplexity"] for cell in row.cells.values() if "pretraining_perplexity" in cell}
     return ", ".join(f"{perplexity:.2f}" for perplexity in sorted(found)) or "–"
 
 

@@ -10,9 +10,8 @@
 
 Published, in words: for text, Transformers that are forced to smooth or to sharpen generalise worse than plain ones.
 Forced models begin as near to the plain model's first weights as their form allows; four rows begin as the paper
-initialises, with eigenvalues of H up to 1 where the plain model's are near 0. Two of these are controls, with random
-signs that stay and with eigenvalues that may take either sign: what they lose is lost to the form of H and its start,
-and not to smoothing or sharpening.
+initialises. Two of these are controls, with random signs that stay and with eigenvalues that may take either sign: what
+they lose is lost to the form of H and its start.
 """
 
 from __future__ import annotations
@@ -21,12 +20,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from oversmooth_papers.tables import table_text
-from oversmooth_papers.tables.base import Rows
-from oversmooth_papers.tables.case_table import Case, CaseTable, Column, case_of, minutes, scores
-from oversmooth_papers.tables.cells import Available, Cell
+from oversmooth_papers.tables.base import Case, Column, Row, Rows, Table, last_snapshots, minutes
+from oversmooth_papers.tables.cells import Available, scores
 from oversmooth_papers.tasks.language.recipe import CAUSAL, CAUSAL_WIKITEXT2, MASKED, QUICK, QUICK_MASKED
 
 CASES = {
@@ -41,8 +39,8 @@ CASES = {
     "free-cold": Case("either sign, the paper's start", {"variant": "spectral:signs=free,start=cold"}),
 }
 """Rows, by what --cells calls them."""
-WARM = {name: case.title for name, case in CASES.items() if not name.endswith("-cold")}
-"""Titles of those that are fine-tuned."""
+WARM = {name: case for name, case in CASES.items() if not name.endswith("-cold")}
+"""Those that are fine-tuned."""
 FORM = (
     "A forced model differs from the plain one in form too: each head's H is symmetric, with eigenvectors orthogonal "
     "to those of the other heads, and λ = ±ψ². The rows with fixed random signs, λ = sψ², and with either sign, λ = ψ, "
@@ -55,44 +53,34 @@ LOOKS = (
 )
 
 
-def name_of(recipe: Any) -> str:
-    """Of the variant; fine-tuning always begins from weights and has no start to tell by."""
-    return case_of(CASES, CAUSAL, recipe)
-
-
-def cells_of(available: Available, name: str) -> list[Cell]:
-    """Over seeds."""
-    return [cell for recipe, cell in available.items() if name_of(recipe) == name]
-
-
 def _over_seeds(values: Sequence[float]) -> str:
     huge = max(values, default=0) > 1e6  # a run that went wrong
     return table_text.over_seeds(values, ".3g" if huge else ".2f", count="always")
 
 
 def _perplexity(name: str) -> Column:
-    return lambda cells: _over_seeds(scores(cells, name))
+    return lambda row: _over_seeds(scores(row.cells, name))
 
 
-def _trained(cells: Sequence[Cell]) -> str:
+def _trained(row: Row) -> str:
     """Perplexity over the batches of the last epoch."""
-    return _over_seeds([math.exp(min(cell["epochs"][-1]["loss"], 700)) for cell in cells if cell.get("epochs")])
+    losses = [cell["epochs"][-1]["loss"] for cell in row.cells.values() if cell.get("epochs")]
+    return _over_seeds([math.exp(min(loss, 700)) for loss in losses])
 
 
-def _hfc_lfc(cells: Sequence[Cell]) -> str:
-    snapshots = [looks[-1]["hfc_lfc"][-1] for cell in cells if (looks := cell.get("smoothing"))]
-    return f"{fmean(snapshots):#.3g}" if snapshots else "–"
+def _hfc_lfc(row: Row) -> str:
+    return f"{fmean(lasts):#.3g}" if (lasts := last_snapshots(row.cells, 1)) else "–"
 
 
-def _asymmetry(cells: Sequence[Cell]) -> str:
+def _asymmetry(row: Row) -> str:
     """Of H, the mean over blocks, at the first look and at the last."""
-    snapshots = [cell["smoothing"] for cell in cells if cell.get("smoothing")]
+    snapshots = [cell["smoothing"] for cell in row.cells.values() if cell.get("smoothing")]
     ends = [[fmean(looks[end]["asymmetry"]) for looks in snapshots if "asymmetry" in looks[end]] for end in (0, -1)]
     return " → ".join(f"{fmean(values):.3f}" if values else "–" for values in ends)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextTable(CaseTable):
+class TextTable(Table):
     """Subclasses say the recipe, its quick version and the note."""
 
     group = "text"
@@ -101,7 +89,7 @@ class TextTable(CaseTable):
     quick_data = "prose"
     data_help = "text where OVERSMOOTH_DATA has it, or a folder or file of text, as oversmooth train takes them."
     case_by_name = CASES
-    columns: ClassVar = {
+    column_by_heading: ClassVar = {
         "validation": _perplexity("valid_perplexity"),
         "test": _perplexity("test_perplexity"),
         "training": _trained,
