@@ -24,9 +24,6 @@ class RankBuffer:
     captured: bool = False
     """Whether a CUDA graph writes here: then it stays."""
 
-    def fits(self, x: Tensor, mask: Tensor | None) -> bool:
-        return self.tokens.shape == x.shape and (self.mask is None) == (mask is None)
-
 
 @dataclass
 class RankBuffers:
@@ -52,8 +49,8 @@ class RankBuffers:
             return 0
         x, mask = x[: self.inputs], None if mask is None else mask[: self.inputs] != 0
         kept = self.kept.setdefault(depth, [])
-        buffer = next((one for one in kept if one.fits(x, mask)), None)
-        if buffer is None:
+        fits = (one for one in kept if one.tokens.shape == x.shape and (one.mask is None) == (mask is None))
+        if (buffer := next(fits, None)) is None:
             if flag is not None:  # nothing can be allocated here that outlives the capture
                 return 0
             buffer = _allocated(x, mask, next(self.numbers))
@@ -64,13 +61,12 @@ class RankBuffers:
             buffer.mask.copy_(mask if flag is None else torch.where(flag, mask, buffer.mask))
         return buffer.number
 
-    def ranks(self, numbers: Sequence[tuple[int, float]], names: Sequence[str]) -> dict[str, list[float]]:
-        """Metrics of rank by depth, by (depth, number of its buffer); empty where some depth has none."""
-        by_number = {(depth, one.number): one for depth, kept in self.kept.items() for one in kept}
+    def ranks(self, numbers: Sequence[float], names: Sequence[str]) -> dict[str, list[float]]:
+        """Metrics of rank by depth, given the number of each one's buffer; empty where some depth has none."""
+        by_number = {one.number: one for kept in self.kept.values() for one in kept}
         depths = DepthMetrics(ranks=self.inputs, absolute=False)
-        for place, (depth, number) in enumerate(numbers):
-            buffer = by_number.get((depth, int(number)))
-            if buffer is None:
+        for place, number in enumerate(numbers):
+            if (buffer := by_number.get(int(number))) is None:
                 return {}
             depths.numbers.update(place, buffer.tokens, buffer.mask)
         depths.finish()

@@ -14,14 +14,10 @@ def token_numbers(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     Inputs with fewer than two valid tokens are left out; NaN where none is left, or a token is not finite, and the
     cosine where one has fewer than two tokens that are not zero.
 
-    Args:
-        x: ``(batch, n, d)``: tokens.
-        mask: ``(batch, n)``: not 0 for valid tokens; None: all.
-
-    Returns:
-        ``()`` each, in float32.
+    x: ``(batch, n, d)``; mask: ``(batch, n)``, not 0 for valid tokens, None for all. Returns ``()`` each, in float32.
     """
-    found = moments(scaled(x, None if mask is None else mask != 0))
+    with torch.autocast(x.device.type, enabled=False):
+        found = moments(scaled(x, None if mask is None else mask != 0))
     measured, ratios = found.count[:, 0] > 1, (found.log_hfc - found.log_lfc)[:, 0]
     one, two = (torch.where(measured, values, 0.0).sum() / measured.sum() for values in (ratios, found.cos[:, 0]))
     return one, two
@@ -30,12 +26,7 @@ def token_numbers(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
 def band_norms(gradient: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """‖G‖ of all that is there, and the share of ‖G‖² of valid tokens that lies in the band where they differ.
 
-    Args:
-        gradient: ``(batch, n, d)``.
-        mask: ``(batch, n)``: not 0 for valid tokens; None: all.
-
-    Returns:
-        ``()`` each, in float32.
+    gradient: ``(batch, n, d)``; mask and results as above.
     """
     found = moments(scaled(gradient, None if mask is None else mask != 0))
     measured = found.count[:, 0] > 1  # one token alone differs from none

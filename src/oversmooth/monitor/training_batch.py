@@ -22,16 +22,15 @@ from oversmooth.monitor.rank_buffers import RankBuffers
 from oversmooth.monitor.reduced import band_norms, token_numbers
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.trace.layout import (
-    around,
     check_axes,
     first_tensor,
+    own_word,
+    results_like,
     says_batch_first,
-    says_nothing,
-    shapes_of,
+    telling,
     tensors_like,
 )
-from oversmooth.trace.valid import Padding, decodes, mask_of, sizes_of_masks
-from oversmooth.trace.watch import results_like
+from oversmooth.trace.valid import PassArguments
 
 _RECORDERS: weakref.WeakValueDictionary[int, TrainingBatchRecorder] = weakref.WeakValueDictionary()
 _PASS, _ENTER, _LEAVE = "pass", "enter", "leave"
@@ -80,8 +79,16 @@ class TrainingBatchRecorder:
         self, model: nn.Module, blocks: Sequence[tuple[str, nn.Module]], *, ranks: int, gradients: bool, scaler: Any
     ) -> None:
         self.model, self.names, self.key, self.due = model, [name for name, _ in blocks], id(self), False
-        self.inputs, self.current, self.buffers = _Inputs(model, blocks), _Pass(), RankBuffers(ranks)
-        self.gradients = _Gradients(gradients, scaler)
+        self.gradients, self.scaler, self._autocast = gradients, scaler, False
+        name, first = blocks[0]
+        says = says_batch_first(first)
+        if says is None:
+            raise InputError(
+                f"{name} holds a module with batch_first=False and may transpose for it, so that its own axes are not "
+                "known; say it on every block, block.batch_first = True or False, or give a probe"
+            )
+        self._batch_first, self._silent = says, own_word(first) is None and not telling(first)
+        self.passed, self.current, self.buffers = PassArguments(model, self.names), _Pass(), RankBuffers(ranks)
         self.state, self.flag = self._on(next(model.parameters()).device)
         self.troubles: list[str] = []
         """What went wrong since the step began."""
@@ -90,14 +97,13 @@ class TrainingBatchRecorder:
         if "torch._dynamo" in sys.modules:
             # Code that was compiled for another model of this class, without hooks, would be taken for this one's.
             torch.compiler.reset()
-        inside = [(index, block) for index, (_, block) in enumerate(blocks)]
-        before = [(_PASS, *one) for one in enumerate(self.inputs.outside)] + [(_ENTER, *one) for one in inside]
-        self.handles = [
-            *(module.register_forward_pre_hook(Hook(self, module, kind, index), with_kwargs=True)
-              for kind, index, module in before),
-            *(block.register_forward_hook(Hook(self, block, _LEAVE, index), with_kwargs=True)
-              for index, block in inside),
-        ]  # fmt: skip
+        self.handles = []
+        for kind, modules in ((_PASS, self.passed.modules), (_ENTER, [block for _, block in blocks])):
+            for index, module in enumerate(modules):
+                hook = Hook(self, module, kind, index)
+                self.handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+        for index, (_, block) in enumerate(blocks):
+            self.handles.append(block.register_forward_hook(Hook(self, block, _LEAVE, index), with_kwargs=True))
 
     def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """The numbers, and the flag that says whether a step is recorded."""
@@ -112,21 +118,15 @@ class TrainingBatchRecorder:
         return state, flag
 
     def receive(self, kind: str, index: int, args: Any, kwargs: Any, out: Any) -> None:
-        """Something happened in a module that is hooked; raises nothing where it is compiled.
-
-        Args:
-            kind: what.
-            index: of the module around the blocks, or of the block.
-            args: of its forward.
-            kwargs: of its forward.
-            out: what it returned.
+        """Something happened in a module that is hooked: the index-th around the blocks, or of the blocks. Raises
+        nothing where it is compiled.
         """
         compiling = torch.compiler.is_compiling()
         if kind == _PASS:
             begins = index == 0 if compiling else self.current.begin(index)
             if compiling and not begins:  # a compiled module's own hooks are no part of its graph, and would become one
                 torch.ops.oversmooth.observe(self.flag, None, self.state, self.flag, self.key, -1 - index)
-            self.inputs.receive(index, args, kwargs, begins)
+            self.passed.receive(index, args, kwargs, begins=begins)
             return
         x = first_tensor(args, kwargs, needed=False)
         if kind == _ENTER:
@@ -135,22 +135,28 @@ class TrainingBatchRecorder:
         elif x is not None and (alike := tensors_like(x, out)):
             y = alike[0]
             mask = self._see(index + 1, y)
-            if self.gradients.wanted and not compiling and self.due and y.requires_grad:
-                self.gradients.autocast |= torch.is_autocast_enabled(y.device.type)
+            if self.gradients and not compiling and self.due and y.requires_grad:
+                self._autocast |= torch.is_autocast_enabled(y.device.type)
                 y.register_hook(lambda gradient: self._see_gradient(index + 1, gradient, mask))
         elif not compiling:
             results_like(first_tensor((x,), {}), out, self.names[index])  # says why
 
+    def _batch_major(self, x: Tensor) -> Tensor:
+        return x if self._batch_first else x.transpose(0, 1)
+
     def _see(self, depth: int, x: Tensor | None) -> Tensor | None:
         """Record the tokens of a depth; which of them are valid."""
-        name = self.names[max(depth - 1, 0)]
+        name, compiling = self.names[max(depth - 1, 0)], torch.compiler.is_compiling()
         if x is None or x.ndim != 3:
-            if torch.compiler.is_compiling():
+            if compiling:
                 return None
             shape = "no tensor" if x is None else f"an array of shape {tuple(x.shape)}"
             raise InputError(f"{name} receives {shape}; tokens must be (batch, n, d)")
-        x, mask = self.inputs.tokens(name, x.detach(), first=depth == 0)
-        if torch.compiler.is_compiling():
+        if depth == 0 and self._silent and not compiling:
+            check_axes(name, self.passed.shapes, x.shape)
+        x = self._batch_major(x.detach())
+        mask = self.passed.mask(x, readable=not (compiling or is_captured(x)))
+        if compiling:
             torch.ops.oversmooth.observe(x, mask, self.state, self.flag, self.key, depth)
         else:
             self.measure(depth, x, mask, self.state)
@@ -177,7 +183,7 @@ class TrainingBatchRecorder:
             state[:, _PLACE].mul_(~self.flag if captured else 0)
         now.depths.append(depth)
         now.address = x.data_ptr()
-        log_ratio, cos = _numbers(x, mask)
+        log_ratio, cos = token_numbers(x, mask)
         buffer = self.buffers.keep(depth, x, mask, self.flag if captured else None)
         new = torch.stack([torch.full_like(cos, len(now.depths)), log_ratio, cos, torch.full_like(cos, buffer)])
         row = state[depth, :_GRADED]
@@ -187,8 +193,8 @@ class TrainingBatchRecorder:
     def _see_gradient(self, depth: int, gradient: Tensor, mask: Tensor | None) -> None:
         """mask: of this pass, as others may follow before the backward pass."""
         try:
-            norm, share = band_norms(self.inputs.batch_major(gradient), mask)
-            scale = getattr(self.gradients.scaler, "_scale", None)  # on its device
+            norm, share = band_norms(self._batch_major(gradient), mask)
+            scale = getattr(self.scaler, "_scale", None)  # on its device
             if scale is not None:
                 norm = norm / scale.to(norm.device)
             self.state[depth, _GRADED:].copy_(torch.stack([torch.ones_like(norm), norm, share]))
@@ -205,9 +211,9 @@ class TrainingBatchRecorder:
         if self.state.device != device:
             self.state, self.flag = self._on(device)
             self.buffers.kept.clear()
-        self.due = due
+        self.due, self.current.outer, self.troubles = due, None, []
         self.flag.fill_(due)
-        self.current.outer, self.inputs.mask, self.troubles = None, None, []
+        self.passed.forget()
         if due:
             self.state.zero_()
 
@@ -234,19 +240,28 @@ class TrainingBatchRecorder:
         table = [table[depth] for depth in order]
         log_ratios = torch.tensor([row[_LOG_RATIO] for row in table], dtype=torch.float64)
         found: dict[str, Any] = {"hfc_lfc": log_ratios.exp().tolist(), "cos": [row[_COS] for row in table]}
-        buffers = [(depth, row[_BUFFER]) for depth, row in zip(order, table, strict=True)]
         found = {name: found[name] for name in tokens if name in found}
         notes = []
         if ranks := [name for name in tokens if name in RANKS]:
-            found |= (known := self.buffers.ranks(buffers, ranks))
+            found |= (known := self.buffers.ranks([row[_BUFFER] for row in table], ranks))
             if not known:
                 notes.append(
                     "ranks of the training batch are not seen in a CUDA graph that was captured before any snapshot, "
                     "or of batches of another shape; record a step before it is captured, or give a probe"
                 )
         if gradients:
-            values, note = self.gradients.read([row[_GRADED:] for row in table[1:]])
-            found, notes = found | values, notes + note
+            rows = table[1:]
+            norms, shares = ([row[column] if row[_GRADED] else None for row in rows] for column in (_NORM, _SHARE))
+            if not any(row[_GRADED] for row in rows):
+                notes.append(
+                    "no block had a gradient in the training batch: it is not seen in compiled code (give a probe that "
+                    "comes with a loss), all before the loss is frozen, or there was no backward pass"
+                )
+            elif self.scaler is None and self._autocast:
+                found["gradient_hfc"] = shares
+                notes.append("a GradScaler may scale gradients, whose norm is left out; give scaler=scaler, or False")
+            else:
+                found |= {"gradient_norm": norms, "gradient_hfc": shares}
         return found, [self.names[depth - 1] for depth in order[1:]], notes
 
     def _order(self, places: list[int]) -> list[int]:
@@ -292,7 +307,7 @@ class _Pass:
     """Of the last array in memory."""
 
     def begin(self, index: int) -> bool:
-        """A module around the blocks is called: whether a pass begins with it. index: 0 for the outermost."""
+        """A module around the blocks is called, 0 for the outermost: whether a pass begins with it."""
         begins = not in_backward() and (self.outer is None or index <= self.outer)
         if begins:
             self.outer, self.depths = index, []
@@ -303,81 +318,8 @@ class _Pass:
         if not self.depths or self.address != x.data_ptr():
             return False
         # Memory is used again: the address alone may be that of another array.
-        return is_captured(x) or torch.equal(torch.stack(_numbers(x, mask)), state[self.depths[-1], _LOG_RATIO:_BUFFER])
-
-
-@dataclass
-class _Gradients:
-    """Whether gradients are recorded, and whether their norm is known."""
-
-    wanted: bool
-    scaler: Any
-    autocast: bool = False
-    """Whether a batch passed within autocast, with which a GradScaler is used."""
-
-    def read(self, rows: list[list[float]]) -> tuple[dict[str, list[float | None]], list[str]]:
-        """Norms and shares of HFC by block, and what is wrong with them. rows: (seen, norm, share)."""
-        if not any(row[0] for row in rows):
-            return {}, [
-                "no block had a gradient in the training batch: it is not seen in compiled code (give a probe that "
-                "comes with a loss), all before the loss is frozen, or there was no backward pass"
-            ]
-        norms, shares = ([row[column] if row[0] else None for row in rows] for column in (1, 2))
-        if self.scaler is None and self.autocast:
-            why = "a GradScaler may scale gradients, whose norm is left out; give scaler=scaler, or False"
-            return {"gradient_hfc": shares}, [why]
-        return {"gradient_norm": norms, "gradient_hfc": shares}, []
-
-
-class _Inputs:
-    """What the modules around the blocks are called with in this pass: which tokens are valid, and how arrays lie."""
-
-    def __init__(self, model: nn.Module, blocks: Sequence[tuple[str, nn.Module]]) -> None:
-        names, (name, first) = [name for name, _ in blocks], blocks[0]
-        says = says_batch_first(first)
-        if says is None:
-            raise InputError(
-                f"{name} holds a module with batch_first=False and may transpose for it, so that its own axes are not "
-                "known; say it on every block, block.batch_first = True or False, or give a probe"
-            )
-        self.batch_first, self.outside = says, around(model, names)
-        self.readers = [Padding(module, decodes(names)) for module in self.outside]
-        self.shapes: list[torch.Size] | None = [] if says_nothing(first) else None
-        """Of the arrays among the arguments of the model, where they alone show which axis is the batch."""
-        self.mask: Tensor | None = None
-        self.has_mask, self.sizes = False, set[int]()
-        """Whether the innermost of them was called with a mask, and of what size are those under other names."""
-
-    def receive(self, index: int, args: Any, kwargs: Any, begins: bool) -> None:
-        """The arguments of a module around the blocks. begins: whether a pass begins with it."""
-        mask = self.readers[index].of(args, kwargs)
-        if begins and self.shapes is not None and not torch.compiler.is_compiling():
-            self.shapes = shapes_of(args, kwargs)
-        if begins or mask is not None:  # the innermost that has one knows best
-            self.mask = mask
-        self.has_mask, self.sizes = mask is not None, sizes_of_masks(args, kwargs)
-
-    def batch_major(self, x: Tensor) -> Tensor:
-        return x if self.batch_first else x.transpose(0, 1)
-
-    def tokens(self, name: str, x: Tensor, *, first: bool) -> tuple[Tensor, Tensor | None]:
-        """``(batch, n, d)``, and ``(batch, n)``: which of them are valid; None: all. first: of the first block."""
-        readable = not (torch.compiler.is_compiling() or is_captured(x))
-        if first and self.shapes and not torch.compiler.is_compiling():
-            check_axes(name, self.shapes, x.shape)
-        x, mask = self.batch_major(x), self.mask
-        if mask is not None and mask.shape != x.shape[:2]:
-            if not self.has_mask and x.shape[1] not in self.sizes:
-                return x, None  # of other tokens, such as a text's where these are a picture's
-            if not readable:  # where it hides something no token counts, so that the numbers are NaN
-                return x, (mask != 0).all().expand(x.shape[:2]).to(x.device)
-        return x, mask_of(x, mask)
-
-
-def _numbers(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(mean log HFC/LFC, mean cosine), in full precision."""
-    with torch.autocast(x.device.type, enabled=False):
-        return token_numbers(x, mask)
+        before = state[self.depths[-1], _LOG_RATIO:_BUFFER]
+        return is_captured(x) or torch.equal(torch.stack(token_numbers(x, mask)), before)
 
 
 def check_not_compiled(model: nn.Module) -> None:

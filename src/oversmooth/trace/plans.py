@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
@@ -22,9 +22,9 @@ class Stage:
     """A point where the stream can be read, and the part of the block that precedes it."""
 
     part: str
-    where: Literal["input", "output", "sum", "end"]
-    """The module's input, its output, ``keep`` times what entered plus ``factor`` times its output; or the block's
-    end.
+    where: str
+    """"input" or "output" of the module; "sum": ``keep`` times what entered plus ``factor`` times its output; or the
+    block's "end".
     """
     module: str = ""
     nth: int = 0
@@ -35,55 +35,13 @@ class Stage:
 
 @dataclass(frozen=True)
 class Branch:
-    """The module whose output is what attention adds to the stream, and the factors that one input showed."""
+    """What attention adds to the stream, and the factors that one input showed."""
 
-    module: str
-    nth: int
+    terms: tuple[tuple[str, int], ...]
+    """The modules, and which of their calls, whose outputs are added to what entered: what runs beside attention, if
+    anything does, and attention's branch."""
     factors: tuple[Tensor, ...]
-    """Of what entered, of what runs beside attention if anything does, and of the branch."""
-    beside: tuple[str, int] | None = None
-
-
-@dataclass
-class ResidualFit:
-    """How attention enters the stream, and where the stream can be read."""
-
-    stages: list[Stage]
-    norm_position: NormPosition
-    values_factor: float = 1.0
-    """What multiplies tokens between the norm, or the stream, and the values."""
-    keep: float = 1.0
-    factor: Tensor | None = None
-    undecided: Reason | None = None
-    """Why this block has no H, or none that acts on the stream alone."""
-    branch: Branch | None = None
-    """What the factors are compared with for other inputs."""
-
-    @property
-    def attention_stage(self) -> int | None:
-        """The stage after attention, its norm included where that stands on the stream; None: it cannot be read."""
-        attending = [index for index, stage in enumerate(self.stages) if stage.part == "attention"]
-        if not attending:
-            return None
-        after = attending[0] + 1
-        normed = after < len(self.stages) and self.stages[after].part == "norm" and self.norm_position == "post"
-        return after if normed else attending[0]
-
-
-@dataclass
-class ModuleCall:
-    """A module of the block ran; arrays are tokens ``(b, n, d)``, or None where they have another shape."""
-
-    name: str
-    nth: int
-    input: Tensor | None
-    output: Tensor | None
-    acts_on_features: bool
-    """A norm or a scale: a leaf with nothing but one number per feature."""
-    later: bool
-    """Whether attention had returned when this module had run."""
-    norms: bool = False
-    """Whether it is a norm: for a multiple of its input it returns the same."""
+    """Of what entered, and of the terms."""
 
 
 @dataclass(frozen=True)
@@ -183,6 +141,12 @@ class Plan:
     def watched(self) -> Mapping[str, AttentionLayer | None]:
         """The blocks to watch, by name, each once."""
         return self.named or {block.block: block.layer for block in self.blocks}
+
+    def parts(self, block: str) -> list[str]:
+        """The modules of a block that are read."""
+        here = [plan for plan in self.blocks if plan.block == block]
+        modules = {stage.module for plan in here for stage in plan.stages if stage.module}
+        return sorted(modules | {name for plan in here if plan.branch for name, _ in plan.branch.terms})
 
     @property
     def sites(self) -> list[Site]:

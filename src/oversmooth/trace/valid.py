@@ -6,9 +6,7 @@ or per pair of tokens, as truth values, as zeros and ones, or as numbers that ar
 
 from __future__ import annotations
 
-import functools
 import inspect
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +20,7 @@ from oversmooth.anatomy.calls import DECODER_PADDING_SHOWN, PADDING_HIDDEN, PADD
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, SoftmaxAttention
-from oversmooth.trace.layout import around, shapes_of
+from oversmooth.trace.layout import around
 
 MASKS = (PADDING_SHOWN, PADDING_HIDDEN)
 """Names of arguments that say what is padding."""
@@ -387,7 +385,7 @@ class Padding:
 
 
 class PassArguments:
-    """Context manager around passes of a model: what the modules around its blocks are called with.
+    """What the modules around a model's blocks are called with in a pass: which tokens are valid, and how arrays lie.
 
     Args:
         model: the model.
@@ -395,52 +393,57 @@ class PassArguments:
     """
 
     def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
-        self._readers = [(module, Padding(module, decodes(names))) for module in around(model, names)]
-        self.calls: list[tuple[Padding, Any, Any]] = []
-        """The outermost module first, with positional and keyword arguments; of the last pass that began."""
-        self._handles: list[Any] = []
-        self._thread = threading.get_ident()
+        self.modules = around(model, names)
+        """The outermost first."""
+        self._readers = [Padding(module, decodes(names)) for module in self.modules]
+        self.new = False
+        """Whether no block has run since."""
+        self.shapes: list[torch.Size] = []
+        """Of the arrays that the outermost was called with."""
+        self._outer: Tensor | None = None
+        self._inner: Tensor | None = None
+        """The masks of the outermost and the innermost module that has one."""
+        self._reaches, self._sizes = False, set[int]()
+        """Whether the innermost was called with a mask, and of what size are those that it knows by other names."""
 
-    def __enter__(self) -> PassArguments:
-        for module, padding in self._readers:
-            hook = functools.partial(self._record, padding)
-            self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
-        return self
+    def receive(self, index: int, args: Any, kwargs: Any, *, begins: bool) -> None:
+        """A module is called, with which a pass may begin; compiled code may run this."""
+        if begins:
+            self.forget()
+            if not torch.compiler.is_compiling():
+                self.shapes = [value.shape for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        self.new = True
+        mask = self._readers[index].of(args, kwargs)
+        if mask is not None:
+            self._outer, self._inner = mask if self._outer is None else self._outer, mask
+        arrays = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.ndim]
+        self._reaches = mask is not None
+        self._sizes = {value.shape[-1] for value in arrays if not value.is_floating_point()}
 
-    def __exit__(self, *_: object) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self.calls.clear()
+    def forget(self) -> None:
+        self._outer = self._inner = None
 
-    def _record(self, padding: Padding, _: nn.Module, args: Any, kwargs: Any = None) -> None:
-        # A default: a pass of another thread may call it before torch knows that it takes keywords as well.
-        if threading.get_ident() == self._thread:
-            self.calls.append((padding, args, kwargs or {}))
-
-    def shapes(self) -> list[torch.Size]:
-        """Of the arrays that the outermost module was called with."""
-        return shapes_of(*self.calls[0][1:]) if self.calls else []
-
-    def mask(self, x: Tensor, *, strict: bool) -> Tensor | None:
+    def mask(self, x: Tensor, *, strict: bool = False, readable: bool = True) -> Tensor | None:
         """``(batch, n)``: the valid tokens of the pass that runs; None: all.
 
         Args:
-            x: ``(batch, n, d)``: what enters the first block.
+            x: ``(batch, n, d)``: what enters a block.
             strict: whether a mask of other tokens is an error even where it cannot reach the blocks by a known name.
+            readable: whether the device may be waited for.
 
         Raises:
             UnknownPaddingError: the mask is of other tokens.
         """
-        innermost = outer = None
-        reaches = strict
-        for padding, args, kwargs in self.calls:
-            innermost = padding.of(args, kwargs)
-            if innermost is not None and innermost.shape == x.shape[:2]:
-                return innermost.to(x.device)
-            outer = outer if innermost is None else innermost
-            reaches = strict or innermost is not None or x.shape[1] in sizes_of_masks(args, kwargs)
+        shape = x.shape[:2]
+        mask = self._outer if self._outer is not None and self._outer.shape == shape else self._inner
+        if mask is None or mask.shape == shape:
+            return mask_of(x, mask)
         # A mask of another shape that does not reach the innermost is of other tokens: a text's, beside pictures.
-        return mask_of(x, outer) if reaches else None
+        if not (strict or self._reaches or x.shape[1] in self._sizes):
+            return None
+        if not readable:  # where it hides something no token counts, so that the numbers are NaN
+            return (mask != 0).all().expand(shape).to(x.device)
+        return mask_of(x, mask)
 
 
 def mask_of(x: Tensor, mask: Tensor | None) -> Tensor | None:
@@ -461,12 +464,6 @@ def mask_of(x: Tensor, mask: Tensor | None) -> Tensor | None:
         f"the padding mask has shape {tuple(mask.shape)} but the blocks receive {tuple(x.shape[:2])} tokens; pass "
         "inputs of equal length, or pass a matching mask to the module that runs the blocks"
     )
-
-
-def sizes_of_masks(args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[int]:
-    """The last sizes of arguments that may be masks, whatever they are called: arrays of no floating numbers."""
-    arrays = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.ndim]
-    return {value.shape[-1] for value in arrays if not value.is_floating_point()}
 
 
 def positions(module: nn.Module) -> list[str]:
