@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from oversmooth.monitor.warning import warn
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.untouched import random_states
-from oversmooth.trace.valid import MASKS, positions
+from oversmooth.trace.valid import MASKS
 
 _LABELS = ("label", "label_ids", "labels")
 
@@ -41,21 +41,19 @@ def probe_of(dataset: Any, collate: Callable[[list[Any]], Any] | None, model: nn
 
 
 def _probe_of(dataset: Any, collate: Callable[[list[Any]], Any] | None, model: nn.Module, inputs: int) -> Any:
-    parameters = inspect.signature(model.forward).parameters.values()
-    takes: set[str] | None = {p.name for p in parameters}
-    if any(p.kind is p.VAR_KEYWORD for p in parameters) and len(parameters) < 3:
-        takes = None  # a wrapper's: whatever comes
+    parameters = inspect.signature(model.forward).parameters
+    wraps = any(p.kind is p.VAR_KEYWORD for p in parameters.values()) and len(parameters) < 3  # it takes whatever comes
 
     def taken(values: Any, more: Sequence[str] = ()) -> Any:
-        if takes is None or not isinstance(values, Mapping):
+        if wraps or not isinstance(values, Mapping):
             return values
-        return {name: value for name, value in values.items() if name in takes or name in more}
+        return {name: value for name, value in values.items() if name in parameters or name in more}
 
     with random_states():
         examples = [taken(dataset[index], _LABELS) for index in range(min(inputs, len(dataset)))]
         batch = examples if collate is None else copy.deepcopy(collate)(examples)
     if isinstance(batch, (tuple, list)) and batch and isinstance(batch[0], Tensor):
-        return _inputs(batch, positions(model))
+        return _inputs(batch, list(parameters))
     return taken(batch)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from oversmooth.metrics.moments import moments, scaled
+from oversmooth.metrics.moments import moments, reducing, scaled
 
 
+@reducing
 def token_numbers(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Means over a batch of log HFC/LFC and of the mean cosine, without waiting for a device.
 
@@ -16,8 +17,7 @@ def token_numbers(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
 
     x: ``(batch, n, d)``; mask: ``(batch, n)``, not 0 for valid tokens, None for all. Returns ``()`` each, in float32.
     """
-    with torch.autocast(x.device.type, enabled=False):
-        found = moments(scaled(x, None if mask is None else mask != 0))
+    found = moments(scaled(x, None if mask is None else mask != 0))
     measured, ratios = found.count[:, 0] > 1, (found.log_hfc - found.log_lfc)[:, 0]
     one, two = (torch.where(measured, values, 0.0).sum() / measured.sum() for values in (ratios, found.cos[:, 0]))
     return one, two

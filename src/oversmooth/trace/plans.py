@@ -76,8 +76,6 @@ class BlockPlan:
     stages: list[Stage]
     layer: AttentionLayer = None  # type: ignore[assignment]
     """Its attention, with the factors that were observed. None in a plan of names, which nobody asks for it."""
-    attention_stage: int | None = None
-    """The stage after the attention sub-layer, its norm included where that stands on the stream; None: not known."""
     norm_position: NormPosition = "none"
     norm_eps: float = 0.0
     """What the norm before attention adds to σ²."""
@@ -90,22 +88,23 @@ class BlockPlan:
     undecided: Reason | None = None
     """Why the theorems do not apply to it: there is then neither ρ nor verdict."""
 
+    @property
+    def attention_stage(self) -> int | None:
+        """The stage after attention, its norm included where that stands on the stream; None: it cannot be read."""
+        parts = [stage.part for stage in self.stages]
+        if "attention" not in parts:
+            return None
+        at = parts.index("attention")
+        return at + (self.norm_position == "post" and parts[at + 1 : at + 2] == ["norm"])
+
     def sites(self, call: int) -> list[Site]:
         """What enters, then one site per stage."""
-        last, parts = len(self.stages) - 1, [stage.part for stage in self.stages]
-        enters = Site(call, -1, "enter", self.block, True, None if call else 0)
-        return [enters] + [
-            Site(
-                call,
-                index,
-                stage.part,
-                self.block,
-                index in (self.attention_stage, last),
-                call + 1 if index == last else None,
-                parts[: index + 1].count(stage.part),
-            )
-            for index, stage in enumerate(self.stages)
-        ]
+        last, middle, parts = len(self.stages) - 1, self.attention_stage, [stage.part for stage in self.stages]
+        sites = [Site(call, -1, "enter", self.block, True, None if call else 0)]
+        for index, part in enumerate(parts):
+            depth, repeat = call + 1 if index == last else None, parts[: index + 1].count(part)
+            sites.append(Site(call, index, part, self.block, index in (middle, last), depth, repeat))
+        return sites
 
 
 @dataclass(frozen=True)
@@ -154,17 +153,15 @@ class Plan:
         return [site for call, block in enumerate(self.blocks) for site in block.sites(call)]
 
     def undecided(self, calls: Iterable[int], why: Reason) -> Plan:
-        """The same plan, in which these calls have no H.
+        """The same plan, in which these calls of blocks have no H.
 
         Args:
-            calls: indices of blocks.
+            calls: their indices.
             why: the reason.
         """
-        calls = set(calls)
-        blocks = [
-            dataclasses.replace(block, undecided=why) if call in calls else block
-            for call, block in enumerate(self.blocks)
-        ]
+        blocks = list(self.blocks)
+        for call in calls:
+            blocks[call] = dataclasses.replace(blocks[call], undecided=why)
         return dataclasses.replace(self, blocks=blocks)
 
     def __str__(self) -> str:

@@ -8,7 +8,7 @@ sum explains is reported as unexplained, and has no number.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer, NormPosition
 from oversmooth.theory.reasons import Reason
-from oversmooth.trace.plans import Branch, Stage
+from oversmooth.trace.plans import BlockPlan, Branch, Stage
 from oversmooth.trace.sums import CONSTANT, Granularity, Sum, fit_sum, same
 
 # Mixers that run beside attention, by the names of their modules; what else runs beside it is an MLP.
@@ -53,31 +53,6 @@ class BlockArrays:
     """What attention's output projection returned."""
     values_in: Tensor | None = None
     """What values were computed from; None: unknown."""
-
-
-@dataclass
-class ResidualFit:
-    """How attention enters the stream, and where the stream can be read."""
-
-    stages: list[Stage]
-    norm_position: NormPosition
-    values_factor: float = 1.0
-    """What multiplies tokens between the norm, or the stream, and the values."""
-    keep: float = 1.0
-    factor: Tensor | None = None
-    undecided: Reason | None = None
-    """Why this block has no H, or none that acts on the stream alone."""
-    branch: Branch | None = None
-    """What the factors are compared with for other inputs."""
-
-    @property
-    def attention_stage(self) -> int | None:
-        """The stage after attention, its norm included where that stands on the stream; None: it cannot be read."""
-        parts = [stage.part for stage in self.stages]
-        if "attention" not in parts:
-            return None
-        at = parts.index("attention")
-        return at + (self.norm_position == "post" and parts[at + 1 : at + 2] == ["norm"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,8 +95,8 @@ class Route:
 
 def fit_residual(
     arrays: BlockArrays, y: Tensor, rest: str, route: Route | None = None
-) -> tuple[ResidualFit, Route | None]:
-    """How attention enters the stream of one block, and where that stream can be read.
+) -> tuple[BlockPlan, Route | None]:
+    """How attention enters the stream of one block, with which factors, and where that stream can be read.
 
     Args:
         arrays: what was recorded.
@@ -130,14 +105,14 @@ def fit_residual(
         route: that of the block before, which is tried first; it only saves time.
 
     Returns:
-        The fit, and how it was found; None: attention does not add to the stream.
+        What is planned of the block, and how it was found; None: attention does not add to the stream.
     """
     search = _Search(arrays, y, rest, route)
     addition = search.same_as_before() or search.attention()
     fit = None if addition is None else search.fit(addition)
     if addition is None or fit is None:
-        unexplained = Reason("unexplained")
-        return ResidualFit([Stage(f"attention and {rest}", "end")], search.position(), undecided=unexplained), None
+        layer, stages = arrays.layer, [Stage(f"attention and {rest}", "end")]
+        return BlockPlan(layer.block, stages, layer, search.position(), undecided=Reason("unexplained")), None
     places = (addition.state, addition.base, addition.beside, addition.branch)
     keys = [None if one is None else search.key(one) for one in places]
     return fit, Route(keys, addition.total.granularity, frozenset(search.used))
@@ -167,7 +142,7 @@ class _Search:
         """A module's name inside its block, which of its calls, and what of it."""
         return one.event.name[len(self.layer.block) :], one.event.nth, one.where
 
-    def fit(self, addition: _Addition) -> ResidualFit | None:
+    def fit(self, addition: _Addition) -> BlockPlan | None:
         """All that follows from the sum; None where its state does not lead to the end."""
         total, beside, state = addition.total, addition.beside, addition.state
         keep, factor, why = self._factors(addition)
@@ -193,7 +168,10 @@ class _Search:
         if addition.base is self.start and total.granularity != "by token":
             beside_it = [] if beside is None else [(beside.event.name, beside.event.nth)]
             branch = Branch((*beside_it, (source.name, source.nth)), total.factors)
-        return ResidualFit(stages, position, values_factor, keep, factor, why, branch)
+        layer = self.layer
+        if why is None:  # the factors that the arrays show include what its weights say of them
+            layer = replace(layer, layer_scale=None, on_branch=None, factor=factor, keep=keep, feed=values_factor)
+        return BlockPlan(layer.block, stages, layer, position, branch=branch, undecided=why)
 
     def same_as_before(self) -> _Addition | None:
         """The sum of the block before, if it holds here too."""

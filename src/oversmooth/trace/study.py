@@ -26,7 +26,7 @@ from oversmooth.theory.reasons import Reason
 from oversmooth.trace.attention import CapturedAttention
 from oversmooth.trace.blocks import named_blocks
 from oversmooth.trace.feed import ONE_AT_A_TIME, Runner, first_of
-from oversmooth.trace.plans import BlockPlan, Plan, SampleBlock
+from oversmooth.trace.plans import Plan, SampleBlock
 from oversmooth.trace.residual_fit import BlockArrays, ModuleCall, Route, fit_residual
 from oversmooth.trace.sums import same
 from oversmooth.trace.tracing import run
@@ -242,24 +242,11 @@ class _Study:
             eps = self._agreeing_eps(layer) if fit.stages[0].part.startswith("attention") else None
         if site is not None and (unknown := site.undecided()):
             why = why or Reason("steering", detail=unknown)
-        if not fit.undecided:  # with the factors that the arrays show, which include what its weights say of them
-            shown = dict(factor=fit.factor, keep=fit.keep, feed=fit.values_factor)
-            layer = dataclasses.replace(layer, layer_scale=None, on_branch=None, **shown)  # type: ignore[arg-type]
         last = self.blocks[-1].A if self.blocks else None
         if last is not None and (not isinstance(last, SoftmaxAttention) or last.bias is not None):
             self.blocks[-1].A = None  # n by n arrays are not kept beyond their layer, but for the last
-        plan = BlockPlan(
-            block,
-            fit.stages,
-            layer,
-            fit.attention_stage,
-            fit.norm_position,
-            norm_eps=eps or 0.0,
-            norm_agrees=eps is not None,
-            continues=continues,
-            branch=fit.branch,
-            undecided=fit.undecided or why,
-        )
+        known = dict(norm_eps=eps or 0.0, norm_agrees=eps is not None, continues=continues)
+        plan = dataclasses.replace(fit, **known, undecided=fit.undecided or why)  # type: ignore[arg-type]
         running = None if self.steering is None else self.steering.hold()
         self.blocks.append(SampleBlock(plan, A, record.x, y, record.args, record.kwargs, running))
 

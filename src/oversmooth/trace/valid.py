@@ -61,14 +61,11 @@ def valid_tokens(shown: Any = None, hidden: Any = None, pairs: Any = None) -> Te
 
 
 def may_see(scores: Tensor, *, alone: bool = False) -> Tensor:
-    """Which pairs a mask that was added to the scores leaves.
+    """Which pairs a mask that was added to the scores ``(..., n, n)`` leaves; alone: given the mask itself, in which a
+    row that is hidden whole is far below the others.
 
     Libraries hide with −inf, with the most negative number of some type, or with −1e9 or −1e4 by hand. A row that is
     hidden whole stays hidden in the first two ways.
-
-    Args:
-        scores: ``(..., n, n)``: masked scores, or the mask itself.
-        alone: whether it is the mask itself, in which a row that is hidden whole is far below the others.
     """
     low = torch.finfo(scores.dtype).min / 2
     top = scores.amax((-2, -1) if alone else -1, keepdim=True)
@@ -79,12 +76,8 @@ def valid_of_pairs(allowed: Tensor, named: Tensor | None = None) -> Tensor:
     """``(b, n)``: the valid tokens, those that a valid query may see.
 
     Queries that see nothing do not vote, nor do those whose row was hidden whole and opened again, as some kernels
-    need: they see everything, and nobody whose row is as the mask meant it sees them.
-
-    Args:
-        allowed: ``(b, h, n, n)`` or broadcastable: True where the query sees the key.
-        named: ``(b, n)``: a mask under its usual name; decides what rows leave undecided. Without it such tokens
-            are valid at the end of a text.
+    need: they see everything, and nobody whose row is as the mask meant it sees them. A mask under its usual name,
+    ``(b, n)``, decides what rows leave undecided; without it such tokens are valid at the end of a text.
     """
     allowed = allowed.any(-3)  # seen in any head
     named = None if named is None or named.shape[-1] != allowed.shape[-1] else named.to(allowed.device) != 0
@@ -159,14 +152,7 @@ MasksRead = dict[Any, tuple[Any, Pairs]]
 
 
 def read_once(mask: Tensor, inputs: int, named: Tensor | None, known: MasksRead) -> Pairs:
-    """What a mask does, read once however many layers receive it.
-
-    Args:
-        mask: ``(b, h, n, n)`` or broadcastable: who may see whom, or what is added to scores.
-        inputs: b.
-        named: ``(b, n)``: a mask under its usual name; decides what rows leave undecided.
-        known: those that were read; changed here.
-    """
+    """What a mask does, as it is used or added to scores, read once however many layers receive it."""
     key = (id(mask), None if mask.is_inference() else mask._version, inputs, id(named))
     if key not in known:
         if len(known) > 1:  # some models have one mask for windows and one without
@@ -184,7 +170,7 @@ def read_pairs(allowed: Tensor, inputs: int, named: Tensor | None, added: Tensor
     Args:
         allowed: ``(b, h, n, n)`` or broadcastable: who may see whom.
         inputs: b.
-        named: ``(b, n)``: a mask under its usual name; decides what rows leave undecided.
+        named: as of `valid_of_pairs`.
         added: as ``allowed``: the mask, where it is added to scores.
     """
     n = allowed.shape[-1]
@@ -232,14 +218,8 @@ class ValidTokens:
         *,
         packed: bool = True,
     ) -> ValidTokens:
-        """Those that attention's mask shows, without special ones.
-
-        Args:
-            pairs: what the mask does; None: attention showed none.
-            named: ``(b, n)``: the mask that is used then; None: all tokens are valid.
-            special: ``(b, n)``: tokens that are left out unless an input has no others.
-            left_out: ``(b, n)``: tokens that are left out in any case.
-            packed: whether an input may hold several texts.
+        """Those that attention's mask shows or, where it shows none, that arguments name; without special ones, unless
+        an input has no others, and without those left out in any case. packed: an input may hold several texts.
         """
         mask = named if pairs is None else pairs.valid
         segments = pairs.segments() if pairs is not None and packed else None
@@ -275,7 +255,7 @@ class ValidTokens:
         return inside if self.mask is None else inside & self.mask.to(inside.device)[rows[:, None], positions]
 
     def apart(self, x: Tensor) -> Tensor:
-        """Tokens ``(b, n, d)`` as ``(inputs, n, d)``: themselves, or one row per text."""
+        """Tokens ``(b, n, d)`` as ``(inputs, n, d)``: as they are, or one row per text."""
         if self._texts is None:
             return x
         rows, positions, _ = (part.to(x.device) for part in self._texts)
@@ -358,29 +338,21 @@ class Padding:
     """
 
     def __init__(self, module: nn.Module, decodes: bool) -> None:
-        parameters = _parameters(module)
-        self.names = names = list(parameters)
+        try:
+            parameters = inspect.signature(module.forward).parameters
+        except (TypeError, ValueError):
+            parameters = {}  # type: ignore[assignment]
+        self.names = list(parameters)
         """Of all that the module takes, in order."""
         pairs = ((DECODER_PADDING_SHOWN, PADDING_SHOWN), (_DECODER_PADDING_HIDDEN, PADDING_HIDDEN))
         # Where a module takes the masks of both, each stack has its own. Wrappers take whatever comes.
         both = bool(getattr(getattr(module, "config", None), "is_encoder_decoder", False))
         both = both and any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
-        self.shown, self.hidden = (
-            decoder if decodes and (decoder in names or both) else encoder for decoder, encoder in pairs
-        )  # fmt: skip
-
-    def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """All that the module receives, by name."""
-        return {**dict(zip(self.names, args, strict=False)), **kwargs}
+        self.shown, self.hidden = (own if decodes and (own in self.names or both) else other for own, other in pairs)
 
     def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
-        """``(batch, n)``: the valid tokens; None where no mask says.
-
-        Args:
-            args: positional arguments.
-            kwargs: keyword arguments.
-        """
-        named = self.named(args, kwargs)
+        """``(batch, n)``: the valid tokens among these arguments; None where no mask says."""
+        named = {**dict(zip(self.names, args, strict=False)), **kwargs}
         return valid_tokens(named.get(self.shown), named.get(self.hidden), named.get("attn_mask"))
 
 
@@ -447,14 +419,8 @@ class PassArguments:
 
 
 def mask_of(x: Tensor, mask: Tensor | None) -> Tensor | None:
-    """The mask of an array ``(batch, n, d)``, on its device; None where it hides nothing and is of another shape.
-
-    Args:
-        x: tokens, or their gradients.
-        mask: ``(batch, n)`` of the model's inputs, which the model may cut, join or add to.
-
-    Raises:
-        UnknownPaddingError: it is of another shape, and hides something.
+    """The mask of the model's inputs ``(batch, n)`` for an array ``(batch, n, d)``, on its device; None where it hides
+    nothing and is of another shape: the model may cut, join or add to its inputs. UnknownPaddingError where it hides.
     """
     if mask is None or mask.shape == x.shape[:2]:
         return None if mask is None else mask.to(x.device)
@@ -464,18 +430,6 @@ def mask_of(x: Tensor, mask: Tensor | None) -> Tensor | None:
         f"the padding mask has shape {tuple(mask.shape)} but the blocks receive {tuple(x.shape[:2])} tokens; pass "
         "inputs of equal length, or pass a matching mask to the module that runs the blocks"
     )
-
-
-def positions(module: nn.Module) -> list[str]:
-    """The names of the arguments that a module takes, in their order."""
-    return list(_parameters(module))
-
-
-def _parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:
-    try:
-        return inspect.signature(module.forward).parameters
-    except (TypeError, ValueError):
-        return {}
 
 
 def decodes(names: Sequence[str]) -> bool:

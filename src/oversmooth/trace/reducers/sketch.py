@@ -9,12 +9,10 @@ leave 7 %. Random vectors vary less between larger arrays.
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import torch
 from torch import Tensor
 
-from oversmooth.metrics.moments import Scaled, product, reducing
+from oversmooth.metrics.moments import product, reducing
 from oversmooth.trace.reducers.directions import noise, orthonormal, singular_values
 
 EXACT_RANKS = 1024
@@ -22,38 +20,6 @@ EXACT_RANKS = 1024
 SKETCH_ERROR = 0.05
 """Relative error of an effective rank above."""
 PROBES, STEPS = 32, 32
-_WAITING = {"cuda": 2**28}
-"""Bytes of tokens that wait for others, by device: a GPU takes many small steps, and hardly longer for more arrays."""
-
-
-class Sketches:
-    """Arrays that wait until enough of one shape have come, and are then sketched together."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[object, list[tuple[dict[str, Tensor], Tensor, Tensor, Tensor, Tensor]]] = defaultdict(list)
-
-    def add(self, row: dict[str, Tensor], tokens: Scaled, basis: Tensor) -> None:
-        """Have ``row["lanczos"]`` computed, now or when `finish` is called.
-
-        Args:
-            row: numbers of these arrays.
-            tokens: ``(batch, n, d)``.
-            basis: ``(batch, d, k)``: their first singular directions.
-        """
-        x = tokens.quick
-        alike = self._waiting[x.shape[1:], x.dtype, x.device, basis.shape[2]]
-        alike.append((row, x, tokens.share[..., None], tokens.valid, basis))
-        if sum(one[1].nbytes for one in alike) >= _WAITING.get(x.device.type, 0):
-            self.finish()
-
-    def finish(self) -> None:
-        """Sketch everything that waits."""
-        waiting, self._waiting = self._waiting, defaultdict(list)
-        for alike in waiting.values():
-            rows, *arrays = zip(*alike, strict=True)
-            found = quadrature(*(torch.cat(parts) for parts in arrays))
-            for row, part in zip(rows, found.split([len(x) for x in arrays[0]]), strict=True):
-                row["lanczos"] = part
 
 
 @reducing
