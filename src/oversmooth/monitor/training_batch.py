@@ -76,19 +76,11 @@ class TrainingBatchRecorder:
     """
 
     def __init__(
-        self, model: nn.Module, blocks: Sequence[tuple[str, nn.Module]], *, ranks: int, gradients: bool, scaler: Any
+        self, model: nn.Module, blocks: Sequence[tuple[str, nn.Module]], ranks: int, gradients: bool, scaler: Any
     ) -> None:
         self.model, self.names, self.key, self.due = model, [name for name, _ in blocks], id(self), False
-        self.gradients, self.scaler, self._autocast = gradients, scaler, False
-        name, first = blocks[0]
-        says = says_batch_first(first)
-        if says is None:
-            raise InputError(
-                f"{name} holds a module with batch_first=False and may transpose for it, so that its own axes are not "
-                "known; say it on every block, block.batch_first = True or False, or give a probe"
-            )
-        self._batch_first, self._silent = says, own_word(first) is None and not telling(first)
-        self.passed, self.current, self.buffers = PassArguments(model, self.names), _Pass(), RankBuffers(ranks)
+        self.inputs, self.current, self.buffers = _Inputs(model, blocks), _Pass(), RankBuffers(ranks)
+        self.gradients = _Gradients(gradients, scaler)
         self.state, self.flag = self._on(next(model.parameters()).device)
         self.troubles: list[str] = []
         """What went wrong since the step began."""
@@ -98,7 +90,7 @@ class TrainingBatchRecorder:
             # Code that was compiled for another model of this class, without hooks, would be taken for this one's.
             torch.compiler.reset()
         self.handles = []
-        for kind, modules in ((_PASS, self.passed.modules), (_ENTER, [block for _, block in blocks])):
+        for kind, modules in ((_PASS, self.inputs.modules), (_ENTER, [block for _, block in blocks])):
             for index, module in enumerate(modules):
                 hook = Hook(self, module, kind, index)
                 self.handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
@@ -126,7 +118,7 @@ class TrainingBatchRecorder:
             begins = index == 0 if compiling else self.current.begin(index)
             if compiling and not begins:  # a compiled module's own hooks are no part of its graph, and would become one
                 torch.ops.oversmooth.observe(self.flag, None, self.state, self.flag, self.key, -1 - index)
-            self.passed.receive(index, args, kwargs, begins=begins)
+            self.inputs.receive(index, args, kwargs, begins=begins)
             return
         x = first_tensor(args, kwargs, needed=False)
         if kind == _ENTER:
@@ -135,14 +127,11 @@ class TrainingBatchRecorder:
         elif x is not None and (alike := tensors_like(x, out)):
             y = alike[0]
             mask = self._see(index + 1, y)
-            if self.gradients and not compiling and self.due and y.requires_grad:
-                self._autocast |= torch.is_autocast_enabled(y.device.type)
+            if self.gradients.wanted and not compiling and self.due and y.requires_grad:
+                self.gradients.autocast |= torch.is_autocast_enabled(y.device.type)
                 y.register_hook(lambda gradient: self._see_gradient(index + 1, gradient, mask))
         elif not compiling:
             results_like(first_tensor((x,), {}), out, self.names[index])  # says why
-
-    def _batch_major(self, x: Tensor) -> Tensor:
-        return x if self._batch_first else x.transpose(0, 1)
 
     def _see(self, depth: int, x: Tensor | None) -> Tensor | None:
         """Record the tokens of a depth; which of them are valid."""
@@ -152,10 +141,10 @@ class TrainingBatchRecorder:
                 return None
             shape = "no tensor" if x is None else f"an array of shape {tuple(x.shape)}"
             raise InputError(f"{name} receives {shape}; tokens must be (batch, n, d)")
-        if depth == 0 and self._silent and not compiling:
-            check_axes(name, self.passed.shapes, x.shape)
-        x = self._batch_major(x.detach())
-        mask = self.passed.mask(x, readable=not (compiling or is_captured(x)))
+        if depth == 0 and self.inputs.axes_unknown and not compiling:
+            check_axes(name, self.inputs.shapes, x.shape)
+        x = self.inputs.batch_major(x.detach())
+        mask = self.inputs.mask(x, readable=not (compiling or is_captured(x)))
         if compiling:
             torch.ops.oversmooth.observe(x, mask, self.state, self.flag, self.key, depth)
         else:
@@ -193,8 +182,8 @@ class TrainingBatchRecorder:
     def _see_gradient(self, depth: int, gradient: Tensor, mask: Tensor | None) -> None:
         """mask: of this pass, as others may follow before the backward pass."""
         try:
-            norm, share = band_norms(self._batch_major(gradient), mask)
-            scale = getattr(self.scaler, "_scale", None)  # on its device
+            norm, share = band_norms(self.inputs.batch_major(gradient), mask)
+            scale = getattr(self.gradients.scaler, "_scale", None)  # on its device
             if scale is not None:
                 norm = norm / scale.to(norm.device)
             self.state[depth, _GRADED:].copy_(torch.stack([torch.ones_like(norm), norm, share]))
@@ -213,7 +202,7 @@ class TrainingBatchRecorder:
             self.buffers.kept.clear()
         self.due, self.current.outer, self.troubles = due, None, []
         self.flag.fill_(due)
-        self.passed.forget()
+        self.inputs.forget()
         if due:
             self.state.zero_()
 
@@ -257,7 +246,7 @@ class TrainingBatchRecorder:
                     "no block had a gradient in the training batch: it is not seen in compiled code (give a probe that "
                     "comes with a loss), all before the loss is frozen, or there was no backward pass"
                 )
-            elif self.scaler is None and self._autocast:
+            elif self.gradients.scaler is None and self.gradients.autocast:
                 found["gradient_hfc"] = shares
                 notes.append("a GradScaler may scale gradients, whose norm is left out; give scaler=scaler, or False")
             else:
@@ -293,6 +282,34 @@ class TrainingBatchRecorder:
         for handle in self.handles:
             handle.remove()
         self.handles = []
+
+
+class _Inputs(PassArguments):
+    """What the modules around the blocks are called with, and which axis of the stream is the batch."""
+
+    def __init__(self, model: nn.Module, blocks: Sequence[tuple[str, nn.Module]]) -> None:
+        super().__init__(model, [name for name, _ in blocks])
+        name, first = blocks[0]
+        says = says_batch_first(first)
+        if says is None:
+            raise InputError(
+                f"{name} holds a module with batch_first=False and may transpose for it, so that its own axes are not "
+                "known; say it on every block, block.batch_first = True or False, or give a probe"
+            )
+        self.batch_first, self.axes_unknown = says, own_word(first) is None and not telling(first)
+
+    def batch_major(self, x: Tensor) -> Tensor:
+        return x if self.batch_first else x.transpose(0, 1)
+
+
+@dataclass
+class _Gradients:
+    """Whether gradients are recorded, and whether their norm is known."""
+
+    wanted: bool
+    scaler: Any
+    autocast: bool = False
+    """Whether a batch passed within autocast, with which a GradScaler is used."""
 
 
 @dataclass
