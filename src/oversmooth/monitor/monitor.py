@@ -20,7 +20,7 @@ from oversmooth.monitor.joined import JoinedSpectra
 from oversmooth.monitor.model import MonitoredModel, full_precision
 from oversmooth.monitor.names import Row, keys
 from oversmooth.monitor.probe import Probe
-from oversmooth.monitor.processes import fingerprint, mean_over, processes, rank
+from oversmooth.monitor.processes import are_joined, fingerprint, mean_over, processes, rank
 from oversmooth.monitor.sinks import Loggers
 from oversmooth.monitor.training_batch import TrainingBatchRecorder, check_not_compiled
 from oversmooth.monitor.warning import warn
@@ -254,7 +254,7 @@ class Monitor:
             )
 
     def _is_together(self) -> bool:
-        if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        if not are_joined() or dist.get_world_size() == 1:
             return False
         return self.model.is_sharded if self.config.together is None else self.config.together
 

@@ -7,7 +7,7 @@ sum explains is reported as unexplained, and has no number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
 
@@ -21,7 +21,6 @@ from oversmooth.trace.sums import CONSTANT, Granularity, Sum, fit_sum, same
 
 # Mixers that run beside attention, by the names of their modules; what else runs beside it is an MLP.
 _MIXERS = ("mamba", "ssm", "conv", "rnn", "recurrent")
-_Key = tuple[str, int, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,65 +81,39 @@ class _Addition:
     total: Sum
 
 
-@dataclass(frozen=True)
-class Route:
-    """How attention's output was found to enter the stream of one block; most blocks of a model are alike."""
-
-    keys: Sequence[_Key | None]
-    """Of the state after the sum, and of its terms."""
-    granularity: Granularity
-    used: frozenset[_Key]
-    """Arrays that were terms of sums that hold."""
-
-
-def fit_residual(
-    arrays: BlockArrays, y: Tensor, rest: str, route: Route | None = None
-) -> tuple[BlockPlan, Route | None]:
+def fit_residual(arrays: BlockArrays, y: Tensor, rest: str) -> BlockPlan:
     """How attention enters the stream of one block, with which factors, and where that stream can be read.
 
     Args:
         arrays: what was recorded.
         y: ``(b, n, d)``: what left the block.
         rest: the name of the block's other part, such as "mlp".
-        route: that of the block before, which is tried first; it only saves time.
-
-    Returns:
-        What is planned of the block, and how it was found; None: attention does not add to the stream.
     """
-    search = _Search(arrays, y, rest, route)
-    addition = search.same_as_before() or search.attention()
+    search, layer = _Search(arrays, y, rest), arrays.layer
+    addition = search.attention()
     fit = None if addition is None else search.fit(addition)
-    if addition is None or fit is None:
-        layer, stages = arrays.layer, [Stage(f"attention and {rest}", "end")]
-        return BlockPlan(layer.block, stages, layer, search.position(), undecided=Reason("unexplained")), None
-    places = (addition.state, addition.base, addition.beside, addition.branch)
-    keys = [None if one is None else search.key(one) for one in places]
-    return fit, Route(keys, addition.total.granularity, frozenset(search.used))
+    unexplained = BlockPlan(
+        layer.block, [Stage(f"attention and {rest}", "end")], layer, undecided=Reason("unexplained")
+    )
+    return fit or replace(unexplained, norm_position=search.position(arrays.x))
 
 
 class _Search:
-    def __init__(self, arrays: BlockArrays, y: Tensor, rest: str, route: Route | None) -> None:
+    def __init__(self, arrays: BlockArrays, y: Tensor, rest: str) -> None:
         assert arrays.out is not None
         self.layer, self.events, self.x, self.y = arrays.layer, arrays.events, arrays.x, y
-        self.values_in, self.rest, self.route = arrays.values_in, rest, route
-        self.used: set[_Key] = set()
+        self.values_in, self.rest = arrays.values_in, rest
         block = ModuleCall(self.layer.block, 0, self.x, y, False, False)
         attention = ModuleCall(self.layer.name, 0, None, arrays.out, False, True)
         self.start, self.end = _Array(self.x, "enter", block, False), _Array(y, "end", block)
         self.out = _Array(arrays.out, "output", next((e for e in self.events if e.output is arrays.out), attention))
         self.outputs = [_Array(e.output, "output", e, e.later) for e in self.events if e.output is not None]
-        self.likely = sorted(self.outputs, key=lambda one: route is not None and self.key(one) not in route.used)
-        """Those first which were terms in the block before."""
         self.arrays = self._distinct()
         self.branches = self._branches()
         self.bases = [self.start, *(one for one in reversed(self.arrays) if not one.later)]
         known = [one.x for one in (*self.bases, *self.branches)]
         self.targets = [*(one for one in self.arrays if one.later and not _among(one.x, known)), self.end]
         self.scale = None if arrays.layer.scale is None else arrays.layer.scale.detach().cpu()
-
-    def key(self, one: _Array) -> _Key:
-        """A module's name inside its block, which of its calls, and what of it."""
-        return one.event.name[len(self.layer.block) :], one.event.nth, one.where
 
     def fit(self, addition: _Addition) -> BlockPlan | None:
         """All that follows from the sum; None where its state does not lead to the end."""
@@ -172,23 +145,6 @@ class _Search:
         if why is None:  # the factors that the arrays show include what its weights say of them
             layer = replace(layer, layer_scale=None, on_branch=None, factor=factor, keep=keep, feed=values_factor)
         return BlockPlan(layer.block, stages, layer, position, branch=branch, undecided=why)
-
-    def same_as_before(self) -> _Addition | None:
-        """The sum of the block before, if it holds here too."""
-        if self.route is None or self.route.granularity == "by token":
-            return None
-        after = [*(one for one in self.arrays if one.later), self.end]
-        found = []
-        for key, pool in zip(self.route.keys, (after, self.bases, self.outputs, self.branches), strict=True):
-            found.append(next((one for one in pool if self.key(one) == key), None))
-            if found[-1] is None and key is not None:
-                return None
-        state, base, beside, branch = found
-        assert state is not None
-        assert base is not None
-        assert branch is not None
-        addition = self._fitted(state, base, beside, branch, self.route.granularity)
-        return addition if addition is not None and bool(addition.total.factors[0].any()) else None
 
     def _distinct(self) -> list[_Array]:
         """Every array once, in the order met; where a norm reads an array, at that norm, which reads whole tokens."""
@@ -268,7 +224,7 @@ class _Search:
 
     def _beside(self) -> Iterator[_Array]:
         """What modules gave that may run beside attention: those next to it first, then those inside them."""
-        for one in sorted(self.outputs, key=lambda one: self.key(one)[0].strip(".").count(".")):
+        for one in sorted(self.outputs, key=lambda one: one.event.name.count(".")):
             event = one.event
             if event.acts_on_features or event.name.startswith(self.layer.name):
                 continue
@@ -328,7 +284,7 @@ class _Search:
         # Not by taking attention's output off again: then it never was on the stream.
         # (The output of the whole attention module may be the stream already, normed.)
         taken = [b.x for b in self.branches if b is self.out or b.event.name != self.layer.name]
-        parts = [one for one in self.likely if one.later and not _among(one.x, taken)]
+        parts = [one for one in self.outputs if one.later and not _among(one.x, taken)]
         ends = [self.y, *(one.event.input for one in parts if one.event.input is not None)]
         norms = [one for one in parts if one.event.acts_on_features]
         reached, new = [state], [state]
@@ -350,7 +306,6 @@ class _Search:
         parts = [one for one in outputs if one.x is not target and one.x is not base]
         for one in parts:
             if _kept(fit_sum(target, [base, one.x], granularity=(*CONSTANT, "by token"))):
-                self.used.add(self.key(one))
                 return True
         whole = (one for one in parts if not one.event.acts_on_features)
         beside = [one.x for one in whole if one.event.name.rpartition(".")[0] == self.layer.block]
@@ -365,15 +320,13 @@ class _Search:
         """How plainly target is base, times a factor, plus some module's output, times another: 0 for numbers,
         1 for factors by channel, None where it is not.
         """
-        for (plainness, granularity), one in product(enumerate(CONSTANT), self.likely):
+        for (plainness, granularity), one in product(enumerate(CONSTANT), self.outputs):
             event = one.event
             # What a norm makes of the base is no part beside it.
             if not event.later or (event.acts_on_features and event.input is base):
                 continue
-            if one.x is target or one.x is base:
-                continue
-            if _whole(fit_sum(target, [base, one.x], granularity=(granularity,))):
-                self.used.add(self.key(one))
+            apart = one.x is not target and one.x is not base
+            if apart and _whole(fit_sum(target, [base, one.x], granularity=(granularity,))):
                 return plainness
         return None
 
@@ -388,8 +341,8 @@ class _Search:
         factor = _number(fit_sum(self.values_in, [base]))
         return "none", 1.0 if factor is None else factor
 
-    def position(self, base: Tensor | None = None) -> NormPosition:
-        return "pre" if any(True for _ in self._norms_before(self.x if base is None else base)) else "none"
+    def position(self, base: Tensor) -> NormPosition:
+        return "pre" if any(True for _ in self._norms_before(base)) else "none"
 
     def _norms_before(self, base: Tensor) -> Iterator[ModuleCall]:
         norms = (e for e in self.events if e.acts_on_features and not e.later)

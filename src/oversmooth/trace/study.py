@@ -27,7 +27,7 @@ from oversmooth.trace.attention import CapturedAttention
 from oversmooth.trace.blocks import named_blocks
 from oversmooth.trace.feed import ONE_AT_A_TIME, Runner, first_of
 from oversmooth.trace.plans import Plan, SampleBlock
-from oversmooth.trace.residual_fit import BlockArrays, ModuleCall, Route, fit_residual
+from oversmooth.trace.residual_fit import BlockArrays, ModuleCall, fit_residual
 from oversmooth.trace.sums import same
 from oversmooth.trace.tracing import run
 from oversmooth.trace.watch import Watch
@@ -132,7 +132,6 @@ class _Study:
         self.apart: list[bool] = []
         self.arrays: dict[Any, tuple[Tensor, Tensor]] = {}
         self.positions: dict[int, Tensor] = {}
-        self.route: Route | None = None
         self.left: Tensor | None = None
         """A few tokens of the previous block's output."""
 
@@ -233,7 +232,7 @@ class _Study:
         A = None if record.captured is None else record.captured.A
         why = None if A is None else self._check_attention(call, layer, record)
         site = None if self.steering is None else self.steering.steered_layer(layer.name)
-        fit, self.route = fit_residual(record.few, few_y, self._rest(layer), self.route)
+        fit = fit_residual(record.few, few_y, self._rest(layer))
         self.arrays.clear()
         continues, self.left = self.left is not None and same(self.left, record.few.x), few_y
         eps: float | None = self._eps(layer)
