@@ -23,13 +23,8 @@ _LABELS = ("label", "label_ids", "labels")
 
 
 def probe_of(dataset: Any, collate: Callable[[list[Any]], Any] | None, model: nn.Module, inputs: int) -> Any:
-    """The first few examples of a data set, as the model takes them; InputError where none can be made.
-
-    Args:
-        dataset: one with a length and an order.
-        collate: makes a batch of examples; None: a list will do.
-        model: whose arguments say what of a batch is given to it.
-        inputs: how many examples.
+    """The first few examples of a data set with a length and an order, as the model takes them; InputError where none
+    can be made. collate: makes a batch of examples; None: a list will do.
     """
     why = "have no order"
     if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):

@@ -91,13 +91,8 @@ class History:
         return [row["step"] for row in self.rows]
 
     def add(self, row: Row) -> None:
-        """Append a snapshot. Replaces those at the same or later steps, left from before a restart.
-
-        Args:
-            row: the snapshot.
-
-        Raises:
-            OSError: it could not be written; it is in memory all the same.
+        """Append a snapshot, which replaces those at the same or later steps, left from before a restart. OSError where
+        it could not be written; it is in memory all the same.
         """
         earlier = [one for one in self.rows if one["step"] < row["step"]]
         # A file that is gone on with may end in half a line, which nothing may be added to.
@@ -109,11 +104,7 @@ class History:
             self._rewrite()
 
     def cut(self, step: int) -> None:
-        """Drop snapshots after a step.
-
-        Args:
-            step: the last that stays.
-        """
+        """Drop snapshots after a step."""
         kept = [row for row in self.rows if row["step"] <= step]
         if len(kept) < len(self.rows):
             self.rows = kept

@@ -53,10 +53,8 @@ class JoinedSpectra:
             self._answer = error
 
     def ready(self, *, wait: bool = False) -> dict[str, Any]:
-        """What was computed since the last call; empty where nothing was. wait: until it is there, where anything runs.
-
-        Raises:
-            InputError: it failed.
+        """What was computed since the last call, an InputError where that failed; empty where nothing was. wait: until
+        it is there, where anything runs.
         """
         if self._thread is not None and wait:
             self._thread.join()

@@ -30,13 +30,7 @@ _PARTS = ("attention", "mlp", "norm")
 
 
 class Probe:
-    """A fixed batch, in the form in which the model takes it.
-
-    Args:
-        model: that takes it.
-        batch: a tensor, a dict of the model's arguments, or a tuple of them.
-        loss: of what the model returns and the batch.
-    """
+    """A fixed batch, in the form in which the model takes it: a tensor, a dict of its arguments, or a tuple of them."""
 
     def __init__(self, model: MonitoredModel, batch: Any, loss: Callable[[Any, Any], Tensor] | None = None) -> None:
         values = batch.values() if isinstance(batch, Mapping) else batch

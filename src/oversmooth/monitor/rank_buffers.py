@@ -18,11 +18,9 @@ class RankBuffer:
     """Those of one depth, in arrays of their own: what the training has is never written to."""
 
     number: int
-    tokens: Tensor
-    """``(inputs, n, d)``, float32."""
+    tokens: Tensor  # (inputs, n, d), float32
     mask: Tensor | None
-    captured: bool = False
-    """Whether a CUDA graph writes here: then it stays."""
+    captured: bool = False  # whether a CUDA graph writes here: then it stays
 
 
 @dataclass
@@ -32,18 +30,14 @@ class RankBuffers:
     """
 
     inputs: int
-    kept: dict[int, list[RankBuffer]] = field(default_factory=dict)
-    """By depth."""
+    kept: dict[int, list[RankBuffer]] = field(default_factory=dict)  # by depth
     numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def keep(self, depth: int, x: Tensor, mask: Tensor | None, flag: Tensor | None) -> int:
-        """The number of the buffer that is written to; 0: none.
+        """The number of the buffer that tokens ``(batch, n, d)`` are written to; 0: none.
 
-        Args:
-            depth: where.
-            x: ``(batch, n, d)``: tokens.
-            mask: ``(batch, n)``: not 0 for valid ones; None: all.
-            flag: while a CUDA graph is captured: whether to write, on the device.
+        mask: ``(batch, n)``: not 0 for valid ones; None: all. flag: while a CUDA graph is captured: whether to write,
+        on the device.
         """
         if not self.inputs:
             return 0

@@ -65,14 +65,10 @@ class Hook:
 
 
 class TrainingBatchRecorder:
-    """Hooks on the blocks of a model that is going to be trained.
+    """Hooks on the blocks of a model that is going to be trained and is not compiled yet.
 
-    Args:
-        model: the module itself; not compiled yet.
-        blocks: by name, each once per pass.
-        ranks: inputs whose ranks are computed, the first ones of the batch; 0 for none.
-        gradients: whether to record the gradient after each block too; only where the model runs eagerly.
-        scaler: torch's GradScaler, whose scale is divided out of gradients; False: none is used; None: not known.
+    Ranks are of the first so many inputs. Gradients are recorded only where the model runs eagerly; the scale of
+    torch's GradScaler is divided out of them (False: none is used; None: not known).
     """
 
     def __init__(
@@ -82,8 +78,7 @@ class TrainingBatchRecorder:
         self.inputs, self.current, self.buffers = _Inputs(model, blocks), _Pass(), RankBuffers(ranks)
         self.gradients = _Gradients(gradients, scaler)
         self.state, self.flag = self._on(next(model.parameters()).device)
-        self.troubles: list[str] = []
-        """What went wrong since the step began."""
+        self.troubles: list[str] = []  # what went wrong since the step began
         _RECORDERS[self.key] = self
         _operator()
         if "torch._dynamo" in sys.modules:
@@ -153,13 +148,8 @@ class TrainingBatchRecorder:
 
     @torch.no_grad()
     def measure(self, depth: int, x: Tensor, mask: Tensor | None, state: Tensor) -> None:
-        """Reduce the tokens of one depth to numbers.
-
-        Args:
-            depth: 0 for what enters the first block.
-            x: ``(batch, n, d)``: tokens.
-            mask: ``(batch, n)``: not 0 for valid ones; None: all.
-            state: where the numbers go; compilers may pass a copy, and write it back.
+        """Reduce the tokens of one depth to numbers, 0 for what enters the first block. mask: ``(batch, n)``: not 0 for
+        valid ones. state: where the numbers go; compilers may pass a copy, and write it back.
         """
         now, captured = self.current, is_captured(x)
         if in_backward():  # checkpointing runs blocks a second time
@@ -209,14 +199,7 @@ class TrainingBatchRecorder:
     @torch.no_grad()
     def read(self, tokens: Sequence[str], *, gradients: bool) -> tuple[dict[str, Any], list[str], list[str]]:
         """By metric: what the last step showed, by depth as blocks ran. The names of the blocks as they ran. What was
-        not seen, in sentences.
-
-        Args:
-            tokens: metrics of tokens.
-            gradients: whether those of gradients are asked for.
-
-        Raises:
-            InputError: there was no batch, or not all of it was seen.
+        not seen, in sentences. InputError where there was no batch, or not all of it was seen.
         """
         if not self.due:
             raise InputError(
@@ -308,20 +291,16 @@ class _Gradients:
 
     wanted: bool
     scaler: Any
-    autocast: bool = False
-    """Whether a batch passed within autocast, with which a GradScaler is used."""
+    autocast: bool = False  # whether a batch passed within autocast, with which a GradScaler is used
 
 
 @dataclass
 class _Pass:
     """How far the pass that runs now is."""
 
-    outer: int | None = None
-    """The outermost of the modules around the blocks that ran since the step began: a pass begins with it."""
-    depths: list[int] = field(default_factory=list)
-    """As it reached them."""
-    address: int = 0
-    """Of the last array in memory."""
+    outer: int | None = None  # the outermost module around the blocks since the step began: a pass begins with it
+    depths: list[int] = field(default_factory=list)  # as it reached them
+    address: int = 0  # of the last array in memory
 
     def begin(self, index: int) -> bool:
         """A module around the blocks is called, 0 for the outermost: whether a pass begins with it."""

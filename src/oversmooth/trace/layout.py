@@ -80,13 +80,8 @@ def says_batch_first(block: nn.Module) -> bool | None:
 
 
 def seen_batch_first(name: str, block: torch.Size, inner: torch.Size | None, says: bool) -> bool:
-    """Whether a block takes (batch, n, d), from shapes: a module inside received its own axes, or those transposed.
-
-    Args:
-        name: of the block, for the error.
-        block: the shape of its input.
-        inner: of the input of the module inside; None: it did not run.
-        says: whether the module inside takes (batch, n, d).
+    """Whether a block takes (batch, n, d), from shapes: a module inside, which says whether it does, received
+    (``inner``; None: it did not run) the block's own axes or those transposed.
     """
     if inner is None or inner[:2] not in (block[:2], block[:2][::-1]):
         return True
@@ -126,12 +121,8 @@ def around(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
 
 
 def check_axes(name: str, arguments: Iterable[torch.Size], stream: torch.Size) -> None:
-    """Refuse an array that enters a block where it lies the other way round than the model's arguments.
-
-    Args:
-        name: of the block.
-        arguments: the shapes of the model's arguments: (batch, n), (batch, n, d) or pictures.
-        stream: of what enters the block.
+    """Refuse an array that enters a block where it lies the other way round than the model's arguments, which are
+    (batch, n), (batch, n, d) or pictures; all by their shapes.
     """
     if len(stream) == 3 and _turned(list(arguments), *stream[:2]):
         raise InputError(

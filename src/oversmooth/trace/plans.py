@@ -128,11 +128,8 @@ class Plan:
 
     @classmethod
     def of_names(cls, blocks: Mapping[str, AttentionLayer | None], layouts: dict[str, bool] | None = None) -> Plan:
-        """A plan of blocks by their names alone, for modules that map (batch, n, d) to (batch, n, d).
-
-        Args:
-            blocks: the names, with the attention where it is known.
-            layouts: as an earlier pass showed them; added to here.
+        """A plan of blocks by their names alone, with their attention where it is known, for modules that map (batch,
+        n, d) to (batch, n, d). layouts: as an earlier pass showed them; added to here.
         """
         return cls(None, [], layouts={} if layouts is None else layouts, attention=False, named=blocks)
 
@@ -153,12 +150,7 @@ class Plan:
         return [site for call, block in enumerate(self.blocks) for site in block.sites(call)]
 
     def undecided(self, calls: Iterable[int], why: Reason) -> Plan:
-        """The same plan, in which these calls of blocks have no H.
-
-        Args:
-            calls: their indices.
-            why: the reason.
-        """
+        """The same plan, in which these calls of blocks have no H."""
         blocks = list(self.blocks)
         for call in calls:
             blocks[call] = dataclasses.replace(blocks[call], undecided=why)

@@ -31,12 +31,9 @@ class ModuleCall:
     nth: int
     input: Tensor | None
     output: Tensor | None
-    acts_on_features: bool
-    """A norm or a scale: a leaf with nothing but one number per feature."""
-    later: bool
-    """Whether attention had returned when this module had run."""
-    norms: bool = False
-    """Whether it is a norm: for a multiple of its input it returns the same."""
+    acts_on_features: bool  # a norm or a scale: a leaf with nothing but one number per feature
+    later: bool  # whether attention had returned when this module had run
+    norms: bool = False  # whether it is a norm: for a multiple of its input it returns the same
 
 
 @dataclass
@@ -44,14 +41,10 @@ class BlockArrays:
     """What was recorded of one call of a block; tokens are ``(b, n, d)``."""
 
     layer: AttentionLayer
-    x: Tensor
-    """What entered the block."""
-    events: list[ModuleCall] = field(default_factory=list)
-    """What its modules received and returned, in order."""
-    out: Tensor | None = None
-    """What attention's output projection returned."""
-    values_in: Tensor | None = None
-    """What values were computed from; None: unknown."""
+    x: Tensor  # what entered the block
+    events: list[ModuleCall] = field(default_factory=list)  # what its modules received and returned, in order
+    out: Tensor | None = None  # what attention's output projection returned
+    values_in: Tensor | None = None  # what values were computed from; None: unknown
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +52,7 @@ class _Array:
     """One array of the block, where it can be read."""
 
     x: Tensor
-    where: str
-    """"enter", "input", "output" or "end"."""
+    where: str  # "enter", "input", "output" or "end"
     event: ModuleCall
     later: bool = True
 
@@ -82,12 +74,8 @@ class _Addition:
 
 
 def fit_residual(arrays: BlockArrays, y: Tensor, rest: str) -> BlockPlan:
-    """How attention enters the stream of one block, with which factors, and where that stream can be read.
-
-    Args:
-        arrays: what was recorded.
-        y: ``(b, n, d)``: what left the block.
-        rest: the name of the block's other part, such as "mlp".
+    """How attention enters the stream of one block that left y, with which factors, and where that stream can be read.
+    rest: the name of the block's other part, such as "mlp".
     """
     search, layer = _Search(arrays, y, rest), arrays.layer
     addition = search.attention()

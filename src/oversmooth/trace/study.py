@@ -49,29 +49,20 @@ class Sample:
 class _Record:
     """One call of a block."""
 
-    few: BlockArrays
-    """Of a few tokens."""
+    few: BlockArrays  # of a few tokens
     x: Tensor
     args: Any
     kwargs: Any
     values_in: Tensor | None = None
-    mixed: Tensor | None = None
-    """The input of the output projection."""
+    mixed: Tensor | None = None  # the input of the output projection
     out: Tensor | None = None
     captured: CapturedAttention | None = None
 
 
 def study(model: nn.Module, anatomy: Anatomy, run: Callable[[], object], *, attention: bool = True) -> Sample:
-    """What one call of the model shows about each block.
+    """What one call of a model on one input, by ``run``, shows about each call of a block, in order.
 
-    Args:
-        model: what ``run`` calls.
-        anatomy: its attention layers.
-        run: calls the model on one input.
-        attention: False where only tokens matter; attention is then neither captured nor checked.
-
-    Returns:
-        One entry per call of a block, in the order in which they ran.
+    Without ``attention``, where only tokens matter, it is neither captured nor checked.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
     layers = {layer.block: layer for layer in anatomy}
@@ -132,8 +123,7 @@ class _Study:
         self.apart: list[bool] = []
         self.arrays: dict[Any, tuple[Tensor, Tensor]] = {}
         self.positions: dict[int, Tensor] = {}
-        self.left: Tensor | None = None
-        """A few tokens of the previous block's output."""
+        self.left: Tensor | None = None  # a few tokens of the previous block's output
 
     def parts(self, block: str) -> list[str]:
         """Every module of the block, but for what methods keep there and the insides of torch's own attention."""
@@ -262,10 +252,8 @@ class _Study:
         return "mlp"
 
     def _check_attention(self, call: int, layer: AttentionLayer, record: _Record) -> Reason | None:
-        """``Σ_h A_h (x W_V^h + b_V^h) W_O^h + b_O``, steered as the model is, against what the layer returned.
-
-        Returns:
-            Why the theorems do not apply although the weights are known; None where they do.
+        """``Σ_h A_h (x W_V^h + b_V^h) W_O^h + b_O``, steered as the model is, against what the layer returned: why the
+        theorems do not apply although the weights are known; None where they do.
         """
         captured, returned = record.captured, record.out
         assert captured is not None

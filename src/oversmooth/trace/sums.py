@@ -65,11 +65,7 @@ def fit_sum(
 ) -> Sum | None:
     """The factors with which target ``(b, n, d)`` is the sum of the terms, or None.
 
-    Args:
-        target: ``(b, n, d)``
-        terms: ``(b, n, d)`` each.
-        expected: the factors that weights suggest.
-        granularity: how factors may vary, tried in turn.
+    expected: those that weights suggest. granularity: how factors may vary, tried in turn.
     """
     if any(term.shape != target.shape for term in terms):
         return None

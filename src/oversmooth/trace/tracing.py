@@ -33,14 +33,10 @@ from oversmooth.trace.watch import Watch
 class _Batch:
     """What is known of the batch that runs."""
 
-    special: Tensor | None = None
-    """``(b, n)``: tokens that are left out."""
-    tokens: ValidTokens | None = None
-    """None until it is known which they are."""
-    earlier: ValidTokens | None = None
-    """Those of another stream of the same inputs, which ran before."""
-    waiting: list[tuple[Site, Tensor]] = field(default_factory=list)
-    """What was met before the valid tokens were known."""
+    special: Tensor | None = None  # (b, n): tokens that are left out
+    tokens: ValidTokens | None = None  # None until it is known which they are
+    earlier: ValidTokens | None = None  # those of another stream of the same inputs, which ran before
+    waiting: list[tuple[Site, Tensor]] = field(default_factory=list)  # what was met before the valid tokens were known
 
 
 @dataclass
@@ -49,10 +45,8 @@ class _Block:
 
     plan: BlockPlan
     x: Tensor
-    few: Tensor | None
-    """A few tokens of x, copied, since blocks may add in place; None: no factors are compared."""
-    terms: dict[tuple[str, int], Tensor] = field(default_factory=dict)
-    """A few tokens of what is added to x."""
+    few: Tensor | None  # a few tokens of x, copied, since blocks may add in place; None: no factors are compared
+    terms: dict[tuple[str, int], Tensor] = field(default_factory=dict)  # a few tokens of what is added to x
     ran: Counter[str] = field(default_factory=Counter)
 
 
@@ -129,10 +123,9 @@ class Trace:
         self._announce: Callable[[str], object] = lambda _: None
         self._sites = {(site.call, site.stage): site for site in plan.sites}
         self._lengths: list[Tensor] = []
-        self._explained: dict[int, list[Tensor]] = {}
-        """By call: whether its factors explain the stream, on the device."""
+        self._explained: dict[int, list[Tensor]] = {}  # by call: whether its factors explain the stream, on the device
+        # Where gradients are recorded: what each block returned, whether batch first, and the valid tokens.
         self._ends: list[tuple[Tensor, bool, Tensor | None]] = []
-        """Where gradients are recorded: what each block returned, whether batch first, and the valid tokens."""
         self._batch = _Batch()
         self._here: _Block
         self._learns, self._begun = not plan.blocks, False
@@ -142,10 +135,8 @@ class Trace:
                 "the plan was made without attention, which a reducer wants; make it with plan(..., attention=True)"
             )
         modules, layouts = dict(model.named_modules(remove_duplicate=False)), plan.layouts
-        layouts = layouts if self._learns else dict(layouts)
-        self._watch = Watch(
-            modules, plan.watched, self, plan.parts, attention=attention, layouts=layouts, replay=replay
-        )
+        how = dict(attention=attention, layouts=layouts if self._learns else dict(layouts), replay=replay)
+        self._watch = Watch(modules, plan.watched, self, plan.parts, **how)  # type: ignore[arg-type]
 
     def __enter__(self) -> Trace:
         self._watch.__enter__()
@@ -158,11 +149,7 @@ class Trace:
             self._finish()
 
     def begin(self, *, special: Tensor | None = None) -> None:
-        """Announce the next call of the model.
-
-        Args:
-            special: ``(batch, n)``: special tokens, which are left out.
-        """
+        """Announce the next call of the model. special: ``(batch, n)``: tokens that are left out."""
         if self._begun:
             self._check_way()
         self._begun, self._batch = True, _Batch(special)
@@ -174,13 +161,10 @@ class Trace:
         inputs: Any,
         progress: OnProgress | None = None,
     ) -> Iterator[tuple[Batch | Tensor, Any]]:
-        """Every batch, and what the model returns for it.
+        """Every batch, and what the model returns for it when it is called.
 
-        Args:
-            call: calls the model.
-            batches: what it is called with.
-            inputs: what they come from, which may know how many there are.
-            progress: called after each batch, and as each block begins.
+        inputs: what the batches come from, which may know how many there are. progress: called after each batch, and as
+        each block begins.
         """
         total = inputs.count if isinstance(inputs, Inputs) else None
         for batch in batches:
@@ -195,8 +179,7 @@ class Trace:
         """The gradient of a loss at the end of every block that ran, ``(b, n, d)``, with the valid tokens ``(b, n)``;
         None where the loss does not depend on it. No parameter gets a ``.grad``.
 
-        Args:
-            loss: made of what the model returned in this trace, while gradients were recorded.
+        The loss is made of what the model returned in this trace, while gradients were recorded.
         """
         ends = [y for y, _, _ in self._ends if y.requires_grad]
         if not ends:

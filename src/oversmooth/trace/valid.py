@@ -167,11 +167,8 @@ def read_once(mask: Tensor, inputs: int, named: Tensor | None, known: MasksRead)
 def read_pairs(allowed: Tensor, inputs: int, named: Tensor | None, added: Tensor | None = None) -> Pairs:
     """What a mask does; the device is waited for once.
 
-    Args:
-        allowed: ``(b, h, n, n)`` or broadcastable: who may see whom.
-        inputs: b.
-        named: as of `valid_of_pairs`.
-        added: as ``allowed``: the mask, where it is added to scores.
+    allowed: ``(b, h, n, n)`` or broadcastable: who may see whom; b is ``inputs``. named: as of `valid_of_pairs`. added:
+    the mask, where it is added to scores.
     """
     n = allowed.shape[-1]
     allowed = allowed.expand(inputs, -1, n, n)
@@ -330,11 +327,8 @@ class LeftOut:
 
 
 class Padding:
-    """Finds the mask among the arguments of one module.
-
-    Args:
-        module: whose forward takes them.
-        decodes: whether the tokens are those of a decoder: the mask of its encoder is not theirs.
+    """Finds the mask among the arguments of one module; that of its encoder is not that of a decoder, if it
+    ``decodes``.
     """
 
     def __init__(self, module: nn.Module, decodes: bool) -> None:
@@ -357,26 +351,18 @@ class Padding:
 
 
 class PassArguments:
-    """What the modules around a model's blocks are called with in a pass: which tokens are valid, and how arrays lie.
-
-    Args:
-        model: the model.
-        names: of its blocks.
-    """
+    """What the modules around a model's blocks are called with in a pass: which tokens are valid, how arrays lie."""
 
     def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
-        self.modules = around(model, names)
-        """The outermost first."""
+        self.modules = around(model, names)  # the outermost first
         self._readers = [Padding(module, decodes(names)) for module in self.modules]
-        self.new = False
-        """Whether no block has run since."""
-        self.shapes: list[torch.Size] = []
-        """Of the arrays that the outermost was called with."""
+        self.new = False  # whether no block has run since
+        self.shapes: list[torch.Size] = []  # of the arrays that the outermost was called with
+        # The masks of the outermost and the innermost module that has one.
         self._outer: Tensor | None = None
         self._inner: Tensor | None = None
-        """The masks of the outermost and the innermost module that has one."""
+        # Whether the innermost was called with a mask, and of what size are those that it knows by other names.
         self._reaches, self._sizes = False, set[int]()
-        """Whether the innermost was called with a mask, and of what size are those that it knows by other names."""
 
     def receive(self, index: int, args: Any, kwargs: Any, *, begins: bool) -> None:
         """A module is called, with which a pass may begin; compiled code may run this."""
@@ -396,15 +382,11 @@ class PassArguments:
         self._outer = self._inner = None
 
     def mask(self, x: Tensor, *, strict: bool = False, readable: bool = True) -> Tensor | None:
-        """``(batch, n)``: the valid tokens of the pass that runs; None: all.
+        """``(batch, n)``: the valid tokens of the pass that runs, for what enters a block, ``(batch, n, d)``; None:
+        all.
 
-        Args:
-            x: ``(batch, n, d)``: what enters a block.
-            strict: whether a mask of other tokens is an error even where it cannot reach the blocks by a known name.
-            readable: whether the device may be waited for.
-
-        Raises:
-            UnknownPaddingError: the mask is of other tokens.
+        UnknownPaddingError where the mask is of other tokens; strict: even where it cannot reach the blocks by a known
+        name. readable: whether the device may be waited for.
         """
         shape = x.shape[:2]
         mask = self._outer if self._outer is not None and self._outer.shape == shape else self._inner

@@ -84,20 +84,16 @@ class Watch:
     ) -> None:
         self.modules, self.blocks, self.listener, self.parts = modules, blocks, listener, parts
         self.operators, self.replay = attention, replay
-        self.wants_mask = True
-        """Whether the mask of the first block's attention is still of interest."""
-        self.named: Tensor | None = None
-        """``(b, n)``: tokens of this pass that are not padding, by an argument of the modules around the blocks."""
-        self.misfit: UnknownPaddingError | None = None
-        """Why an argument that may be a mask was not read."""
+        self.wants_mask = True  # whether that of the first block's attention is still of interest
+        self.named: Tensor | None = None  # (b, n): tokens of this pass that are not padding, by arguments
+        self.misfit: UnknownPaddingError | None = None  # why an argument that may be a mask was not read
         self.layouts = {} if layouts is None else layouts
         self.calls = 0
         self._passed = PassArguments(modules[""], list(blocks))
         self._block: str | None = None
         self._thread: int | None = threading.get_ident()
         self._shape = torch.Size()
-        self._beside: list[Tensor] = []
-        """Other arrays of the stream's shape that the previous block returned."""
+        self._beside: list[Tensor] = []  # other arrays of the stream's shape that the previous block returned
         self._masks: MasksRead = {}
         self._stack = ExitStack()
 
@@ -291,11 +287,6 @@ class Watch:
 def run_again(modules: Mapping[str, nn.Module], block: SampleBlock, x: Tensor) -> Tensor:
     """The same call of a block with other tokens, as it takes and returns them, and without a cache that would remember
     them.
-
-    Args:
-        modules: every module of the model by name.
-        block: its call on the sample.
-        x: the tokens.
     """
     name, old = block.plan.block, first_tensor(block.args, block.kwargs)
     args = (x if value is old else None if hasattr(value, "get_seq_length") else value for value in block.args)

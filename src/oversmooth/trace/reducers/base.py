@@ -104,9 +104,8 @@ class Together:
     """Arrays that wait until enough of one shape have come, and are then reduced together, which takes a GPU hardly
     longer.
 
-    Args:
-        reduce: makes columns ``(batch, ...)`` by name of arrays ``(batch, ...)``.
-        waiting: bytes of first arrays that wait for others, by device; elsewhere none wait, as nothing is gained by it.
+    ``reduce`` makes columns ``(batch, ...)`` by name of arrays ``(batch, ...)``; ``waiting`` are the bytes of first
+    arrays that wait for others, by device: elsewhere none wait, as nothing is gained by it.
     """
 
     def __init__(self, reduce: Callable[..., dict[str, Tensor]], waiting: Mapping[str, int]) -> None:

@@ -62,11 +62,7 @@ class HeadNumbers:
 
 
 class EachAttention(Reducer):
-    """Hands the attention and the weights of every layer to a function.
-
-    Args:
-        call: that function.
-    """
+    """Hands the attention and the weights of every layer to a function."""
 
     attention = True
 
@@ -199,16 +195,9 @@ def inverse_sigma(x: Tensor, kind: str, mask: Tensor | None, eps: float) -> Tens
 
 def real_rule(A: AttentionOperator, W_V: Tensor, W_O: Tensor, keep: float) -> tuple[Tensor, Tensor, list[list[str]]]:
     """Dominance per head by the real parts of both spectra alone, one reading of Dovonon et al.'s table 1: ``|1 + λ
-    t|`` is convex in t, so its ends decide (THEORY §3).
+    t|`` is convex in t, so its ends decide (THEORY §3). keep: what multiplies the stream.
 
-    Args:
-        A: ``(b, heads, n, n)``: attention.
-        W_V: ``(heads, d, k)``, or one per input, ``(b, heads, d, k)``.
-        W_O: ``(heads, k, d)``
-        keep: what multiplies the stream.
-
-    Returns:
-        ρ_smooth and ρ_rough, ``(b, heads)`` each, and the verdicts in the same rows and columns.
+    Returns ρ_smooth and ρ_rough, ``(b, heads)`` each, and the verdicts in the same rows and columns.
     """
     t = attention_spectrum(A, method="dense").values.real
     lam = head_spectrum(W_V, W_O).real.to(t).expand(*t.shape[:-1], -1)

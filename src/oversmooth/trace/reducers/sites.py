@@ -79,12 +79,8 @@ class SiteMetrics:
 
     @torch.no_grad()
     def update(self, site: Hashable, x: Tensor, mask: Tensor | None = None) -> None:
-        """Reduce the tokens of a site; a site that is reached a second time begins another pass.
-
-        Args:
-            site: its key.
-            x: ``(batch, n, d)``: tokens of any floating type.
-            mask: ``(batch, n)``: valid tokens; None: all. The others may hold NaN.
+        """Reduce the tokens of a site, ``(batch, n, d)`` of any floating type, by its key; a site that is reached a
+        second time begins another pass. mask: ``(batch, n)``: valid tokens, None for all; the others may hold NaN.
         """
         x, mask, self._found = x.detach(), None if mask is None else mask.expand(x.shape[:2]), None
         if site in self._reached:

@@ -26,14 +26,9 @@ PROBES, STEPS = 32, 32
 def quadrature(x: Tensor, share: Tensor, valid: Tensor, basis: Tensor) -> Tensor:
     """Lanczos coefficients of XᵀX, or XXᵀ where that is smaller, on what is orthogonal to known directions.
 
-    Args:
-        x: ``(batch, n, d)``: scaled tokens.
-        share: ``(batch, n, 1)``: X is x times it.
-        valid: ``(batch, n)``: the valid tokens.
-        basis: ``(batch, d, k)``: orthonormal; `Directions.used`.
-
-    Returns:
-        ``(batch, 2, steps, probes)``: diagonals, and what is beside them, of tridiagonal matrices.
+    x: ``(batch, n, d)``: scaled tokens. share: ``(batch, n, 1)``: X is x times it. valid: ``(batch, n)``. basis:
+    ``(batch, d, k)``: orthonormal; `Directions.used`. Returns ``(batch, 2, steps, probes)``: diagonals, and what is
+    beside them, of tridiagonal matrices.
     """
     by_token, squared = x.shape[1] < x.shape[2], share.square()
     basis = orthonormal(share * product(x, basis)) if by_token else basis
@@ -61,16 +56,9 @@ def quadrature(x: Tensor, share: Tensor, valid: Tensor, basis: Tensor) -> Tensor
 
 
 def effective_rank_of(coefficients: Tensor, grams: Tensor, squares: Tensor, side: Tensor) -> Tensor:
-    """The effective rank, on the host.
+    """The effective rank, ``(batch,)`` in float64, of what `quadrature` and `Directions.update` return, and ``‖X‖_F²``.
 
-    Args:
-        coefficients: ``(batch, 2, steps, probes)``, of `quadrature`.
-        grams: ``(batch, 2, k, k)``, of `Directions.update`.
-        squares: ``(batch,)``: ``‖X‖_F²``.
-        side: ``(batch,)``: rows of XᵀX or XXᵀ, whichever was taken.
-
-    Returns:
-        ``(batch,)``, in float64.
+    side: ``(batch,)``: rows of XᵀX or XXᵀ, whichever was taken.
     """
     diagonal, beside = coefficients.double().mT.unbind(1)
     known = singular_values(grams)[0]
