@@ -144,9 +144,17 @@ class Trace:
 
     def __exit__(self, *error: object) -> None:
         self._watch.__exit__(*error)
-        if error[0] is None:
-            self._check_way()
-            self._finish()
+        if error[0] is not None:
+            return
+        self._check_way()
+        facts = self.facts
+        facts.lengths = torch.cat([part.cpu() for part in self._lengths]) if self._lengths else facts.lengths
+        if not bool((facts.lengths > 1).any()):
+            raise InputError("every input has fewer than two valid tokens; give longer ones")
+        fits = self._explained.items()
+        facts.input_dependent = {call for call, each in fits if not bool(torch.stack(each).all())}
+        for reducer in self.reducers:
+            reducer.finish(facts)
 
     def begin(self, *, special: Tensor | None = None) -> None:
         """Announce the next call of the model. special: ``(batch, n)``: tokens that are left out."""
@@ -200,16 +208,6 @@ class Trace:
                 f"{calls} blocks ran where {len(blocks)} did for the first input; give inputs that take one way"
             )
         self._watch.calls, self._learns = 0, False
-
-    def _finish(self) -> None:
-        if self._lengths:
-            self.facts.lengths = torch.cat([part.cpu() for part in self._lengths])
-        if not bool((self.facts.lengths > 1).any()):
-            raise InputError("every input has fewer than two valid tokens; give longer ones")
-        fits = self._explained.items()
-        self.facts.input_dependent = {call for call, each in fits if not bool(torch.stack(each).all())}
-        for reducer in self.reducers:
-            reducer.finish(self.facts)
 
     # As a listener
 
@@ -293,32 +291,31 @@ class Trace:
 
     def _know(self, captured: CapturedAttention | None) -> None:
         """Decide which tokens are valid, now that attention has shown its mask, and reduce what waited for that."""
-        batch, x = self._batch, self._here.x
-        earlier = batch.earlier if captured is None else None
-        tokens = batch.tokens = self._valid(captured, x) if earlier is None else earlier
+        batch, x, facts = self._batch, self._here.x, self.facts
+        if captured is None and batch.earlier is not None:
+            batch.tokens = batch.earlier
+        else:
+            named, special, shape = self._watch.named, batch.special, x.shape[:2]
+            if captured is None and (self._watch.misfit or (named is not None and named.shape != shape)):
+                named = None
+                facts.unread.add("mask_unread")
+            if special is not None and special.shape != shape:
+                special = None
+                facts.unread.add("special_unread")
+            left_out = None if self.left_out is None else self.left_out.mask(x)
+            pairs, packed = None if captured is None else captured.pairs, not (self.plan.windows or self.plan.named)
+            batch.tokens = ValidTokens.of(pairs, named, special, left_out, packed=packed)
         if batch.earlier is None:  # not the same inputs once more
-            valid, here = tokens.valid, len(tokens.apart(x))
-            self.facts.width = x.shape[-1]
-            self.facts.packed += 0 if tokens.segments is None else here
+            valid, here = batch.tokens.valid, len(batch.tokens.apart(x))
+            facts.width = x.shape[-1]
+            facts.packed += 0 if batch.tokens.segments is None else here
             self._lengths.append(torch.full((here,), x.shape[1]) if valid is None else valid.sum(-1))
             for reducer in self.reducers:
-                reducer.begin(self.facts.inputs, here)
-            self.facts.inputs += here
+                reducer.begin(facts.inputs, here)
+            facts.inputs += here
         for site, waiting in batch.waiting:
-            self._reduce(site, waiting, tokens)
+            self._reduce(site, waiting, batch.tokens)
         batch.waiting = []
-
-    def _valid(self, captured: CapturedAttention | None, x: Tensor) -> ValidTokens:
-        named, special, plan, shape = self._watch.named, self._batch.special, self.plan, x.shape[:2]
-        if captured is None and (self._watch.misfit or (named is not None and named.shape != shape)):
-            named = None
-            self.facts.unread.add("mask_unread")
-        if special is not None and special.shape != shape:
-            special = None
-            self.facts.unread.add("special_unread")
-        left_out = None if self.left_out is None else self.left_out.mask(x)
-        pairs = None if captured is None else captured.pairs
-        return ValidTokens.of(pairs, named, special, left_out, packed=not (plan.windows or plan.named))
 
     def _check_factors(self, call: int, state: Tensor) -> None:
         """A gate may depend on the input: the factors that one input showed are compared with every other, at the first

@@ -95,9 +95,13 @@ class Watch:
         self._shape = torch.Size()
         self._beside: list[Tensor] = []  # other arrays of the stream's shape that the previous block returned
         self._masks: MasksRead = {}
+        self._replayed: set[str] = set()  # blocks that run twice
         self._stack = ExitStack()
 
     def __enter__(self) -> Watch:
+        for name in self.blocks if self.replay else ():
+            if isinstance(self.modules[name], nn.TransformerEncoderLayer) and not self.modules[name].training:
+                self._replayed.add(name)
         with ExitStack() as stack:  # undone at once if something fails half-way
             # Compiled code would not call what is put on here; the module inside runs instead. Unless dynamo is loaded
             # nothing is compiled, and importing it takes seconds.
@@ -115,7 +119,7 @@ class Watch:
                     wrapper = functools.partial(self._run_attention, layer)
                     stack.enter_context(_replaced(self.modules[layer.name], wrapper))
                 stack.enter_context(_replaced(self.modules[name], functools.partial(self._run_block, name)))
-                if not self._replays(name):
+                if name not in self._replayed:
                     self._listen(stack, name)
             self._stack = stack.pop_all()
         return self
@@ -128,10 +132,6 @@ class Watch:
         for name in self.parts(block):
             hook = functools.partial(self._run_part, block, name)
             stack.callback(self.modules[name].register_forward_hook(hook, with_kwargs=True).remove)
-
-    def _replays(self, block: str) -> bool:
-        module = self.modules[block]
-        return self.replay and isinstance(module, nn.TransformerEncoderLayer) and not module.training
 
     def _here(self) -> bool:
         """Whether what runs is the listener's business: no pass of another thread, and no repetition."""
@@ -146,7 +146,7 @@ class Watch:
     def _run_block(self, name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not self._here() or self._block is not None:  # a block inside a block
             return original(*args, **kwargs)
-        if not self._replays(name):
+        if name not in self._replayed:
             return self._watched_block(name, original, args, kwargs)
         out = original(*args, **kwargs)
         with ExitStack() as stack:
@@ -205,7 +205,7 @@ class Watch:
         capture = CaptureAttention(layer.heads, self.named, operators=self.operators, known=self._masks)
         module = self.modules[layer.name]
         own = isinstance(module, nn.MultiheadAttention)
-        if self.replay and own and not module.training and not self._replays(layer.block):
+        if self.replay and own and not module.training and layer.block not in self._replayed:
             out = original(*args, **kwargs)
             with _quietly(), capture:
                 original(*args, **kwargs)

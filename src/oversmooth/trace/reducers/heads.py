@@ -13,7 +13,7 @@ from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError, about
-from oversmooth.theory.dominance import JOINT_STEPS, Dominance, dominance
+from oversmooth.theory.dominance import JOINT_STEPS, dominance
 from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.radii import TIE
 from oversmooth.theory.reasons import Reason
@@ -131,7 +131,10 @@ class HeadSpectra(EachAttention):
                 )
                 proven = [sum(word == "certified" for word in row) for row in heads.certainty]
                 self._add(call, heads.rho_smooth, heads.rho_rough, heads.verdict, proven)
-                self._note_reasons(call, heads)
+                undecided = zip(heads.undecided.flatten().tolist(), heads.reasons, strict=True)
+                if new := [why for is_undecided, why in undecided if is_undecided and why is not None]:
+                    kept = self._found.undecided_because.setdefault(call, [])
+                    kept += new[: _REASONS - len(kept)]
             few = self.settings.joined - self._start
             if few > 0:
                 some = torch.arange(min(few, A.shape[0]), device=A.device)
@@ -149,13 +152,6 @@ class HeadSpectra(EachAttention):
         self._found.verdict.setdefault(call, []).extend(verdict)
         if certified is not None:
             self._found.certified.setdefault(call, []).extend(certified)
-
-    def _note_reasons(self, call: int, heads: Dominance) -> None:
-        if bool(heads.undecided.any()):
-            undecided = zip(heads.undecided.flatten().tolist(), heads.reasons, strict=True)
-            new = [why for is_undecided, why in undecided if is_undecided and why is not None]
-            kept = self._found.undecided_because.setdefault(call, [])
-            kept += new[: _REASONS - len(kept)]
 
     def _with_norm(self, W_V: Tensor, block: BlockPlan) -> Tensor:
         norm, variant = block.layer.norm, self.settings.variant
