@@ -36,17 +36,15 @@ from oversmooth.trace.valid import MasksRead, PassArguments, UnknownPaddingError
 
 
 class Listener(Protocol):
-    """Called for each block in the order things happen.
-
-    In every method ``call`` is how many blocks ran before, ``block`` the name of the one that runs, and tokens are
-    ``(b, n, d)``.
+    """Called for each block in the order things happen: ``call`` is how many blocks ran before, ``block`` the name of
+    the one that runs, and tokens are ``(b, n, d)``.
     """
 
     def enter(self, call: int, block: str, x: Tensor, args: Any, kwargs: Any) -> None:
         """A block is about to run on x."""
 
     def part(self, call: int, block: str, name: str, x: Tensor, y: Tensor) -> None:
-        """A module inside the block ran: x is its input, y its output."""
+        """A module inside the block made y of x."""
 
     def attention(self, call: int, block: str, captured: CapturedAttention, x: Tensor | None, y: Tensor) -> None:
         """Attention ran and returned y; x is what entered it, where its value projection is no module. Where operators
