@@ -24,10 +24,8 @@ class Crossing:
     step: int
     depth: int
     value: float
-    text: str
-    """All of it in a sentence."""
-    then: Any
-    """What is to happen: "warn", "stop", or a function of this."""
+    text: str  # all of it in a sentence
+    then: Any  # what is to happen: "warn", "stop", or a function of this
 
 
 class Alarm:

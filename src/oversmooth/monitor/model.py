@@ -21,11 +21,9 @@ from oversmooth.trace.blocks import named_blocks, repeated_blocks
 class MonitoredModel:
     """What snapshots need to know of the model."""
 
-    module: nn.Module
-    """The module itself, without wrappers."""
+    module: nn.Module  # the module itself, without wrappers
     blocks: list[tuple[str, nn.Module]]
-    anatomy: Anatomy | None
-    """None: its attention is not known."""
+    anatomy: Anatomy | None  # None: its attention is not known
     why_unknown: str = "blocks were named"
 
     @classmethod

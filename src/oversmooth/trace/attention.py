@@ -30,20 +30,14 @@ _MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)
 class CapturedAttention:
     """Attention of one call."""
 
-    pairs: Pairs
-    """What the mask does."""
-    q: Tensor | None = None
-    """``(b, h, n, k)``; None where a softmax computed A, or only the mask was wanted."""
-    k: Tensor | None = None
-    """Likewise, perhaps with fewer heads."""
-    scale: float | None = None
-    """None: ``1/√k``."""
+    pairs: Pairs  # what the mask does
+    q: Tensor | None = None  # (b, h, n, k); None where a softmax computed A, or only the mask was wanted
+    k: Tensor | None = None  # likewise, perhaps with fewer heads
+    scale: float | None = None  # None: 1/√k
     lse: Tensor | None = None
     """``(b, h, n)``: the log-sum-exp of each row of scores; None where the kernel did not return it."""
-    weights: Tensor | None = None
-    """``(b, h, n, n)``: A itself, where a softmax computed it."""
-    values_in: Tensor | None = None
-    """``(b, n, d)``: what values were computed from, where that is done in the same call."""
+    weights: Tensor | None = None  # (b, h, n, n): A itself, where a softmax computed it
+    values_in: Tensor | None = None  # (b, n, d): what values were computed from, where that is done in the same call
     row_sums: Tensor | None = None
     """``(b, h, n)``: what tokens get of each row, where a sink takes a share; None: all of it."""
 

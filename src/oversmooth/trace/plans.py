@@ -27,8 +27,7 @@ class Stage:
     block's "end".
     """
     module: str = ""
-    nth: int = 0
-    """Which of the module's calls in this block."""
+    nth: int = 0  # which of the module's calls in this block
     keep: Tensor | None = field(default=None, compare=False)
     factor: Tensor | None = field(default=None, compare=False)
 
@@ -40,8 +39,7 @@ class Branch:
     terms: tuple[tuple[str, int], ...]
     """The modules, and which of their calls, whose outputs are added to what entered: what runs beside attention, if
     anything does, and attention's branch."""
-    factors: tuple[Tensor, ...]
-    """Of what entered, and of the terms."""
+    factors: tuple[Tensor, ...]  # of what entered, and of the terms
 
 
 @dataclass(frozen=True)
@@ -71,22 +69,16 @@ class Site:
 class BlockPlan:
     """What is known of one call of one block."""
 
-    block: str
-    """Name of its module."""
+    block: str  # name of its module
     stages: list[Stage]
     layer: AttentionLayer = None  # type: ignore[assignment]
     """Its attention, with the factors that were observed. None in a plan of names, which nobody asks for it."""
     norm_position: NormPosition = "none"
-    norm_eps: float = 0.0
-    """What the norm before attention adds to σ²."""
-    norm_agrees: bool = False
-    """Whether the norm before attention is what anatomy says it is."""
-    continues: bool = True
-    """Whether it starts from the output of the block before it."""
-    branch: Branch | None = None
-    """What the factors are compared with for other inputs; None: nothing is compared."""
-    undecided: Reason | None = None
-    """Why the theorems do not apply to it: there is then neither ρ nor verdict."""
+    norm_eps: float = 0.0  # what the norm before attention adds to σ²
+    norm_agrees: bool = False  # whether the norm before attention is what anatomy says it is
+    continues: bool = True  # whether it starts from the output of the block before it
+    branch: Branch | None = None  # what the factors are compared with for other inputs; None: nothing is compared
+    undecided: Reason | None = None  # why the theorems do not apply to it: there is then neither ρ nor verdict
 
     @property
     def attention_stage(self) -> int | None:
@@ -174,11 +166,8 @@ class SampleBlock:
 
     plan: BlockPlan
     A: AttentionOperator | None
-    x: Tensor
-    """What entered."""
-    y: Tensor
-    """What left."""
+    x: Tensor  # what entered
+    y: Tensor  # what left
     args: Any = field(repr=False)
     kwargs: Any = field(repr=False)
-    running: Any = field(default=None, repr=False)
-    """The steered pass it was part of, where the model is steered."""
+    running: Any = field(default=None, repr=False)  # the steered pass it was part of, where the model is steered

@@ -42,8 +42,7 @@ Expected = Sequence[Tensor | None] | None
 class Sum:
     """How the terms enter: factors that are constant or vary by channel are weights, those by token a gate."""
 
-    factors: tuple[Tensor, ...]
-    """Of each term, in float64: ``()``, by channel ``(d,)``, or by token ``(b, n, 1)``."""
+    factors: tuple[Tensor, ...]  # of each term, in float64: (), by channel (d,), or by token (b, n, 1)
     granularity: Granularity
 
 

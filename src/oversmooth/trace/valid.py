@@ -103,15 +103,11 @@ class Pairs:
 
     allowed: Tensor | None = None
     """``(b, h, n, n)`` or broadcastable: who may see whom; None: all see all, or all that came before."""
-    valid: Tensor | None = None
-    """``(b, n)``; None: all."""
+    valid: Tensor | None = None  # (b, n); None: all
     causal: bool = False
-    plain: bool = True
-    """Whether hiding padding, and later tokens where it is causal, is all that it does."""
-    added: Tensor | None = None
-    """As ``allowed``: what is added to the scores of pairs that are not hidden."""
-    apart: bool = False
-    """Whether in some input no token sees all valid tokens, so that it may hold several texts."""
+    plain: bool = True  # whether hiding padding, and later tokens where it is causal, is all that it does
+    added: Tensor | None = None  # as allowed: what is added to the scores of pairs that are not hidden
+    apart: bool = False  # whether in some input no token sees all valid tokens, so that it may hold several texts
 
     @property
     def bias(self) -> Tensor | None:
@@ -200,8 +196,7 @@ def read_pairs(allowed: Tensor, inputs: int, named: Tensor | None, added: Tensor
 class ValidTokens:
     """The valid tokens of one batch, and how to take packed texts apart so that each is measured by itself."""
 
-    mask: Tensor | None
-    """``(b, n)``; None: all."""
+    mask: Tensor | None  # (b, n); None: all
     segments: Tensor | None = None
     """``(b, n)``: the number of the text that each token is part of, −1 for padding; None: no texts are packed."""
 
@@ -289,10 +284,8 @@ class ValidTokens:
 class LeftOut:
     """Tokens that the caller leaves out of token metrics, by position in the residual stream: registers, [CLS], …"""
 
-    positions: tuple[int, ...]
-    """Negative ones count from the end."""
-    length: int | None = None
-    """Of the mask they come from, which fits streams of that many tokens only."""
+    positions: tuple[int, ...]  # negative ones count from the end
+    length: int | None = None  # of the mask they come from, which fits streams of that many tokens only
 
     @classmethod
     def of(cls, special: Any) -> LeftOut | None:

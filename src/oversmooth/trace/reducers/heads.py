@@ -47,16 +47,13 @@ class Settings:
 class HeadNumbers:
     """By call. Inputs with fewer than two valid tokens are left out."""
 
-    inverse_sigma: dict[int, Tensor] = field(default_factory=dict)
-    """``(inputs,)``: mean 1/σ of the tokens before the norm."""
+    inverse_sigma: dict[int, Tensor] = field(default_factory=dict)  # (inputs,): mean 1/σ of the tokens before the norm
     rho_smooth: dict[int, Tensor] = field(default_factory=dict)
-    rho_rough: dict[int, Tensor] = field(default_factory=dict)
-    """``(inputs, heads)``, as is ``rho_smooth``."""
+    rho_rough: dict[int, Tensor] = field(default_factory=dict)  # (inputs, heads), as is rho_smooth
     verdict: dict[int, list[list[str]]] = field(default_factory=dict)
     joined: dict[int, list[tuple[int, float, float, str, float]]] = field(default_factory=dict)
     """(input, rho_smooth, rho_rough, verdict, residual)."""
-    certified: dict[int, list[int]] = field(default_factory=dict)
-    """By input: heads whose verdict is proven."""
+    certified: dict[int, list[int]] = field(default_factory=dict)  # by input: heads whose verdict is proven
     undecided_because: dict[int, list[Reason]] = field(default_factory=dict)
     """The reasons of the first few undecided cases."""
 
@@ -65,10 +62,10 @@ class EachAttention(Reducer):
     """Hands the attention and the weights of every layer to a function."""
 
     attention = True
+    _weights: tuple[AttentionLayer, Tensor, Tensor] | None = None
 
     def __init__(self, call: OnAttention) -> None:
         self.call = call
-        self._weights: tuple[AttentionLayer, Tensor, Tensor] | None = None
 
     def attend(self, call: int, block: BlockPlan, A: AttentionOperator) -> None:
         layer = block.layer
@@ -89,7 +86,6 @@ class HeadSpectra(EachAttention):
     result: HeadNumbers
 
     def __init__(self, plan: Plan, settings: Settings | None = None, steering: Any = None) -> None:
-        super().__init__(self._measure)
         self.plan, self.settings, self.steering = plan, settings or Settings(), steering
         self._found = HeadNumbers()
         self._start = 0
@@ -115,7 +111,7 @@ class HeadSpectra(EachAttention):
             self._add(call, unknown, unknown, [["undecided"] * A.shape[1]] * A.shape[0], [0] * A.shape[0])
             self._found.undecided_because[call] = [block.undecided]
 
-    def _measure(self, call: int, block: BlockPlan, A: AttentionOperator, W_V: Tensor, W_O: Tensor) -> None:
+    def call(self, call: int, block: BlockPlan, A: AttentionOperator, W_V: Tensor, W_O: Tensor) -> None:
         layer, W_V = block.layer, self._with_norm(W_V, block)
         site = None if self.steering is None else self.steering.steered_layer(layer.name)
         change = None if site is None else site.change(call)

@@ -32,14 +32,11 @@ class SiteNumbers:
 
     tokens: dict[str, Tensor]
     """``(inputs,)`` per metric; effective ranks of the first inputs only. NaN with fewer than two valid tokens."""
-    without_massive: dict[str, Tensor]
-    """The same without massive tokens, for the metrics that are not of ranks."""
-    count: Tensor
-    """``(inputs,)``: valid tokens."""
+    without_massive: dict[str, Tensor]  # the same without massive tokens, for the metrics that are not of ranks
+    count: Tensor  # (inputs,): valid tokens
     massive: list[tuple[int, int, float]]
     """(input, position, norm over the median) of massive tokens, of each input the 16 longest."""
-    massive_count: Tensor
-    """``(inputs,)``: how many there are."""
+    massive_count: Tensor  # (inputs,): how many there are
     errors: dict[str, Tensor]
     """By metric that is no exact figure, ``(inputs,)`` or fewer: its expected error; relative but for "abs_cos"."""
 

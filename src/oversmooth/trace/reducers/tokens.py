@@ -27,8 +27,7 @@ class TokenNumbers:
     without_massive: dict[Place, dict[str, Tensor]] = field(default_factory=dict)
     massive: dict[Place, list[tuple[int, int, float]]] = field(default_factory=dict)
     """(input, position, norm over the median) of massive tokens, of each input the 16 longest."""
-    massive_count: dict[Place, int] = field(default_factory=dict)
-    """How many there are."""
+    massive_count: dict[Place, int] = field(default_factory=dict)  # how many there are
     errors: dict[str, float] = field(default_factory=dict)
     """By metric that is no exact figure: the largest error to be expected; relative, but for "abs_cos"."""
 
