@@ -1,5 +1,6 @@
 """Histories on disk, alarms, sinks, and what bad input gets."""
 
+import functools
 import json
 import re
 import sys
@@ -361,7 +362,14 @@ def refused():
         r"is called 'blocks\.\*'; choose such as 'layers",
     )
     yield "spectra", lambda: Monitor(model, x, blocks="layers.*", spectra=1), "spectra need attention that is known"
-    yield "parts", lambda: Monitor(known, passing=True, parts=1), "changes by part cannot be had of the training batch"
+    yield (
+        "joined",
+        lambda: Monitor(model, x, blocks="layers.*", joined=1),
+        "joined spectra need attention that is known",
+    )
+    for what, words in (("parts", "changes by part"), ("joined", "joined spectra")):
+        call = functools.partial(Monitor, known, passing=True, **{what: 1})
+        yield f"{what} in passing", call, f"{words} cannot be had of the training batch"
     yield "alarm", lambda: oversmooth.Alarm("loss", above=1), "an alarm's metric is 'loss'; choose one of hfc_lfc"
     yield "ranks", lambda: Monitor(known, x, ranks=0, tokens="stable_rank"), "ranks is 0 and tokens ask for ranks alone"
     yield (
@@ -379,9 +387,7 @@ def test_bad_input_gets_one_sentence(call, sentence):
     assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize(
-    ("make", "library"), [(lambda: TensorBoard("there"), "tensorboard"), (lambda: WandB(), "wandb")]
-)
+@pytest.mark.parametrize(("make", "library"), [(lambda: TensorBoard("there"), "tensorboard"), (WandB, "wandb")])
 def test_a_logger_that_is_not_installed_is_named(make, library, monkeypatch):
     for name in [name for name in sys.modules if name.startswith((library, "torch.utils.tensorboard"))]:
         monkeypatch.delitem(sys.modules, name)

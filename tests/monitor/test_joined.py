@@ -97,10 +97,10 @@ def test_steered_attention_is_that_of_the_method():
 def test_what_fails_in_the_thread_is_said_once_and_the_looks_go_on(monkeypatch):
     from oversmooth.monitor import joined
 
-    def fails(_):
+    def fails(*_, **__):
         raise ValueError("no eigenvalues today")
 
-    monkeypatch.setattr(joined, "_radii", fails)
+    monkeypatch.setattr(joined, "dominance", fails)
     model = watched.Known()
     monitor = oversmooth.Monitor(model, probe=watched.probe(), every=1, joined=1)
     monitor.step()
@@ -109,10 +109,3 @@ def test_what_fails_in_the_thread_is_said_once_and_the_looks_go_on(monkeypatch):
         monitor.step()
     assert monitor.history.steps == [1, 2]
     monitor.close()
-
-
-def test_they_need_a_probe_and_known_attention():
-    with pytest.raises(oversmooth.InputError, match="joined spectra cannot be had of the training batch"):
-        oversmooth.Monitor(watched.Known(), passing=True, joined=1)
-    with pytest.raises(oversmooth.InputError, match="joined spectra need attention that is known"):
-        oversmooth.Monitor(watched.Own(), probe=watched.probe(), blocks="layers.*", joined=1)

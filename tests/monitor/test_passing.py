@@ -368,38 +368,6 @@ def test_frozen_blocks_have_no_gradient_and_the_others_have():
     assert "gradient_norm" not in monitor.history.rows[1]
 
 
-def test_ranks_of_a_batch_that_a_captured_graph_has_no_room_for_are_left_out_with_a_sentence(monkeypatch):
-    model = net()
-    monitor = oversmooth.Monitor(model, every=1, passing=True, blocks="layers.*", tokens=("cos", "effective_rank"))
-    model(torch.randn(5, 6, 16)).sum().backward()
-    monitor.step()
-    assert "effective_rank" in monitor.history.rows[-1]
-    monkeypatch.setattr("oversmooth.monitor.training_batch.is_captured", lambda _x: True)
-    longer = torch.randn(5, 9, 16)
-    model(longer).sum().backward()
-    with pytest.warns(MonitorWarning, match="ranks of the training batch are not seen in a CUDA graph"):
-        monitor.step()
-    row = monitor.history.rows[-1]
-    assert "effective_rank" not in row  # those of the batch before would be a wrong number
-    assert row["cos"][0] == pytest.approx(cosine(longer), abs=1e-5)
-
-
-def test_rooms_that_a_captured_graph_writes_to_outlive_batches_of_other_lengths(monkeypatch):
-    model = net()
-    monitor = oversmooth.Monitor(model, every=1, passing=True, blocks="layers.*", tokens=("effective_rank",))
-    model(torch.randn(5, 6, 16))
-    monkeypatch.setattr("oversmooth.monitor.training_batch.is_captured", lambda _x: True)
-    model(torch.randn(5, 6, 16))
-    monkeypatch.undo()
-    written_by_the_graph = {depth: rooms[-1] for depth, rooms in monitor.recorder.buffers.kept.items()}
-    for tokens in (7, 8):
-        model(torch.randn(5, tokens, 16))
-    for depth, room in written_by_the_graph.items():
-        kept = monitor.recorder.buffers.kept[depth]
-        assert any(one is room for one in kept)
-        assert [one.tokens.shape[1] for one in kept] == [6, 8]
-
-
 def rank_by_hand(x):
     s = torch.linalg.svdvals(x[:4].double())
     return float((s.square().sum(-1) / s[:, 0].square()).mean())

@@ -3,7 +3,7 @@
 import torch
 
 from oversmooth.theory.operators import as_operator
-from oversmooth.trace.real_rule import real_rule
+from oversmooth.trace.reducers.heads import real_rule
 
 
 def test_radii_that_rounding_alone_tells_apart_are_a_tie():

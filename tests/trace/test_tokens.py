@@ -7,7 +7,7 @@ from torch import nn
 
 from oversmooth import diagnose
 from oversmooth.results.notes import Note
-from oversmooth.trace.valid import may_see, read_pairs, valid_of_pairs
+from oversmooth.trace.valid import read_pairs, valid_of_pairs
 
 N = 7
 
@@ -42,19 +42,6 @@ def test_who_counts(name):
     rule, expected = CASES[name]
     allowed = pairs(rule)[None, None]
     assert valid_of_pairs(allowed)[0].nonzero()[:, 0].tolist() == list(expected)
-
-
-@pytest.mark.parametrize("hidden", [-torch.inf, torch.finfo(torch.float32).min, -1e9, -1e4])
-def test_masks_that_are_added(hidden):
-    allowed = pairs(causal)
-    scores = torch.randn(2, 3, N, N) * 5 + torch.where(allowed, 0.0, hidden)
-    assert torch.equal(may_see(scores), allowed.expand(2, 3, N, N))
-
-
-def test_a_row_hidden_whole_does_not_vote():
-    low = torch.finfo(torch.float32).min
-    mask = torch.where(pairs(lambda i, j: causal(i, j) and j > 1), 0.0, low)
-    assert may_see(mask).any(-1).tolist() == [False, False] + [True] * 5
 
 
 def test_the_name_decides_where_rows_leave_it_open():

@@ -30,11 +30,11 @@ from oversmooth.theory.radii import AttentionChange
 from oversmooth.theory.reasons import Reason
 from oversmooth.theory.stack import stack_dominance
 from oversmooth.theory.weights import centre_features, fold_norm
-from oversmooth.trace.layout import attention_batch_first, first_tensor
+from oversmooth.trace.layout import as_tokens, attention_batch_first, first_tensor
 from oversmooth.trace.plans import Plan, SampleBlock
 from oversmooth.trace.reducers.heads import inverse_sigma
 from oversmooth.trace.study import Sample
-from oversmooth.trace.watch import as_tokens, run_again
+from oversmooth.trace.watch import run_again
 
 RUN = 16
 """Blocks that are really run, before steps in log depth go on from there: see benchmarks/depth.py."""

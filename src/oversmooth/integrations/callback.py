@@ -41,11 +41,8 @@ class Monitoring:
     ) -> None:
         """Make the monitor; a warning says why there is none.
 
-        Args:
-            model: what is trained.
-            data: the data set and its collator.
-            start: steps done already.
-            known: settings that the trainer knows, where the user gave none.
+        data: gives the data set and its collator. start: steps done already. known: settings that the trainer knows,
+        where the user gave none.
         """
         try:
             module, probe = model(), self.probe
@@ -87,12 +84,7 @@ class Monitoring:
         return History() if self.monitor is None else self.monitor.history
 
     def to_html(self, path: str | Path, *others: History) -> None:
-        """Write the training report.
-
-        Args:
-            path: of the page, .html.
-            others: histories of other runs, laid over this one.
-        """
+        """Write the training report, a page (.html), with histories of other runs laid over this one."""
         if self.monitor is None:
             raise InputError("nothing was monitored yet; train first")
         self.monitor.to_html(path, *others)

@@ -17,19 +17,14 @@ from torch import Tensor, nn
 from oversmooth.monitor.warning import warn
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.untouched import random_states
-from oversmooth.trace.valid import MASKS, positions
+from oversmooth.trace.valid import MASKS
 
 _LABELS = ("label", "label_ids", "labels")
 
 
 def probe_of(dataset: Any, collate: Callable[[list[Any]], Any] | None, model: nn.Module, inputs: int) -> Any:
-    """The first few examples of a data set, as the model takes them; InputError where none can be made.
-
-    Args:
-        dataset: one with a length and an order.
-        collate: makes a batch of examples; None: a list will do.
-        model: whose arguments say what of a batch is given to it.
-        inputs: how many examples.
+    """The first few examples of a data set with a length and an order, as the model takes them; InputError where none
+    can be made. collate: makes a batch of examples; None: a list will do.
     """
     why = "have no order"
     if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
@@ -41,21 +36,19 @@ def probe_of(dataset: Any, collate: Callable[[list[Any]], Any] | None, model: nn
 
 
 def _probe_of(dataset: Any, collate: Callable[[list[Any]], Any] | None, model: nn.Module, inputs: int) -> Any:
-    parameters = inspect.signature(model.forward).parameters.values()
-    takes: set[str] | None = {p.name for p in parameters}
-    if any(p.kind is p.VAR_KEYWORD for p in parameters) and len(parameters) < 3:
-        takes = None  # a wrapper's: whatever comes
+    parameters = inspect.signature(model.forward).parameters
+    wraps = any(p.kind is p.VAR_KEYWORD for p in parameters.values()) and len(parameters) < 3  # it takes whatever comes
 
     def taken(values: Any, more: Sequence[str] = ()) -> Any:
-        if takes is None or not isinstance(values, Mapping):
+        if wraps or not isinstance(values, Mapping):
             return values
-        return {name: value for name, value in values.items() if name in takes or name in more}
+        return {name: value for name, value in values.items() if name in parameters or name in more}
 
     with random_states():
         examples = [taken(dataset[index], _LABELS) for index in range(min(inputs, len(dataset)))]
         batch = examples if collate is None else copy.deepcopy(collate)(examples)
     if isinstance(batch, (tuple, list)) and batch and isinstance(batch[0], Tensor):
-        return _inputs(batch, positions(model))
+        return _inputs(batch, list(parameters))
     return taken(batch)
 
 

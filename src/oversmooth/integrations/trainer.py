@@ -6,11 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-
 from oversmooth.anatomy.live import unwrapped
 from oversmooth.integrations.callback import Monitoring
 from oversmooth.monitor.names import in_one_line
+from oversmooth.monitor.processes import are_joined, processes
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.libraries import import_library
 
@@ -62,7 +61,7 @@ class SmoothingCallback(Monitoring, _callbacks.TrainerCallback):  # type: ignore
         self._restart(args.output_dir, state.global_step)
 
     def _begin(self, step: int, model: Any) -> None:
-        several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+        several = are_joined() and processes() > 1
         self._begin_monitor(lambda: model, self._data, step, together=several or None, scaler=self._scaler)
 
     def _data(self) -> tuple[Any, Any]:

@@ -24,10 +24,8 @@ class Crossing:
     step: int
     depth: int
     value: float
-    text: str
-    """All of it in a sentence."""
-    then: Any
-    """What is to happen: "warn", "stop", or a function of this."""
+    text: str  # all of it in a sentence
+    then: Any  # what is to happen: "warn", "stop", or a function of this
 
 
 class Alarm:
@@ -93,19 +91,20 @@ class Alarm:
         value = row[self.metric]
         values = value if isinstance(value, list) else [value]
         first, on = values if memory[0] is None else memory[0], memory[1]
-        worst: tuple[float, int, float] | None = None
+        beyond = []
         for index, one in enumerate(values):
-            depth = depth_of(self.metric, index)
-            if one is None or self.depth not in (None, depth, index - len(values)):
-                continue
-            over = self._beyond(one, first[index] if index < len(first) else None)
-            if over > 0 and (worst is None or over > worst[0]):
-                worst = (over, depth, one)
-        if worst is None or on:
-            return None, (first, worst is not None)
-        _, depth, one = worst
+            if one is not None and self._watches(index, len(values)):
+                over = self._beyond(one, first[index] if index < len(first) else None)
+                beyond += [(over, -index, one)] if over > 0 else []
+        if not beyond or on:
+            return None, (first, bool(beyond))
+        _, index, one = max(beyond)
+        depth = depth_of(self.metric, -index)
         text = self._text(row["step"], depth if isinstance(value, list) else None, one)
         return Crossing(self.metric, row["step"], depth, one, text, self.then), (first, True)
+
+    def _watches(self, index: int, count: int) -> bool:
+        return self.depth in (None, depth_of(self.metric, index), index - count)
 
     def _beyond(self, value: float, first: float | None) -> float:
         """How far beyond the bound; positive where it is crossed."""
@@ -131,23 +130,16 @@ class Alarm:
 
     def limits(self, first: list[float | None]) -> list[float | None]:
         """The value at every depth beyond which it goes off, given the first snapshot; None where it does not watch."""
-        watched = [self.depth in (None, depth_of(self.metric, i), i - len(first)) for i in range(len(first))]
         by = {"falls_by": 1 / self.bound, "rises_by": self.bound}.get(self.kind) if self.bound else None
         values = [self.bound if by is None else None if one is None else one * by for one in first]
-        return [one if on else None for one, on in zip(values, watched, strict=True)]
+        return [one if self._watches(index, len(first)) else None for index, one in enumerate(values)]
 
     def __repr__(self) -> str:
         return f"Alarm({self.metric!r}, {self.kind}={self.bound:g})"
 
 
 class Alarms:
-    """The alarms of one monitor.
-
-    Args:
-        alarms: they remember nothing yet.
-        attempt: calls a function and warns where it fails.
-        warn: of something, once.
-    """
+    """The alarms of one monitor, which calls functions for them, and warns once of what they say."""
 
     def __init__(
         self, alarms: list[Alarm], attempt: Callable[[Callable[[], Any], str], Any], warn: Callable[[str], None]
@@ -175,14 +167,12 @@ class Alarms:
             crossing, self.memory[place] = alarm.crossing(row, self.memory[place])
             if crossing is not None:
                 self.crossings.append(crossing)
-                self._act(crossing)
-
-    def _act(self, crossing: Crossing) -> None:
-        if callable(crossing.then):
-            self.attempt(lambda: crossing.then(crossing), "the function of an alarm failed")
-            return
-        self.should_stop |= crossing.then == "stop"
-        warning.warn(f"alarm at {crossing.text}" + ("; training is asked to stop" if crossing.then == "stop" else ""))
+                if callable(alarm.then):
+                    self.attempt(functools.partial(alarm.then, crossing), "the function of an alarm failed")
+                    continue
+                stops = alarm.then == "stop"
+                self.should_stop |= stops
+                warning.warn(f"alarm at {crossing.text}" + ("; training is asked to stop" if stops else ""))
 
 
 def replayed(settings: list[dict[str, Any]], rows: list[Row]) -> list[dict[str, Any]]:

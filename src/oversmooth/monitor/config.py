@@ -85,16 +85,18 @@ class MonitorConfig:
     known; the norm of gradients is then left out under autocast."""
 
     def __post_init__(self) -> None:
-        whole = {"every": 1, "ranks": 0, **dict.fromkeys(_NAMES, 0)}
-        checked = {
-            **{name: _whole(getattr(self, name), name, least) for name, least in whole.items()},
-            "use_training_batch": arguments.flag(self.use_training_batch, "use_training_batch"),
-            "tokens": _metrics(self.tokens),
-            "alarms": alarms_module.checked(self.alarms),
-            "sinks": sinks_module.checked(self.sinks),
-            "heads": None if self.heads is None else arguments.whole(self.heads, "heads", least=1),
-            "together": None if self.together is None else arguments.flag(self.together, "together"),
-        }
+        checked: dict[str, Any] = {}
+        for name in ("every", "ranks", *_NAMES):
+            value = getattr(self, name)
+            value = int(value) if name in _NAMES and isinstance(value, bool) else value
+            checked[name] = arguments.whole(value, name, least=name == "every")
+        checked["use_training_batch"] = arguments.flag(self.use_training_batch, "use_training_batch")
+        checked["tokens"] = _metrics(self.tokens)
+        checked["alarms"], checked["sinks"] = alarms_module.checked(self.alarms), sinks_module.checked(self.sinks)
+        if self.heads is not None:
+            checked["heads"] = arguments.whole(self.heads, "heads", least=1)
+        if self.together is not None:
+            checked["together"] = arguments.flag(self.together, "together")
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         for name in ("blocks", "stack"):
@@ -105,8 +107,7 @@ class MonitorConfig:
             raise InputError(
                 f"loss is {arguments.shown(self.loss)}; give a function of what the model returns and the probe"
             )
-        known = self.scaler is None or self.scaler is False or callable(getattr(self.scaler, "get_scale", None))
-        if not known:
+        if not (self.scaler is None or self.scaler is False or hasattr(self.scaler, "get_scale")):
             raise InputError(f"scaler is {arguments.shown(self.scaler)}; give torch's GradScaler, or False")
         self._check_together()
 
@@ -114,11 +115,10 @@ class MonitorConfig:
         """Refuse settings that contradict each other."""
         if self.tokens and set(self.tokens) <= set(RANKS) and not self.ranks:
             raise InputError("ranks is 0 and tokens ask for ranks alone; give the number of inputs to compute them of")
-        if self.use_training_batch:
-            for what in ("abs_cos", "parts", "dominance", "joined"):
-                if what in self.tokens or getattr(self, what, False):
-                    words = ATTENTION.get(what, what)
-                    raise InputError(f"{words} cannot be had of the training batch; give a probe, or leave it out")
+        for what in ("abs_cos", "parts", "dominance", "joined"):
+            if self.use_training_batch and (what in self.tokens or getattr(self, what, False)):
+                words = ATTENTION.get(what, what)
+                raise InputError(f"{words} cannot be had of the training batch; give a probe, or leave it out")
         recorded = {*self.tokens, *(name for what, names in _NAMES.items() if getattr(self, what) for name in names)}
         for alarm in self.alarms:
             if alarm.metric not in recorded:
@@ -133,17 +133,12 @@ class MonitorConfig:
 
     def due(self, nth: int) -> dict[str, bool]:
         """Which of what is not in each snapshot is in the n-th, by setting."""
-        cadences = {what: getattr(self, what) for what in _NAMES}
-        return {what: bool(cadence) and nth % cadence == 0 for what, cadence in cadences.items()}
+        return {what: (cadence := getattr(self, what)) > 0 and nth % cadence == 0 for what in _NAMES}
 
 
 def configured(who: str, config: MonitorConfig | None, settings: Mapping[str, Any]) -> MonitorConfig:
-    """A config with some of its fields set; ``passing`` is the earlier name of ``use_training_batch``.
-
-    Args:
-        who: takes the settings, for the error.
-        config: None: the default one.
-        settings: by name of the field.
+    """A config, or the default one, with some of its fields set; ``passing`` is the earlier name of
+    ``use_training_batch``. who: takes the settings, for the error.
     """
     fields = {"use_training_batch" if name == "passing" else name: value for name, value in settings.items()}
     known = [field.name for field in dataclasses.fields(MonitorConfig)]
@@ -155,10 +150,6 @@ def configured(who: str, config: MonitorConfig | None, settings: Mapping[str, An
     if not isinstance(config, (MonitorConfig, type(None))):
         raise InputError(f"config is {arguments.shown(config)}; give oversmooth.monitor.MonitorConfig(...)")
     return dataclasses.replace(config or MonitorConfig(), **fields)
-
-
-def _whole(value: Any, name: str, least: int) -> int:
-    return arguments.whole(int(value) if name in _NAMES and isinstance(value, bool) else value, name, least=least)
 
 
 def _metrics(names: Any) -> tuple[str, ...]:

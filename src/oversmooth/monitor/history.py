@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Sequence
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,14 +40,12 @@ class History:
         self._resumed = resume
         if self.path is None:
             return
-        if self.path.is_dir():
-            self.path = self.path / FILE
+        self.path = self.path / FILE if self.path.is_dir() else self.path
         check_folder(self.path.parent)
-        if self.path.is_file():
-            if resume:
-                self.rows, self.about = _read(self.path)
-            else:
-                _put_aside(self.path)
+        if self.path.is_file() and resume:
+            self.rows, self.about = _read(self.path)
+        elif self.path.is_file():
+            _put_aside(self.path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> History:
@@ -54,9 +53,6 @@ class History:
 
         Args:
             path: the file, or the directory it lies in.
-
-        Raises:
-            InputError: there is none.
         """
         place = arguments.path(path, "the run", "give its directory, or the file of JSON lines")
         file = place / FILE if place.is_dir() else place
@@ -95,13 +91,8 @@ class History:
         return [row["step"] for row in self.rows]
 
     def add(self, row: Row) -> None:
-        """Append a snapshot. Replaces those at the same or later steps, left from before a restart.
-
-        Args:
-            row: the snapshot.
-
-        Raises:
-            OSError: it could not be written; it is in memory all the same.
+        """Append a snapshot, which replaces those at the same or later steps, left from before a restart. OSError where
+        it could not be written; it is in memory all the same.
         """
         earlier = [one for one in self.rows if one["step"] < row["step"]]
         # A file that is gone on with may end in half a line, which nothing may be added to.
@@ -113,11 +104,7 @@ class History:
             self._rewrite()
 
     def cut(self, step: int) -> None:
-        """Drop snapshots after a step.
-
-        Args:
-            step: the last that stays.
-        """
+        """Drop snapshots after a step."""
         kept = [row for row in self.rows if row["step"] <= step]
         if len(kept) < len(self.rows):
             self.rows = kept
@@ -137,9 +124,6 @@ class History:
         Args:
             metric: its name, such as "cos".
             step: of the snapshot; None: the last that has it.
-
-        Raises:
-            InputError: it was not recorded.
         """
         for row in reversed(self.rows):
             if metric in row and step in (None, row["step"]):
@@ -155,20 +139,18 @@ class History:
         depth 0.
         """
         pandas = import_library("pandas", "a table of snapshots")
-        names = self.about.get("blocks") or []
+        names = ["embedding", *(self.about.get("blocks") or [])]
         table = []
         for row in self.rows:
-            lists = {name: value for name, value in row.items() if isinstance(value, list)}
+            cells: dict[int, dict[str, Any]] = defaultdict(dict)
+            for name, value in row.items():
+                for index, one in enumerate(value if isinstance(value, list) else ()):
+                    cells[depth_of(name, index)][name] = one
             single = {name: value for name, value in row.items() if not isinstance(value, list)}
-            cells: dict[int, dict[str, Any]] = {}
-            for name, values in lists.items():
-                for index, value in enumerate(values):
-                    cells.setdefault(depth_of(name, index), {})[name] = value
             for depth in sorted(cells) or [0]:
-                layer = "embedding" if depth == 0 else names[depth - 1] if depth <= len(names) else f"layer {depth}"
-                table.append({"depth": depth, "layer": layer, **single, **cells.get(depth, {})})
-        columns = ["step", "depth", "layer", *self.metrics]
-        return pandas.DataFrame(table, columns=columns)
+                layer = names[depth] if depth < len(names) else f"layer {depth}"
+                table.append({"depth": depth, "layer": layer, **single, **cells[depth]})
+        return pandas.DataFrame(table, columns=["step", "depth", "layer", *self.metrics])
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -200,7 +182,7 @@ def _read(path: Path) -> tuple[list[Row], dict[str, Any]]:
 
 
 def _is_plain(value: Any) -> bool:
-    values: Sequence[Any] = value if isinstance(value, list) else [value]
+    values = value if isinstance(value, list) else [value]
     return all(one is None or (isinstance(one, (int, float)) and not isinstance(one, bool)) for one in values)
 
 
@@ -208,9 +190,8 @@ def _put_aside(path: Path) -> None:
     """What an earlier run wrote there stays, under the first number that is free."""
     if path.stat().st_size == 0:
         return
-    number = 1
-    while (other := path.with_name(f"{path.stem}-{number}{path.suffix}")).exists():
-        number += 1
+    others = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in itertools.count(1))
+    other = next(other for other in others if not other.exists())
     try:
         path.rename(other)
     except OSError as error:

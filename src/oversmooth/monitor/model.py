@@ -21,12 +21,10 @@ from oversmooth.trace.blocks import named_blocks, repeated_blocks
 class MonitoredModel:
     """What snapshots need to know of the model."""
 
-    module: nn.Module
-    """The module itself, without wrappers."""
+    module: nn.Module  # the module itself, without wrappers
     blocks: list[tuple[str, nn.Module]]
-    anatomy: Anatomy | None
-    """None: its attention is not known."""
-    why_unknown: str = "blocks were named, and their attention is not known"
+    anatomy: Anatomy | None  # None: its attention is not known
+    why_unknown: str = "blocks were named"
 
     @classmethod
     def of(cls, module: nn.Module, config: MonitorConfig) -> MonitoredModel:
@@ -34,20 +32,18 @@ class MonitoredModel:
         modules = dict(module.named_modules(remove_duplicate=False))
         if config.blocks is not None:
             return cls(module, [(name, modules[name]) for name in named_blocks(module, config.blocks)], None)
-        anatomy, why = None, ""
         try:
             anatomy = locate(module, stack=config.stack, heads=config.heads)
-            names = list(dict.fromkeys(layer.block for layer in anatomy))
         except InputError as error:
-            names, why = repeated_blocks(module), str(error).partition(";")[0]
-            if not names:
-                raise InputError(f"{why}; name the blocks of the model, such as blocks='layers.*'") from error
-        return cls(module, [(name, modules[name]) for name in names], anatomy, why)
+            if not (names := repeated_blocks(module)):
+                raise InputError(f"{error}, or name the blocks of the model, such as blocks='layers.*'") from error
+            return cls(module, [(name, modules[name]) for name in names], None, str(error))
+        return cls(module, [(name, modules[name]) for name in dict.fromkeys(layer.block for layer in anatomy)], anatomy)
 
     def require_anatomy(self, what: str) -> Anatomy:
         """The anatomy, for what needs it."""
         if self.anatomy is None:
-            raise InputError(f"{what} need attention that is known: {self.why_unknown}; leave them out")
+            raise InputError(f"{what} need attention that is known; leave them out ({self.why_unknown})")
         return self.anatomy
 
     @property
@@ -55,10 +51,8 @@ class MonitoredModel:
         """Whether parameters are spread over processes (FSDP2, tensor parallelism): all of them record, or none."""
         return any(type(p).__name__ == "DTensor" or hasattr(p, "full_tensor") for p in self.module.parameters())
 
-    def _shards(self) -> Iterator[tuple[str, Any]]:
-        for name, module in self.module.named_modules():
-            if callable(getattr(module, "unshard", None)) and callable(getattr(module, "reshard", None)):
-                yield name, module
+    def _shards(self) -> list[tuple[str, Any]]:
+        return [(name, one) for name, one in self.module.named_modules() if hasattr(one, "unshard")]
 
     @contextmanager
     def sharded_again(self) -> Iterator[None]:

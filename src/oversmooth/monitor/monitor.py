@@ -20,7 +20,7 @@ from oversmooth.monitor.joined import JoinedSpectra
 from oversmooth.monitor.model import MonitoredModel, full_precision
 from oversmooth.monitor.names import Row, keys
 from oversmooth.monitor.probe import Probe
-from oversmooth.monitor.processes import fingerprint, mean_over, processes, rank
+from oversmooth.monitor.processes import are_joined, fingerprint, mean_over, processes, rank
 from oversmooth.monitor.sinks import Loggers
 from oversmooth.monitor.training_batch import TrainingBatchRecorder, check_not_compiled
 from oversmooth.monitor.warning import warn
@@ -76,12 +76,12 @@ class Monitor:
         self.config = config = configured("Monitor", config, settings)
         self.steps = 0 if start is None else arguments.whole(start, "start")
         """Steps done so far."""
-        if (probe is None) != config.use_training_batch:
+        if probe is None and not config.use_training_batch:
             raise InputError(
-                "there is a probe and the training batch is to be recorded; choose one of them"
-                if config.use_training_batch
-                else "there is no probe; give probe=batch, a batch that the model takes, or use_training_batch=True"
+                "there is no probe; give probe=batch, a batch that the model takes, or use_training_batch=True"
             )
+        if probe is not None and config.use_training_batch:
+            raise InputError("there is a probe and the training batch is to be recorded; choose one of them")
         self.model = MonitoredModel.of(unwrapped(check_is_module(model)), config)
         self.failures: list[str] = []
         """Why snapshots failed, each reason once."""
@@ -93,7 +93,8 @@ class Monitor:
         self.probe = None if probe is None else Probe(self.model, probe, config.loss)
         self.recorder: TrainingBatchRecorder | None = None
         if config.use_training_batch:
-            self._check_training_batch(model)
+            check_not_compiled(model)
+            self._check_alarms()
         self.history = History(history if rank() == 0 else None, resume=resume)
         self.history.about |= {
             "model": type(self.model.module).__name__,
@@ -116,18 +117,13 @@ class Monitor:
         self.load_state_dict({"steps": self.steps})
         if config.use_training_batch:
             self.recorder = TrainingBatchRecorder(
-                self.model.module,
-                self.model.blocks,
-                ranks=config.ranked,
-                gradients=bool(config.gradients),
-                scaler=config.scaler,
+                self.model.module, self.model.blocks, config.ranked, bool(config.gradients), config.scaler
             )
             self._arm()
 
-    def _check_training_batch(self, model: nn.Module) -> None:
-        check_not_compiled(model)
-        config, alarms = self.config, self.alarms.alarms
-        if config.together is None and processes() > 1 and any(alarm.then == "stop" for alarm in alarms):
+    def _check_alarms(self) -> None:
+        alarms = self.alarms.alarms
+        if self.config.together is None and processes() > 1 and any(alarm.then == "stop" for alarm in alarms):
             raise InputError(
                 "an alarm stops the training, and each process records a batch of its own: some would stop and the "
                 "others wait for them; give together=True, with a monitor in each process"
@@ -160,12 +156,6 @@ class Monitor:
     def _is_due(self, step: int) -> bool:
         return step == 1 or step % self.config.every == 0
 
-    def _snapshots_until(self, step: int) -> int:
-        """How many are due up to a step: by its number alone, so that all processes agree after a restart, though the
-        first one alone knows of those before it.
-        """
-        return step // self.config.every + (step > 0 and self.config.every > 1)
-
     def step(self) -> bool:
         """Count a step of the optimiser, and record where it is time; call it after ``optimizer.step()``.
 
@@ -180,9 +170,8 @@ class Monitor:
         return due
 
     def _arm(self) -> None:
-        if self.recorder is not None:
-            recorder, due = self.recorder, self._is_due(self.steps + 1)
-            self._guarded(lambda: recorder.arm(due))
+        if (recorder := self.recorder) is not None:
+            self._guarded(lambda: recorder.arm(self._is_due(self.steps + 1)))
 
     def snapshot(self, step: int | None = None) -> Row | None:
         """Take a snapshot now, whether or not it is time.
@@ -211,17 +200,16 @@ class Monitor:
     @caches_of_their_own()
     def _recorded(self, step: int) -> Row:
         found: dict[str, Any] = {}
-        due, model = self.config.due(self._snapshots), self.model
+        due, model, config = self.config.due(self._snapshots), self.model, self.config
         self._snapshots += 1
         if self.recorder is not None:
             with full_precision():
-                found, ran, notes = self.recorder.read(self.config.tokens, gradients=due["gradients"])
+                found, ran, notes = self.recorder.read(config.tokens, gradients=due["gradients"])
             self.history.about["blocks"] = ran
             for note in notes:
                 self._warn(note)
-        elif self.probe is not None:
-            probe = self.probe
-            found, self.history.about["blocks"] = probe.tokens(self.config.tokens, self.config.ranked)
+        elif (probe := self.probe) is not None:
+            found, self.history.about["blocks"] = probe.tokens(config.tokens, config.ranked)
             if due["parts"] or due["dominance"]:
                 found |= self._part(lambda: probe.by_attention(parts=due["parts"], dominance=due["dominance"]))
             if due["gradients"]:
@@ -233,7 +221,7 @@ class Monitor:
         with full_precision():
             if due["spectra"]:
                 found |= self._part(lambda: weights.spectra(model))
-            if self.config.steering and steered_as(model.module) is not None:
+            if config.steering and steered_as(model.module) is not None:
                 found |= self._part(lambda: weights.steering(model, constraints=due["steering"]))
         self._check_trained()
         return {"step": step, **{name: _plain(value) for name, value in found.items()}}
@@ -266,7 +254,7 @@ class Monitor:
             )
 
     def _is_together(self) -> bool:
-        if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        if not are_joined() or dist.get_world_size() == 1:
             return False
         return self.model.is_sharded if self.config.together is None else self.config.together
 
@@ -307,9 +295,11 @@ class Monitor:
         Args:
             state: what `state_dict` returned.
         """
-        self.steps = arguments.whole(state.get("steps"), "steps in the state of a monitor")
-        self._snapshots = self._snapshots_until(self.steps)
-        """How many were due so far, or made by hand."""
+        self.steps = steps = arguments.whole(state.get("steps"), "steps in the state of a monitor")
+        self._snapshots = steps // self.config.every + (steps > 0 and self.config.every > 1)
+        """How many were due so far, or made by hand: by the step alone, so that all processes agree after a restart,
+        though the first one alone knows of those before it.
+        """
         self.history.cut(self.steps)
         self.alarms.remember(self.history.rows)
         self._arm()
@@ -341,5 +331,5 @@ class Monitor:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, list):
-        return [None if one is None else plain(one) for one in value]
-    return plain(value)
+        return [_plain(one) for one in value]
+    return None if value is None else plain(value)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,28 +29,24 @@ Row = dict[str, list[float | None]]
 _PARTS = ("attention", "mlp", "norm")
 
 
-@dataclass
 class Probe:
-    """A fixed batch, in the form in which the model takes it."""
+    """A fixed batch, in the form in which the model takes it: a tensor, a dict of its arguments, or a tuple of them."""
 
-    model: MonitoredModel
-    batch: Any
-    loss: Callable[[Any, Any], Tensor] | None = None
-    layouts: dict[str, bool] = field(default_factory=dict, init=False)
-    """By name of a block: whether it takes (batch, n, d), where a pass showed it."""
-
-    def __post_init__(self) -> None:
-        values = self.batch.values() if isinstance(self.batch, Mapping) else self.batch
-        values = list(values) if isinstance(self.batch, (Mapping, tuple, list)) else [values]
+    def __init__(self, model: MonitoredModel, batch: Any, loss: Callable[[Any, Any], Tensor] | None = None) -> None:
+        values = batch.values() if isinstance(batch, Mapping) else batch
+        values = list(values) if isinstance(batch, (Mapping, tuple, list)) else [values]
         tensors = [value for value in values if isinstance(value, Tensor)]
-        if not tensors or not (isinstance(self.batch, Mapping) or isinstance(values[0], Tensor)):
+        if not tensors or not (isinstance(batch, Mapping) or isinstance(values[0], Tensor)):
             raise InputError(
-                f"the probe is {arguments.shown(self.batch)}; give a batch: a tensor, a dict of the model's arguments, "
+                f"the probe is {arguments.shown(batch)}; give a batch: a tensor, a dict of the model's arguments, "
                 "or a tuple of them"
             )
         if any(one.ndim and not len(one) for one in tensors):
             raise InputError("the probe has no inputs: one of its tensors has none; give a batch of at least one input")
-        self.batch = _copied(self.batch)  # the batch is its owner's, who may write to it
+        self.model, self.loss = model, loss
+        self.batch = _copied(batch)  # the batch is its owner's, who may write to it
+        self.layouts: dict[str, bool] = {}
+        """By name of a block: whether it takes (batch, n, d), where a pass showed it."""
 
     def run(self) -> Any:
         """What the model returns for it, on the model's device and in its precision."""
@@ -64,15 +59,11 @@ class Probe:
             half = value.is_floating_point() and parameter.dtype in (torch.float16, torch.bfloat16, torch.float64)
             return value.to(parameter.device, parameter.dtype if half else value.dtype)
 
-        args, kwargs = self._arguments(_copied(self.batch))  # a model may write to its arguments
+        batch = _copied(self.batch)  # a model may write to its arguments
         with runs_on("the probe"):
-            return model(*map(moved, args), **{name: moved(value) for name, value in kwargs.items()})
-
-    @staticmethod
-    def _arguments(batch: Any) -> tuple[Sequence[Any], dict[str, Any]]:
-        if isinstance(batch, Mapping):
-            return (), {str(name): value for name, value in batch.items()}
-        return (batch,) if isinstance(batch, Tensor) else batch, {}
+            if isinstance(batch, Mapping):
+                return model(**{str(name): moved(value) for name, value in batch.items()})
+            return model(*map(moved, [batch] if isinstance(batch, Tensor) else batch))
 
     @contextmanager
     def _apart(self, *, gradients: bool = False) -> Iterator[None]:
@@ -84,8 +75,7 @@ class Probe:
         """Metrics of the tokens at every depth, mean over inputs; and the names of the blocks as they ran."""
         depths = DepthMetrics(ranks=ranks, absolute="abs_cos" in names)
         with self._through_blocks([depths]) as (_, trace):
-            pass
-        ran = [block.block for block in trace.plan.blocks]
+            ran = [block.block for block in trace.plan.blocks]
         silent = [name for name, _ in self.model.blocks if name not in ran]
         if silent:
             raise InputError(
@@ -98,14 +88,10 @@ class Probe:
         """Of the probe's loss: the norm of the gradient after every block, and the share of it that is HFC."""
         if self.model.is_sharded:
             raise InputError("gradients by band of a sharded model come from the training batch alone; leave them out")
-        row: Row = {"gradient_norm": [], "gradient_hfc": []}
         with self._through_blocks([], gradients=True) as (out, trace):
             found = trace.gradients(self._loss_of(out))
-        for one in found:
-            numbers = (None, None) if one is None else map(plain, band_norms(*one))
-            for values, value in zip(row.values(), numbers, strict=True):
-                values.append(value)
-        return row
+        pairs = [(None, None) if one is None else tuple(map(plain, band_norms(*one))) for one in found]
+        return {"gradient_norm": [norm for norm, _ in pairs], "gradient_hfc": [share for _, share in pairs]}
 
     @contextmanager
     def _through_blocks(self, reducers: Sequence[Reducer], *, gradients: bool = False) -> Iterator[tuple[Any, Trace]]:
@@ -158,11 +144,8 @@ class Probe:
         return found
 
     def traced(self, reducers: Callable[[Plan], Sequence[Reducer]], *, attention: bool) -> tuple[Plan, list[Any]]:
-        """The plan that one pass shows, and what reducers make of another one: the one place that traces attention.
-
-        Args:
-            reducers: made for a plan.
-            attention: whether any of them wants attention.
+        """The plan that one pass shows, and what reducers that are made for it make of another one: the one place that
+        traces attention, if any of them wants it.
         """
         anatomy = self.model.require_anatomy("sublayers")
         with self._apart():
@@ -180,6 +163,4 @@ def _copied(value: Any) -> Any:
         return value.detach().clone()
     if isinstance(value, Mapping):
         return {name: _copied(one) for name, one in value.items()}
-    if type(value) in (tuple, list):
-        return type(value)(map(_copied, value))
-    return value
+    return type(value)(map(_copied, value)) if type(value) in (tuple, list) else value

@@ -19,14 +19,11 @@ def mean_over(rows: list[Row | None]) -> Row | None:
     if len(seen) < len(rows):
         return None
     mean: Row = {"step": seen[0]["step"]}
-    for name in seen[0]:
+    for name, first in seen[0].items():
         values = [row.get(name) for row in seen]
-        if name == "step" or any(value is None for value in values):
-            continue
-        if isinstance(seen[0][name], list):
-            mean[name] = [_average(column) for column in zip(*values, strict=False)]
-        else:
-            mean[name] = _average(values)
+        if name != "step" and all(value is not None for value in values):
+            several = isinstance(first, list)
+            mean[name] = [_average(column) for column in zip(*values, strict=False)] if several else _average(values)
     return mean
 
 
@@ -40,14 +37,14 @@ def fingerprint(p: Tensor) -> float:
     return float(local.detach().flatten()[:4096].double().sum())
 
 
+def are_joined() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
 def rank() -> int:
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank()
-    return int(os.environ.get("RANK", "0") or 0)
+    return dist.get_rank() if are_joined() else int(os.environ.get("RANK") or 0)
 
 
 def processes() -> int:
     """How many there are, or will be: torchrun says so before they are joined."""
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_world_size()
-    return int(os.environ.get("WORLD_SIZE", "1") or 1)
+    return dist.get_world_size() if are_joined() else int(os.environ.get("WORLD_SIZE") or 1)

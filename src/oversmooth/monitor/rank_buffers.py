@@ -18,14 +18,9 @@ class RankBuffer:
     """Those of one depth, in arrays of their own: what the training has is never written to."""
 
     number: int
-    tokens: Tensor
-    """``(inputs, n, d)``, float32."""
+    tokens: Tensor  # (inputs, n, d), float32
     mask: Tensor | None
-    captured: bool = False
-    """Whether a CUDA graph writes here: then it stays."""
-
-    def fits(self, x: Tensor, mask: Tensor | None) -> bool:
-        return self.tokens.shape == x.shape and (self.mask is None) == (mask is None)
+    captured: bool = False  # whether a CUDA graph writes here: then it stays
 
 
 @dataclass
@@ -35,25 +30,21 @@ class RankBuffers:
     """
 
     inputs: int
-    kept: dict[int, list[RankBuffer]] = field(default_factory=dict)
-    """By depth."""
+    kept: dict[int, list[RankBuffer]] = field(default_factory=dict)  # by depth
     numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def keep(self, depth: int, x: Tensor, mask: Tensor | None, flag: Tensor | None) -> int:
-        """The number of the buffer that is written to; 0: none.
+        """The number of the buffer that tokens ``(batch, n, d)`` are written to; 0: none.
 
-        Args:
-            depth: where.
-            x: ``(batch, n, d)``: tokens.
-            mask: ``(batch, n)``: not 0 for valid ones; None: all.
-            flag: while a CUDA graph is captured: whether to write, on the device.
+        mask: ``(batch, n)``: not 0 for valid ones; None: all. flag: while a CUDA graph is captured: whether to write,
+        on the device.
         """
         if not self.inputs:
             return 0
         x, mask = x[: self.inputs], None if mask is None else mask[: self.inputs] != 0
         kept = self.kept.setdefault(depth, [])
-        buffer = next((one for one in kept if one.fits(x, mask)), None)
-        if buffer is None:
+        fits = (one for one in kept if one.tokens.shape == x.shape and (one.mask is None) == (mask is None))
+        if (buffer := next(fits, None)) is None:
             if flag is not None:  # nothing can be allocated here that outlives the capture
                 return 0
             buffer = _allocated(x, mask, next(self.numbers))
@@ -64,13 +55,12 @@ class RankBuffers:
             buffer.mask.copy_(mask if flag is None else torch.where(flag, mask, buffer.mask))
         return buffer.number
 
-    def ranks(self, numbers: Sequence[tuple[int, float]], names: Sequence[str]) -> dict[str, list[float]]:
-        """Metrics of rank by depth, by (depth, number of its buffer); empty where some depth has none."""
-        by_number = {(depth, one.number): one for depth, kept in self.kept.items() for one in kept}
+    def ranks(self, numbers: Sequence[float], names: Sequence[str]) -> dict[str, list[float]]:
+        """Metrics of rank by depth, given the number of each one's buffer; empty where some depth has none."""
+        by_number = {one.number: one for kept in self.kept.values() for one in kept}
         depths = DepthMetrics(ranks=self.inputs, absolute=False)
-        for place, (depth, number) in enumerate(numbers):
-            buffer = by_number.get((depth, int(number)))
-            if buffer is None:
+        for place, number in enumerate(numbers):
+            if (buffer := by_number.get(int(number))) is None:
                 return {}
             depths.numbers.update(place, buffer.tokens, buffer.mask)
         depths.finish()

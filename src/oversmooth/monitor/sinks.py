@@ -25,28 +25,27 @@ class TensorBoard:
 
     def __init__(self, to: Any) -> None:
         self._own = not hasattr(to, "add_scalar")
-        if not self._own:
-            self.writer = to
-            return
+        self.writer = self._opened(to) if self._own else to
+
+    @staticmethod
+    def _opened(to: Any) -> Any:
         folder = arguments.path(to, "TensorBoard's folder", "give a folder, or a SummaryWriter")
         try:
             from torch.utils.tensorboard import SummaryWriter
+
+            return SummaryWriter(str(folder))
         except ImportError as error:
             raise InputError(
                 "writing for TensorBoard needs tensorboard, which is not installed; pip install tensorboard"
             ) from error
-        try:
-            self.writer = SummaryWriter(str(folder))
         except OSError as error:
             raise InputError(f"TensorBoard cannot write to {folder} ({reason(error)}); name another folder") from error
 
     def __call__(self, step: int, values: dict[str, float]) -> None:
-        """Add the values of a snapshot."""
         for key, value in values.items():
             self.writer.add_scalar(key, value, step)
 
     def close(self) -> None:
-        """Write what is left, where the writer is this one's own."""
         if self._own:
             self.writer.close()
 
@@ -73,8 +72,7 @@ class WandB:
             run = wandb.run
         if run is None:
             raise InputError("no W&B run has begun; call wandb.init first, or give WandB(run)")
-        self.run = run
-        self._warned = False
+        self.run, self._warned = run, False
         self._waits: int | None = None
         """The number of the run's line that holds a snapshot and is not finished."""
         # Not the run's own count of lines, which the user's lines move on.
@@ -82,7 +80,6 @@ class WandB:
         run.define_metric("oversmooth/*", step_metric="oversmooth/step")
 
     def __call__(self, step: int, values: dict[str, float]) -> None:
-        """Add the values of a snapshot to the line that is being made."""
         if self.own_lines:
             self.close()
         elif self._waits == self.run.step and not self._warned:
@@ -114,16 +111,12 @@ class JSONLines:
         self.path.parent.mkdir(parents=True, exist_ok=True)
 
     def __call__(self, step: int, values: dict[str, float]) -> None:
-        """Add the values of a snapshot."""
         append_line(self.path, json_text({"step": step, **values}))
 
 
 class Loggers:
-    """Several of them, none of which ends a training, whatever happens to its disk or its server.
-
-    Args:
-        loggers: functions of (step, values).
-        warn: of each that fails, once, whatever it says the next time.
+    """Several of them, none of which ends a training, whatever happens to its disk or its server: of each that fails
+    there is one warning, whatever it says the next time.
     """
 
     def __init__(self, loggers: list[Logger], warn: Callable[[str], None]) -> None:
@@ -132,7 +125,7 @@ class Loggers:
 
     def send(self, step: int, values: dict[str, float]) -> None:
         for logger in self.loggers:
-            self._try(logger, lambda logger=logger: logger(step, dict(values)))  # type: ignore[misc]
+            self._try(logger, logger, step, dict(values))
 
     def close(self) -> None:
         """Close those that were opened here, and finish what is begun."""
@@ -140,9 +133,9 @@ class Loggers:
             if isinstance(logger, (TensorBoard, WandB)):
                 self._try(logger, logger.close)
 
-    def _try(self, logger: Logger, do: Callable[[], object]) -> None:
+    def _try(self, logger: Logger, do: Callable[..., object], *given: Any) -> None:
         try:
-            do()
+            do(*given)
         except Exception as error:
             if id(logger) not in self._failed:
                 self._failed.add(id(logger))
@@ -152,16 +145,15 @@ class Loggers:
 def checked(sinks: Any) -> list[Logger]:
     """A list of loggers, of one or several; a SummaryWriter or a W&B run will do as it is."""
     several = isinstance(sinks, Iterable) and not isinstance(sinks, (str, bytes)) and not callable(sinks)
-    return [_checked(sink) for sink in (sinks if several else [sinks])]
-
-
-def _checked(sink: Any) -> Logger:
-    if hasattr(sink, "add_scalar"):
-        return TensorBoard(sink)
-    if hasattr(sink, "log") and hasattr(sink, "define_metric"):
-        return WandB(sink)
-    if not callable(sink):
-        raise InputError(
-            f"a logger is {arguments.shown(sink)}; give TensorBoard(folder), WandB(), JSONLines(path) or a function"
-        )
-    return sink
+    found: list[Logger] = []
+    for sink in sinks if several else [sinks]:
+        if hasattr(sink, "add_scalar"):
+            sink = TensorBoard(sink)
+        elif hasattr(sink, "log") and hasattr(sink, "define_metric"):
+            sink = WandB(sink)
+        elif not callable(sink):
+            raise InputError(
+                f"a logger is {arguments.shown(sink)}; give TensorBoard(folder), WandB(), JSONLines(path) or a function"
+            )
+        found.append(sink)
+    return found

@@ -22,16 +22,15 @@ from oversmooth.monitor.rank_buffers import RankBuffers
 from oversmooth.monitor.reduced import band_norms, token_numbers
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.trace.layout import (
-    around,
     check_axes,
     first_tensor,
+    own_word,
+    results_like,
     says_batch_first,
-    says_nothing,
-    shapes_of,
+    telling,
     tensors_like,
 )
-from oversmooth.trace.valid import Padding, decodes, mask_of, sizes_of_masks
-from oversmooth.trace.watch import results_like
+from oversmooth.trace.valid import PassArguments
 
 _RECORDERS: weakref.WeakValueDictionary[int, TrainingBatchRecorder] = weakref.WeakValueDictionary()
 _PASS, _ENTER, _LEAVE = "pass", "enter", "leave"
@@ -66,38 +65,32 @@ class Hook:
 
 
 class TrainingBatchRecorder:
-    """Hooks on the blocks of a model that is going to be trained.
+    """Hooks on the blocks of a model that is going to be trained and is not compiled yet.
 
-    Args:
-        model: the module itself; not compiled yet.
-        blocks: by name, each once per pass.
-        ranks: inputs whose ranks are computed, the first ones of the batch; 0 for none.
-        gradients: whether to record the gradient after each block too; only where the model runs eagerly.
-        scaler: torch's GradScaler, whose scale is divided out of gradients; False: none is used; None: not known.
+    Ranks are of the first so many inputs. Gradients are recorded only where the model runs eagerly; the scale of
+    torch's GradScaler is divided out of them (False: none is used; None: not known).
     """
 
     def __init__(
-        self, model: nn.Module, blocks: Sequence[tuple[str, nn.Module]], *, ranks: int, gradients: bool, scaler: Any
+        self, model: nn.Module, blocks: Sequence[tuple[str, nn.Module]], ranks: int, gradients: bool, scaler: Any
     ) -> None:
         self.model, self.names, self.key, self.due = model, [name for name, _ in blocks], id(self), False
         self.inputs, self.current, self.buffers = _Inputs(model, blocks), _Pass(), RankBuffers(ranks)
         self.gradients = _Gradients(gradients, scaler)
         self.state, self.flag = self._on(next(model.parameters()).device)
-        self.troubles: list[str] = []
-        """What went wrong since the step began."""
+        self.troubles: list[str] = []  # what went wrong since the step began
         _RECORDERS[self.key] = self
         _operator()
         if "torch._dynamo" in sys.modules:
             # Code that was compiled for another model of this class, without hooks, would be taken for this one's.
             torch.compiler.reset()
-        inside = [(index, block) for index, (_, block) in enumerate(blocks)]
-        before = [(_PASS, *one) for one in enumerate(self.inputs.outside)] + [(_ENTER, *one) for one in inside]
-        self.handles = [
-            *(module.register_forward_pre_hook(Hook(self, module, kind, index), with_kwargs=True)
-              for kind, index, module in before),
-            *(block.register_forward_hook(Hook(self, block, _LEAVE, index), with_kwargs=True)
-              for index, block in inside),
-        ]  # fmt: skip
+        self.handles = []
+        for kind, modules in ((_PASS, self.inputs.modules), (_ENTER, [block for _, block in blocks])):
+            for index, module in enumerate(modules):
+                hook = Hook(self, module, kind, index)
+                self.handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+        for index, (_, block) in enumerate(blocks):
+            self.handles.append(block.register_forward_hook(Hook(self, block, _LEAVE, index), with_kwargs=True))
 
     def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """The numbers, and the flag that says whether a step is recorded."""
@@ -112,21 +105,15 @@ class TrainingBatchRecorder:
         return state, flag
 
     def receive(self, kind: str, index: int, args: Any, kwargs: Any, out: Any) -> None:
-        """Something happened in a module that is hooked; raises nothing where it is compiled.
-
-        Args:
-            kind: what.
-            index: of the module around the blocks, or of the block.
-            args: of its forward.
-            kwargs: of its forward.
-            out: what it returned.
+        """Something happened in a module that is hooked: the index-th around the blocks, or of the blocks. Raises
+        nothing where it is compiled.
         """
         compiling = torch.compiler.is_compiling()
         if kind == _PASS:
             begins = index == 0 if compiling else self.current.begin(index)
             if compiling and not begins:  # a compiled module's own hooks are no part of its graph, and would become one
                 torch.ops.oversmooth.observe(self.flag, None, self.state, self.flag, self.key, -1 - index)
-            self.inputs.receive(index, args, kwargs, begins)
+            self.inputs.receive(index, args, kwargs, begins=begins)
             return
         x = first_tensor(args, kwargs, needed=False)
         if kind == _ENTER:
@@ -143,14 +130,17 @@ class TrainingBatchRecorder:
 
     def _see(self, depth: int, x: Tensor | None) -> Tensor | None:
         """Record the tokens of a depth; which of them are valid."""
-        name = self.names[max(depth - 1, 0)]
+        name, compiling = self.names[max(depth - 1, 0)], torch.compiler.is_compiling()
         if x is None or x.ndim != 3:
-            if torch.compiler.is_compiling():
+            if compiling:
                 return None
             shape = "no tensor" if x is None else f"an array of shape {tuple(x.shape)}"
             raise InputError(f"{name} receives {shape}; tokens must be (batch, n, d)")
-        x, mask = self.inputs.tokens(name, x.detach(), first=depth == 0)
-        if torch.compiler.is_compiling():
+        if depth == 0 and self.inputs.axes_unknown and not compiling:
+            check_axes(name, self.inputs.shapes, x.shape)
+        x = self.inputs.batch_major(x.detach())
+        mask = self.inputs.mask(x, readable=not (compiling or is_captured(x)))
+        if compiling:
             torch.ops.oversmooth.observe(x, mask, self.state, self.flag, self.key, depth)
         else:
             self.measure(depth, x, mask, self.state)
@@ -158,13 +148,8 @@ class TrainingBatchRecorder:
 
     @torch.no_grad()
     def measure(self, depth: int, x: Tensor, mask: Tensor | None, state: Tensor) -> None:
-        """Reduce the tokens of one depth to numbers.
-
-        Args:
-            depth: 0 for what enters the first block.
-            x: ``(batch, n, d)``: tokens.
-            mask: ``(batch, n)``: not 0 for valid ones; None: all.
-            state: where the numbers go; compilers may pass a copy, and write it back.
+        """Reduce the tokens of one depth to numbers, 0 for what enters the first block. mask: ``(batch, n)``: not 0 for
+        valid ones. state: where the numbers go; compilers may pass a copy, and write it back.
         """
         now, captured = self.current, is_captured(x)
         if in_backward():  # checkpointing runs blocks a second time
@@ -177,7 +162,7 @@ class TrainingBatchRecorder:
             state[:, _PLACE].mul_(~self.flag if captured else 0)
         now.depths.append(depth)
         now.address = x.data_ptr()
-        log_ratio, cos = _numbers(x, mask)
+        log_ratio, cos = token_numbers(x, mask)
         buffer = self.buffers.keep(depth, x, mask, self.flag if captured else None)
         new = torch.stack([torch.full_like(cos, len(now.depths)), log_ratio, cos, torch.full_like(cos, buffer)])
         row = state[depth, :_GRADED]
@@ -205,23 +190,16 @@ class TrainingBatchRecorder:
         if self.state.device != device:
             self.state, self.flag = self._on(device)
             self.buffers.kept.clear()
-        self.due = due
+        self.due, self.current.outer, self.troubles = due, None, []
         self.flag.fill_(due)
-        self.current.outer, self.inputs.mask, self.troubles = None, None, []
+        self.inputs.forget()
         if due:
             self.state.zero_()
 
     @torch.no_grad()
     def read(self, tokens: Sequence[str], *, gradients: bool) -> tuple[dict[str, Any], list[str], list[str]]:
         """By metric: what the last step showed, by depth as blocks ran. The names of the blocks as they ran. What was
-        not seen, in sentences.
-
-        Args:
-            tokens: metrics of tokens.
-            gradients: whether those of gradients are asked for.
-
-        Raises:
-            InputError: there was no batch, or not all of it was seen.
+        not seen, in sentences. InputError where there was no batch, or not all of it was seen.
         """
         if not self.due:
             raise InputError(
@@ -234,19 +212,28 @@ class TrainingBatchRecorder:
         table = [table[depth] for depth in order]
         log_ratios = torch.tensor([row[_LOG_RATIO] for row in table], dtype=torch.float64)
         found: dict[str, Any] = {"hfc_lfc": log_ratios.exp().tolist(), "cos": [row[_COS] for row in table]}
-        buffers = [(depth, row[_BUFFER]) for depth, row in zip(order, table, strict=True)]
         found = {name: found[name] for name in tokens if name in found}
         notes = []
         if ranks := [name for name in tokens if name in RANKS]:
-            found |= (known := self.buffers.ranks(buffers, ranks))
+            found |= (known := self.buffers.ranks([row[_BUFFER] for row in table], ranks))
             if not known:
                 notes.append(
                     "ranks of the training batch are not seen in a CUDA graph that was captured before any snapshot, "
                     "or of batches of another shape; record a step before it is captured, or give a probe"
                 )
         if gradients:
-            values, note = self.gradients.read([row[_GRADED:] for row in table[1:]])
-            found, notes = found | values, notes + note
+            rows = table[1:]
+            norms, shares = ([row[column] if row[_GRADED] else None for row in rows] for column in (_NORM, _SHARE))
+            if not any(row[_GRADED] for row in rows):
+                notes.append(
+                    "no block had a gradient in the training batch: it is not seen in compiled code (give a probe that "
+                    "comes with a loss), all before the loss is frozen, or there was no backward pass"
+                )
+            elif self.gradients.scaler is None and self.gradients.autocast:
+                found["gradient_hfc"] = shares
+                notes.append("a GradScaler may scale gradients, whose norm is left out; give scaler=scaler, or False")
+            else:
+                found |= {"gradient_norm": norms, "gradient_hfc": shares}
         return found, [self.names[depth - 1] for depth in order[1:]], notes
 
     def _order(self, places: list[int]) -> list[int]:
@@ -280,19 +267,43 @@ class TrainingBatchRecorder:
         self.handles = []
 
 
+class _Inputs(PassArguments):
+    """What the modules around the blocks are called with, and which axis of the stream is the batch."""
+
+    def __init__(self, model: nn.Module, blocks: Sequence[tuple[str, nn.Module]]) -> None:
+        super().__init__(model, [name for name, _ in blocks])
+        name, first = blocks[0]
+        says = says_batch_first(first)
+        if says is None:
+            raise InputError(
+                f"{name} holds a module with batch_first=False and may transpose for it, so that its own axes are not "
+                "known; say it on every block, block.batch_first = True or False, or give a probe"
+            )
+        self.batch_first, self.axes_unknown = says, own_word(first) is None and not telling(first)
+
+    def batch_major(self, x: Tensor) -> Tensor:
+        return x if self.batch_first else x.transpose(0, 1)
+
+
+@dataclass
+class _Gradients:
+    """Whether gradients are recorded, and whether their norm is known."""
+
+    wanted: bool
+    scaler: Any
+    autocast: bool = False  # whether a batch passed within autocast, with which a GradScaler is used
+
+
 @dataclass
 class _Pass:
     """How far the pass that runs now is."""
 
-    outer: int | None = None
-    """The outermost of the modules around the blocks that ran since the step began: a pass begins with it."""
-    depths: list[int] = field(default_factory=list)
-    """As it reached them."""
-    address: int = 0
-    """Of the last array in memory."""
+    outer: int | None = None  # the outermost module around the blocks since the step began: a pass begins with it
+    depths: list[int] = field(default_factory=list)  # as it reached them
+    address: int = 0  # of the last array in memory
 
     def begin(self, index: int) -> bool:
-        """A module around the blocks is called: whether a pass begins with it. index: 0 for the outermost."""
+        """A module around the blocks is called, 0 for the outermost: whether a pass begins with it."""
         begins = not in_backward() and (self.outer is None or index <= self.outer)
         if begins:
             self.outer, self.depths = index, []
@@ -303,81 +314,8 @@ class _Pass:
         if not self.depths or self.address != x.data_ptr():
             return False
         # Memory is used again: the address alone may be that of another array.
-        return is_captured(x) or torch.equal(torch.stack(_numbers(x, mask)), state[self.depths[-1], _LOG_RATIO:_BUFFER])
-
-
-@dataclass
-class _Gradients:
-    """Whether gradients are recorded, and whether their norm is known."""
-
-    wanted: bool
-    scaler: Any
-    autocast: bool = False
-    """Whether a batch passed within autocast, with which a GradScaler is used."""
-
-    def read(self, rows: list[list[float]]) -> tuple[dict[str, list[float | None]], list[str]]:
-        """Norms and shares of HFC by block, and what is wrong with them. rows: (seen, norm, share)."""
-        if not any(row[0] for row in rows):
-            return {}, [
-                "no block had a gradient in the training batch: it is not seen in compiled code (give a probe that "
-                "comes with a loss), all before the loss is frozen, or there was no backward pass"
-            ]
-        norms, shares = ([row[column] if row[0] else None for row in rows] for column in (1, 2))
-        if self.scaler is None and self.autocast:
-            why = "a GradScaler may scale gradients, whose norm is left out; give scaler=scaler, or False"
-            return {"gradient_hfc": shares}, [why]
-        return {"gradient_norm": norms, "gradient_hfc": shares}, []
-
-
-class _Inputs:
-    """What the modules around the blocks are called with in this pass: which tokens are valid, and how arrays lie."""
-
-    def __init__(self, model: nn.Module, blocks: Sequence[tuple[str, nn.Module]]) -> None:
-        names, (name, first) = [name for name, _ in blocks], blocks[0]
-        says = says_batch_first(first)
-        if says is None:
-            raise InputError(
-                f"{name} holds a module with batch_first=False and may transpose for it, so that its own axes are not "
-                "known; say it on every block, block.batch_first = True or False, or give a probe"
-            )
-        self.batch_first, self.outside = says, around(model, names)
-        self.readers = [Padding(module, decodes(names)) for module in self.outside]
-        self.shapes: list[torch.Size] | None = [] if says_nothing(first) else None
-        """Of the arrays among the arguments of the model, where they alone show which axis is the batch."""
-        self.mask: Tensor | None = None
-        self.has_mask, self.sizes = False, set[int]()
-        """Whether the innermost of them was called with a mask, and of what size are those under other names."""
-
-    def receive(self, index: int, args: Any, kwargs: Any, begins: bool) -> None:
-        """The arguments of a module around the blocks. begins: whether a pass begins with it."""
-        mask = self.readers[index].of(args, kwargs)
-        if begins and self.shapes is not None and not torch.compiler.is_compiling():
-            self.shapes = shapes_of(args, kwargs)
-        if begins or mask is not None:  # the innermost that has one knows best
-            self.mask = mask
-        self.has_mask, self.sizes = mask is not None, sizes_of_masks(args, kwargs)
-
-    def batch_major(self, x: Tensor) -> Tensor:
-        return x if self.batch_first else x.transpose(0, 1)
-
-    def tokens(self, name: str, x: Tensor, *, first: bool) -> tuple[Tensor, Tensor | None]:
-        """``(batch, n, d)``, and ``(batch, n)``: which of them are valid; None: all. first: of the first block."""
-        readable = not (torch.compiler.is_compiling() or is_captured(x))
-        if first and self.shapes and not torch.compiler.is_compiling():
-            check_axes(name, self.shapes, x.shape)
-        x, mask = self.batch_major(x), self.mask
-        if mask is not None and mask.shape != x.shape[:2]:
-            if not self.has_mask and x.shape[1] not in self.sizes:
-                return x, None  # of other tokens, such as a text's where these are a picture's
-            if not readable:  # where it hides something no token counts, so that the numbers are NaN
-                return x, (mask != 0).all().expand(x.shape[:2]).to(x.device)
-        return x, mask_of(x, mask)
-
-
-def _numbers(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(mean log HFC/LFC, mean cosine), in full precision."""
-    with torch.autocast(x.device.type, enabled=False):
-        return token_numbers(x, mask)
+        before = state[self.depths[-1], _LOG_RATIO:_BUFFER]
+        return is_captured(x) or torch.equal(torch.stack(token_numbers(x, mask)), before)
 
 
 def check_not_compiled(model: nn.Module) -> None:

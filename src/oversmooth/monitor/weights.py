@@ -7,7 +7,6 @@ import math
 import torch
 from torch import Tensor
 
-from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.diagnosis.weights import why_undecided
 from oversmooth.monitor.model import MonitoredModel
 from oversmooth.results.facts import plain
@@ -23,19 +22,15 @@ def spectra(model: MonitoredModel) -> dict[str, list[float | None]]:
     and how far the H of all heads jointly is from symmetric. Layers whose H does not act on the residual stream alone
     have no radius.
     """
-    rows = [_spectrum(model, layer) for layer in model.require_anatomy("spectra")]
-    columns = zip(*rows, strict=True)
-    return dict(zip(("negative_share", "rho_smooth", "asymmetry"), map(list, columns), strict=True))
-
-
-def _spectrum(model: MonitoredModel, layer: AttentionLayer) -> tuple[float | None, ...]:
-    with model.gathered(layer.name):
-        W_V, W_O = layer.W_V, layer.W_O
-        W_V, W_O = (W.to(torch.promote_types(W.dtype, torch.float32)) for W in (W_V, W_O))
-        values = head_spectrum(W_V, W_O).flatten()
-        negative = (values.real < -_ZERO * values.abs().max()).double().mean()
-        radius = math.nan if why_undecided(layer) else float((layer.keep + values).abs().max())
-        return plain(negative), plain(radius), plain(joined_asymmetry(W_V, W_O))
+    found: dict[str, list[float | None]] = {"negative_share": [], "rho_smooth": [], "asymmetry": []}
+    for layer in model.require_anatomy("spectra"):
+        with model.gathered(layer.name):
+            W_V, W_O = (W.to(torch.promote_types(W.dtype, torch.float32)) for W in (layer.W_V, layer.W_O))
+            values = head_spectrum(W_V, W_O).flatten()
+            found["negative_share"].append(plain((values.real < -_ZERO * values.abs().max()).double().mean()))
+            found["rho_smooth"].append(None if why_undecided(layer) else plain((layer.keep + values).abs().max()))
+            found["asymmetry"].append(plain(joined_asymmetry(W_V, W_O)))
+    return found
 
 
 def steering(model: MonitoredModel, *, constraints: bool) -> dict[str, list[float | None] | float]:
@@ -53,11 +48,8 @@ def steering(model: MonitoredModel, *, constraints: bool) -> dict[str, list[floa
         found["strength"] = strengths
     if constraints and record.reparametrized:
         checked = verify(model.module)
-        rooms: list[float | None] = [None] * len(layers)
-        for check in checked.layers:
-            if check.margin is not None and check.index < len(rooms):
-                rooms[check.index] = plain(check.margin)
-        found |= {"room": rooms, "verified": float(checked.ok)}
+        margins = {check.index: plain(check.margin) for check in checked.layers if check.margin is not None}
+        found |= {"room": [margins.get(index) for index in range(len(layers))], "verified": float(checked.ok)}
     return found
 
 

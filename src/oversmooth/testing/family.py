@@ -12,8 +12,7 @@ from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy
 from oversmooth.diagnosis.diagnose import diagnose
 from oversmooth.testing.compare import outputs, same_bits, untouched
-from oversmooth.trace.layout import first_tensor
-from oversmooth.trace.watch import batch_first
+from oversmooth.trace.layout import as_tokens, first_tensor
 
 
 def check_family(model: nn.Module, inputs: Any, *, tolerance: float = 1e-3, **how: Any) -> None:
@@ -70,14 +69,15 @@ def _streams(model: nn.Module, anatomy: Anatomy, inputs: Any) -> list[Tensor]:
     """The input of the first block, and the output of every block, ``(batch, n, d)``."""
     streams: list[Tensor] = []
     modules = dict(model.named_modules())
-    blocks, attention = [layer.block for layer in anatomy], modules[anatomy.layers[0].name]
+    blocks = [layer.block for layer in anatomy]
+    batch_first = bool(getattr(modules[anatomy.layers[0].name], "batch_first", True))
 
     def enters(_: nn.Module, args: Any, kwargs: Any) -> None:
-        streams.append(batch_first(attention, first_tensor(args, kwargs)).clone())
+        streams.append(as_tokens(first_tensor(args, kwargs), batch_first).clone())
 
     def leaves(_: nn.Module, __: Any, out: Any) -> None:
         stream = first_tensor(out if isinstance(out, tuple) else (out,), {})
-        streams.append(batch_first(attention, stream).clone())
+        streams.append(as_tokens(stream, batch_first).clone())
 
     handles = [modules[blocks[0]].register_forward_pre_hook(enters, with_kwargs=True)]
     handles += [modules[name].register_forward_hook(leaves) for name in blocks]

@@ -18,13 +18,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from oversmooth.safety.errors import InputError
-from oversmooth.theory.operators import (
-    AttentionOperator,
-    DenseAttention,
-    SoftmaxAttention,
-    attend_with_lse,
-    diagonal_by_lse,
-)
+from oversmooth.theory.operators import AttentionOperator, DenseAttention, SoftmaxAttention, attend_with_lse
 from oversmooth.trace.valid import MasksRead, Pairs, may_see, read_once, read_pairs
 
 _SOFTMAX: tuple[Callable[..., Any], ...] = (F.softmax, torch.softmax, Tensor.softmax)
@@ -36,20 +30,14 @@ _MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)
 class CapturedAttention:
     """Attention of one call."""
 
-    pairs: Pairs
-    """What the mask does."""
-    q: Tensor | None = None
-    """``(b, h, n, k)``; None where a softmax computed A, or only the mask was wanted."""
-    k: Tensor | None = None
-    """Likewise, perhaps with fewer heads."""
-    scale: float | None = None
-    """None: ``1/√k``."""
+    pairs: Pairs  # what the mask does
+    q: Tensor | None = None  # (b, h, n, k); None where a softmax computed A, or only the mask was wanted
+    k: Tensor | None = None  # likewise, perhaps with fewer heads
+    scale: float | None = None  # None: 1/√k
     lse: Tensor | None = None
     """``(b, h, n)``: the log-sum-exp of each row of scores; None where the kernel did not return it."""
-    weights: Tensor | None = None
-    """``(b, h, n, n)``: A itself, where a softmax computed it."""
-    values_in: Tensor | None = None
-    """``(b, n, d)``: what values were computed from, where that is done in the same call."""
+    weights: Tensor | None = None  # (b, h, n, n): A itself, where a softmax computed it
+    values_in: Tensor | None = None  # (b, n, d): what values were computed from, where that is done in the same call
     row_sums: Tensor | None = None
     """``(b, h, n)``: what tokens get of each row, where a sink takes a share; None: all of it."""
 
@@ -62,20 +50,6 @@ class CapturedAttention:
         if self.q is None or self.k is None:
             return None
         return SoftmaxAttention.trusted(self.q, self.k, self.scale, mask, bias, causal, self.lse)
-
-    def diagonal(self) -> Tensor:
-        """``(b, h, n)``: a_ii, and 0 for tokens that are not valid."""
-        if self.lse is None or self.q is None or self.k is None or not self.pairs.plain:
-            assert self.A is not None
-            return self.A.diagonal()
-        scale = self.q.shape[-1] ** -0.5 if self.scale is None else self.scale
-        own = diagonal_by_lse(self.q, self.k, scale, self.lse)
-        return own if self.pairs.valid is None else torch.where(self.pairs.valid[:, None], own, 0.0)
-
-    def rows(self, start: int, stop: int) -> Tensor:
-        """``(b, h, stop − start, n)``: rows of A."""
-        assert self.A is not None
-        return self.A.rows(start, stop)
 
 
 class CaptureAttention(TorchFunctionMode):
@@ -93,8 +67,7 @@ class CaptureAttention(TorchFunctionMode):
         self, heads: int, named: Tensor | None, *, operators: bool = True, known: MasksRead | None = None
     ) -> None:
         super().__init__()
-        self.heads, self.named, self.operators = heads, named, operators
-        self.known = {} if known is None else known
+        self.heads, self.named, self.operators, self.known = heads, named, operators, {} if known is None else known
         self.captured: list[CapturedAttention] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -131,12 +104,10 @@ class CaptureAttention(TorchFunctionMode):
     def _capture(
         self, q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, scale: float | None = None
     ) -> CapturedAttention:
-        pairs = Pairs(causal=causal)
-        if mask is not None:
-            pairs = read_once(mask.to(q.device), len(q), self.named, self.known)
-        captured = CapturedAttention(pairs, q, k, scale) if self.operators else CapturedAttention(pairs)
-        self.captured.append(captured)
-        return captured
+        read = None if mask is None else read_once(mask.to(q.device), len(q), self.named, self.known)
+        pairs = read or Pairs(causal=causal)
+        self.captured.append(CapturedAttention(pairs, q, k, scale) if self.operators else CapturedAttention(pairs))
+        return self.captured[-1]
 
     def _multi_head(self, call: dict[str, Any]) -> None:
         """torch's own attention is a single function: q and k are projected once more, with its own weights."""

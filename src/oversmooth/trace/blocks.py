@@ -12,15 +12,8 @@ from oversmooth.safety.errors import InputError
 
 
 def named_blocks(model: nn.Module, pattern: str) -> list[str]:
-    """The names of the modules that a pattern such as ``"layers.*"`` means, in the order in which they stand; of a
-    module that has several, the first.
-
-    Args:
-        model: whose modules are meant.
-        pattern: a module's name, in which * stands for anything between two dots; "" for the model itself.
-
-    Raises:
-        InputError: no module is called so.
+    """The names of the modules that a pattern such as ``"layers.*"`` means, in which * stands for anything between two
+    dots ("" is the model itself), in the order in which they stand; of a module that has several names, the first.
     """
     if not isinstance(pattern, str):
         raise InputError(f"blocks is {arguments.shown(pattern)}; give the names of modules, such as 'layers.*'")
@@ -39,11 +32,7 @@ def named_blocks(model: nn.Module, pattern: str) -> list[str]:
 
 
 def repeated_blocks(model: nn.Module) -> list[str]:
-    """The names of the modules of the largest list of like modules, by their weights; empty where there is none.
-
-    Args:
-        model: whose modules are looked through.
-    """
+    """The names of the modules of the largest list of like modules, by their weights; empty where there is none."""
     best: tuple[int, list[str]] = (0, [])
     for name, module in model.named_modules():
         children = list(module.children())

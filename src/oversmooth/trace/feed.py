@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from oversmooth.inputs.batches import Batch
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import untouched
-from oversmooth.trace.layout import first_tensor, own_word
+from oversmooth.trace.layout import own_word, received
 from oversmooth.trace.valid import Padding, decodes
 
 ONE_AT_A_TIME = threading.RLock()
@@ -41,22 +41,15 @@ class Runner:
     def __init__(self, model: nn.Module, anatomy: Anatomy) -> None:
         self.model, self.anatomy = model, anatomy
         self.call: Any = model
-        config = getattr(model, "config", None)
-        if (
-            getattr(config, "is_encoder_decoder", False)
-            and "decoder" not in anatomy.stack
-            and hasattr(model, "get_encoder")
-        ):
+        both = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+        if both and "decoder" not in anatomy.stack and hasattr(model, "get_encoder"):
             self.call = cast(Any, model).get_encoder()  # the decoder would need inputs of its own
+        self._needs_targets = both and self.call is model
         self._padding = Padding(self.call, decodes([layer.block for layer in anatomy]))
         modules = dict(model.named_modules(remove_duplicate=False))
         self._block, self._attention = (modules[name] for name in (anatomy.layers[0].block, anatomy.layers[0].name))
-        try:
-            takes = set(inspect.signature(self.call.forward).parameters)
-        except (TypeError, ValueError):
-            takes = set()
         # A key cache would be filled and never used.
-        self.settings = {USE_CACHE: False} if USE_CACHE in takes else {}
+        self.settings = {USE_CACHE: False} if USE_CACHE in self._padding.names else {}
         self.classes = class_count(model)  # features of another size are not scores of classes
         if next(model.parameters()).device.type == "meta":
             raise InputError("the model's weights are not in memory (meta device or offloaded); load them first")
@@ -71,19 +64,16 @@ class Runner:
         ids = next((x for name, x in arrays.items() if name in ("", "input_ids") and x.ndim == 2), None)
         if ids is None or ids.is_floating_point() or len(ids) != 1 or ids.shape[1] <= SHORT:
             return one
-        n, mask = ids.shape[1], self.mask(one)
-        plain = all(x.shape == (1, n) for x in arrays.values())
+        mask, plain = self.mask(one), all(x.shape == ids.shape for x in arrays.values())
         if not plain or (mask is not None and not bool(mask[:, :SHORT].all())):
             return one
-        cut = {name: x[:, :SHORT] for name, x in arrays.items()}
-        return cut[""] if isinstance(one, Tensor) else Batch(cut)
+        return _each(one, lambda x: x[:, :SHORT])
 
     def first_input(self, batch: Batch | Tensor) -> Batch | Tensor:
         """The first input of a batch, or all of it where it is unclear which axis is the batch."""
         if isinstance(batch, Batch) and not batch.inputs:
             raise InputError("an input is an empty dict; give the model's arguments")
-        arrays = [batch] if isinstance(batch, Tensor) else list(batch.inputs.values())
-        tokens_first = self._takes_tokens_first(batch, arrays)
+        tokens_first = self._takes_tokens_first(batch)
         if isinstance(batch, Tensor):
             axis = 1 if tokens_first and batch.ndim < 4 else 0
             one = batch.narrow(axis, 0, 1) if batch.ndim > 2 or not batch.is_floating_point() else batch
@@ -93,7 +83,7 @@ class Runner:
             return 1 if tokens_first and v.ndim == 3 else 0  # masks are (batch, n) whatever the layout of tokens
 
         # How many inputs, where the arguments show it: float arrays of two axes may be one input's tokens, too.
-        sure = (x for x in arrays if x.ndim > 2 or (x.ndim == 2 and not x.is_floating_point()))
+        sure = (x for x in batch.inputs.values() if x.ndim > 2 or (x.ndim == 2 and not x.is_floating_point()))
         size = next((x.shape[axis_of(x)] for x in sure), None)
 
         def first(name: str, v: Tensor) -> Tensor:
@@ -104,33 +94,26 @@ class Runner:
 
         return Batch({k: first(k, v) for k, v in batch.inputs.items()})
 
-    def _takes_tokens_first(self, batch: Batch | Tensor, arrays: list[Tensor]) -> bool:
+    def _takes_tokens_first(self, batch: Batch | Tensor) -> bool:
         """Whether the model takes (n, batch, d), or (n, batch). Its attention says how its own arrays lie, and where it
         does, a pass shows whether the model transposes on the way there.
         """
         own = own_word(self._block)
-        if own is None and not hasattr(self._attention, "batch_first"):
+        if own or (own is None and not hasattr(self._attention, "batch_first")):
             return False
-        says = bool(self._attention.batch_first) if own is None else own
-        if says and own is not None:
-            return False
+        arrays = [batch] if isinstance(batch, Tensor) else list(batch.inputs.values())
         tokens = next((x for x in arrays if x.ndim == 3 or (x.ndim == 2 and not x.is_floating_point())), None)
         if tokens is None:
             return False
-        shapes: list[torch.Size] = []
-
-        def hook(_: nn.Module, args: Any, kwargs: Any) -> None:
-            shapes.append(first_tensor(args, kwargs).shape)
-
-        handle = (self._attention if own is None else self._block).register_forward_pre_hook(hook, with_kwargs=True)
-        try:
-            with untouched(self.model), torch.no_grad():
-                self(_copied(batch))
-        finally:
-            handle.remove()
-        if not shapes or len(shapes[0]) != 3:
+        says = bool(self._attention.batch_first) if own is None else own
+        with (
+            received([self._attention if own is None else self._block]) as seen,
+            untouched(self.model),
+            torch.no_grad(),
+        ):
+            self(_each(batch, Tensor.clone))  # a model may add to its input in place
+        if not seen or len(seen[0][0]) != 3:
             return not says
-        count = shapes[0][0 if says else 1]
         if tokens.shape[0] == tokens.shape[1]:
             if not says and own is None:
                 raise InputError(
@@ -138,30 +121,35 @@ class Runner:
                     "attention inside takes (n, batch, d); give another number of inputs"
                 )
             return not says
-        return bool(tokens.shape[1] == count and tokens.shape[0] != count)
+        return tokens.shape[0] != seen[0][0][0 if says else 1] == tokens.shape[1]
 
     def mask(self, batch: Batch | Tensor) -> Tensor | None:
         """The tokens that are not padding, by the name of an argument."""
         return None if isinstance(batch, Tensor) else self._padding.of((), batch.inputs)
 
-    def _lacks_targets(self, batch: Batch | Tensor) -> bool:
-        config = getattr(self.model, "config", None)
-        names = () if isinstance(batch, Tensor) else batch.inputs
-        both = self.call is self.model and getattr(config, "is_encoder_decoder", False)
-        return bool(both) and not any(
-            name in names for name in ("decoder_input_ids", "decoder_inputs_embeds", "labels")
-        )
-
     def __call__(self, batch: Batch | Tensor) -> Any:
         try:
             return called(self.call, batch, self.settings)
         except InputError as error:
-            if error.__cause__ is None or not self._lacks_targets(batch):
+            given = set() if isinstance(batch, Tensor) else {*batch.inputs}
+            has_targets = given & {"decoder_input_ids", "decoder_inputs_embeds", "labels"}
+            if error.__cause__ is None or not self._needs_targets or has_targets:
                 raise
             raise InputError(
                 f"the decoder of this {type(self.model).__name__} needs tokens of its own; give them in Python: "
                 "diagnose(model, {'input_ids': ids, 'decoder_input_ids': targets}, stack='decoder')"
             ) from error
+
+
+def first_of(
+    model: nn.Module, inputs: ModelInput | Iterable[ModelInput]
+) -> tuple[Batch | Tensor, Iterator[Batch | Tensor]]:
+    """The first batch, and all of them; InputError where there is none."""
+    batches = batches_for(model, inputs)
+    first = next(batches, None)
+    if first is None:
+        raise InputError("there are no inputs; give at least one")
+    return first, itertools.chain([first], batches)
 
 
 def batches_for(model: nn.Module, inputs: ModelInput | Iterable[ModelInput]) -> Iterator[Batch | Tensor]:
@@ -204,11 +192,7 @@ def called(model: Any, batch: Batch | Tensor, settings: Mapping[str, Any]) -> An
 
 @contextmanager
 def runs_on(what: str) -> Iterator[None]:
-    """Around a call of a model: an InputError, caused by the model's own error, where it does not run.
-
-    Args:
-        what: it is called with.
-    """
+    """Around a call of a model: an InputError, caused by the model's own error, where it does not run on that."""
     try:
         yield
     except InputError:
@@ -216,6 +200,10 @@ def runs_on(what: str) -> Iterator[None]:
     except (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
         message = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
         raise InputError(f"the model does not run on {what} ({message}); give inputs that it takes") from error
+
+
+def _each(batch: Batch | Tensor, make: Callable[[Tensor], Tensor]) -> Batch | Tensor:
+    return make(batch) if isinstance(batch, Tensor) else Batch({name: make(x) for name, x in batch.inputs.items()})
 
 
 def _check_no_mask_beside(arrays: Sequence[Any]) -> None:
@@ -229,11 +217,6 @@ def _check_no_mask_beside(arrays: Sequence[Any]) -> None:
             f"an input is ids {tuple(ids.shape)} with an array of zeros and ones beside them, which may be their mask; "
             "give a dict, {'input_ids': ids, 'attention_mask': mask}, or the ids alone"
         )
-
-
-def _copied(batch: Batch | Tensor) -> Batch | Tensor:
-    """A model may add to its input in place."""
-    return batch.clone() if isinstance(batch, Tensor) else Batch({k: v.clone() for k, v in batch.inputs.items()})
 
 
 def _tensor(name: str, value: Any) -> Tensor:

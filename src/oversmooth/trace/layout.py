@@ -6,7 +6,8 @@ it: then the block's axes are not those of its attention.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -32,21 +33,28 @@ def first_tensor(args: Any, kwargs: dict[str, Any], needed: bool = True) -> Any:
 
 
 def tensors_like(x: Tensor, out: Any) -> list[Tensor]:
-    """The arrays of x's shape among what a block returned, the stream first: some blocks return attention weights, too.
-
-    Args:
-        x: what entered the block.
-        out: what it returned.
-    """
+    """The arrays of x's shape among what a block returned, the stream first; some return attention weights, too."""
     parts = out if isinstance(out, (tuple, list)) else out.values() if isinstance(out, Mapping) else [out]
     return [p for p in parts if isinstance(p, Tensor) and p.is_floating_point() and p.shape == x.shape]
 
 
+def results_like(x: Tensor, out: Any, block: str) -> list[Tensor]:
+    """The same; InputError where a block, by its name, returned nothing of that shape."""
+    if alike := tensors_like(x, out):
+        return alike
+    raise InputError(
+        f"{block} takes tokens of shape {tuple(x.shape)} and returns nothing of that shape; blocks must pass tokens on"
+    )
+
+
+def as_tokens(x: Tensor, batch_first: bool) -> Tensor:
+    """As ``(batch, n, d)``: an array as a block passes it on, or that of a single input."""
+    return x[None] if x.ndim == 2 else x if batch_first else x.transpose(0, 1)
+
+
 def own_word(block: nn.Module) -> bool | None:
     """Whether a block takes (batch, n, d), and not (n, batch, d), where it says so itself; None where it does not.
-
-    Args:
-        block: whose attribute is read; torch's own layers hand theirs to their attention.
+    torch's own layers hand their word to their attention.
     """
     own = block.self_attn if isinstance(block, (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)) else block
     return bool(own.batch_first) if hasattr(own, "batch_first") else None
@@ -63,11 +71,6 @@ def telling(block: nn.Module) -> list[nn.Module]:
     return [] if own_word(block) is not None else [one for one in block.modules() if hasattr(one, "batch_first")]
 
 
-def says_nothing(block: nn.Module) -> bool:
-    """Whether neither a block nor a module inside it says how its arrays lie."""
-    return own_word(block) is None and not telling(block)
-
-
 def says_batch_first(block: nn.Module) -> bool | None:
     """Whether a block takes (batch, n, d), and not (n, batch, d); None where only a module inside it says the latter,
     which the block may transpose for.
@@ -77,27 +80,34 @@ def says_batch_first(block: nn.Module) -> bool | None:
 
 
 def seen_batch_first(name: str, block: torch.Size, inner: torch.Size | None, says: bool) -> bool:
-    """The same from shapes: a module inside received the block's own axes, or those transposed.
-
-    Args:
-        name: of the block, for the error.
-        block: the shape of its input.
-        inner: of the input of the module inside; None: it did not run.
-        says: whether the module inside takes (batch, n, d).
-
-    Raises:
-        InputError: both axes are of one length, and the module inside takes (n, batch, d).
+    """Whether a block takes (batch, n, d), from shapes: a module inside, which says whether it does, received
+    (``inner``; None: it did not run) the block's own axes or those transposed.
     """
     if inner is None or inner[:2] not in (block[:2], block[:2][::-1]):
         return True
-    if block[0] == block[1]:
-        if says:  # as nearly all blocks are
-            return True
+    if block[0] == block[1] and not says:
         raise InputError(
             f"{name} receives an array of shape {tuple(block)}, and its first axis may be the batch or the tokens; "
             "give another number of inputs, or say it: block.batch_first = True"
         )
     return says if inner[:2] == block[:2] else not says
+
+
+@contextmanager
+def received(modules: Iterable[nn.Module]) -> Iterator[list[tuple[torch.Size, bool]]]:
+    """The shape of what each call of these modules receives, and whether the module says that the batch comes first."""
+    seen: list[tuple[torch.Size, bool]] = []
+
+    def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+        if (x := first_tensor(args, kwargs, needed=False)) is not None:
+            seen.append((x.shape, bool(getattr(module, "batch_first", True))))
+
+    handles = [module.register_forward_pre_hook(hook, with_kwargs=True) for module in modules]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def around(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
@@ -110,18 +120,9 @@ def around(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
     ]
 
 
-def shapes_of(args: Iterable[Any], kwargs: dict[str, Any] | None) -> list[torch.Size]:
-    """Of the arrays among a model's arguments."""
-    return [value.shape for value in (*args, *(kwargs or {}).values()) if isinstance(value, Tensor)]
-
-
 def check_axes(name: str, arguments: Iterable[torch.Size], stream: torch.Size) -> None:
-    """Refuse an array that enters a block where it lies the other way round than the model's arguments.
-
-    Args:
-        name: of the block.
-        arguments: the shapes of the model's arguments: (batch, n), (batch, n, d) or pictures.
-        stream: of what enters the block.
+    """Refuse an array that enters a block where it lies the other way round than the model's arguments, which are
+    (batch, n), (batch, n, d) or pictures; all by their shapes.
     """
     if len(stream) == 3 and _turned(list(arguments), *stream[:2]):
         raise InputError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
@@ -22,68 +22,24 @@ class Stage:
     """A point where the stream can be read, and the part of the block that precedes it."""
 
     part: str
-    where: Literal["input", "output", "sum", "end"]
-    """The module's input, its output, ``keep`` times what entered plus ``factor`` times its output; or the block's
-    end.
+    where: str
+    """"input" or "output" of the module; "sum": ``keep`` times what entered plus ``factor`` times its output; or the
+    block's "end".
     """
     module: str = ""
-    nth: int = 0
-    """Which of the module's calls in this block."""
+    nth: int = 0  # which of the module's calls in this block
     keep: Tensor | None = field(default=None, compare=False)
     factor: Tensor | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
 class Branch:
-    """The module whose output is what attention adds to the stream, and the factors that one input showed."""
+    """What attention adds to the stream, and the factors that one input showed."""
 
-    module: str
-    nth: int
-    factors: tuple[Tensor, ...]
-    """Of what entered, of what runs beside attention if anything does, and of the branch."""
-    beside: tuple[str, int] | None = None
-
-
-@dataclass
-class ResidualFit:
-    """How attention enters the stream, and where the stream can be read."""
-
-    stages: list[Stage]
-    norm_position: NormPosition
-    values_factor: float = 1.0
-    """What multiplies tokens between the norm, or the stream, and the values."""
-    keep: float = 1.0
-    factor: Tensor | None = None
-    undecided: Reason | None = None
-    """Why this block has no H, or none that acts on the stream alone."""
-    branch: Branch | None = None
-    """What the factors are compared with for other inputs."""
-
-    @property
-    def attention_stage(self) -> int | None:
-        """The stage after attention, its norm included where that stands on the stream; None: it cannot be read."""
-        attending = [index for index, stage in enumerate(self.stages) if stage.part == "attention"]
-        if not attending:
-            return None
-        after = attending[0] + 1
-        normed = after < len(self.stages) and self.stages[after].part == "norm" and self.norm_position == "post"
-        return after if normed else attending[0]
-
-
-@dataclass
-class ModuleCall:
-    """A module of the block ran; arrays are tokens ``(b, n, d)``, or None where they have another shape."""
-
-    name: str
-    nth: int
-    input: Tensor | None
-    output: Tensor | None
-    acts_on_features: bool
-    """A norm or a scale: a leaf with nothing but one number per feature."""
-    later: bool
-    """Whether attention had returned when this module had run."""
-    norms: bool = False
-    """Whether it is a norm: for a multiple of its input it returns the same."""
+    terms: tuple[tuple[str, int], ...]
+    """The modules, and which of their calls, whose outputs are added to what entered: what runs beside attention, if
+    anything does, and attention's branch."""
+    factors: tuple[Tensor, ...]  # of what entered, and of the terms
 
 
 @dataclass(frozen=True)
@@ -113,41 +69,34 @@ class Site:
 class BlockPlan:
     """What is known of one call of one block."""
 
-    block: str
-    """Name of its module."""
+    block: str  # name of its module
     stages: list[Stage]
     layer: AttentionLayer = None  # type: ignore[assignment]
     """Its attention, with the factors that were observed. None in a plan of names, which nobody asks for it."""
-    attention_stage: int | None = None
-    """The stage after the attention sub-layer, its norm included where that stands on the stream; None: not known."""
     norm_position: NormPosition = "none"
-    norm_eps: float = 0.0
-    """What the norm before attention adds to σ²."""
-    norm_agrees: bool = False
-    """Whether the norm before attention is what anatomy says it is."""
-    continues: bool = True
-    """Whether it starts from the output of the block before it."""
-    branch: Branch | None = None
-    """What the factors are compared with for other inputs; None: nothing is compared."""
-    undecided: Reason | None = None
-    """Why the theorems do not apply to it: there is then neither ρ nor verdict."""
+    norm_eps: float = 0.0  # what the norm before attention adds to σ²
+    norm_agrees: bool = False  # whether the norm before attention is what anatomy says it is
+    continues: bool = True  # whether it starts from the output of the block before it
+    branch: Branch | None = None  # what the factors are compared with for other inputs; None: nothing is compared
+    undecided: Reason | None = None  # why the theorems do not apply to it: there is then neither ρ nor verdict
+
+    @property
+    def attention_stage(self) -> int | None:
+        """The stage after attention, its norm included where that stands on the stream; None: it cannot be read."""
+        parts = [stage.part for stage in self.stages]
+        if "attention" not in parts:
+            return None
+        at = parts.index("attention")
+        return at + (self.norm_position == "post" and parts[at + 1 : at + 2] == ["norm"])
 
     def sites(self, call: int) -> list[Site]:
         """What enters, then one site per stage."""
-        last, parts = len(self.stages) - 1, [stage.part for stage in self.stages]
-        enters = Site(call, -1, "enter", self.block, True, None if call else 0)
-        return [enters] + [
-            Site(
-                call,
-                index,
-                stage.part,
-                self.block,
-                index in (self.attention_stage, last),
-                call + 1 if index == last else None,
-                parts[: index + 1].count(stage.part),
-            )
-            for index, stage in enumerate(self.stages)
-        ]
+        last, middle, parts = len(self.stages) - 1, self.attention_stage, [stage.part for stage in self.stages]
+        sites = [Site(call, -1, "enter", self.block, True, None if call else 0)]
+        for index, part in enumerate(parts):
+            depth, repeat = call + 1 if index == last else None, parts[: index + 1].count(part)
+            sites.append(Site(call, index, part, self.block, index in (middle, last), depth, repeat))
+        return sites
 
 
 @dataclass(frozen=True)
@@ -171,11 +120,8 @@ class Plan:
 
     @classmethod
     def of_names(cls, blocks: Mapping[str, AttentionLayer | None], layouts: dict[str, bool] | None = None) -> Plan:
-        """A plan of blocks by their names alone, for modules that map (batch, n, d) to (batch, n, d).
-
-        Args:
-            blocks: the names, with the attention where it is known.
-            layouts: as an earlier pass showed them; added to here.
+        """A plan of blocks by their names alone, with their attention where it is known, for modules that map (batch,
+        n, d) to (batch, n, d). layouts: as an earlier pass showed them; added to here.
         """
         return cls(None, [], layouts={} if layouts is None else layouts, attention=False, named=blocks)
 
@@ -184,23 +130,22 @@ class Plan:
         """The blocks to watch, by name, each once."""
         return self.named or {block.block: block.layer for block in self.blocks}
 
+    def parts(self, block: str) -> list[str]:
+        """The modules of a block that are read."""
+        here = [plan for plan in self.blocks if plan.block == block]
+        modules = {stage.module for plan in here for stage in plan.stages if stage.module}
+        return sorted(modules | {name for plan in here if plan.branch for name, _ in plan.branch.terms})
+
     @property
     def sites(self) -> list[Site]:
         """Every point where the stream can be read, in order."""
         return [site for call, block in enumerate(self.blocks) for site in block.sites(call)]
 
     def undecided(self, calls: Iterable[int], why: Reason) -> Plan:
-        """The same plan, in which these calls have no H.
-
-        Args:
-            calls: indices of blocks.
-            why: the reason.
-        """
-        calls = set(calls)
-        blocks = [
-            dataclasses.replace(block, undecided=why) if call in calls else block
-            for call, block in enumerate(self.blocks)
-        ]
+        """The same plan, in which these calls of blocks have no H."""
+        blocks = list(self.blocks)
+        for call in calls:
+            blocks[call] = dataclasses.replace(blocks[call], undecided=why)
         return dataclasses.replace(self, blocks=blocks)
 
     def __str__(self) -> str:
@@ -221,11 +166,8 @@ class SampleBlock:
 
     plan: BlockPlan
     A: AttentionOperator | None
-    x: Tensor
-    """What entered."""
-    y: Tensor
-    """What left."""
+    x: Tensor  # what entered
+    y: Tensor  # what left
     args: Any = field(repr=False)
     kwargs: Any = field(repr=False)
-    running: Any = field(default=None, repr=False)
-    """The steered pass it was part of, where the model is steered."""
+    running: Any = field(default=None, repr=False)  # the steered pass it was part of, where the model is steered

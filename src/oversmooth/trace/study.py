@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,13 +21,13 @@ from oversmooth.anatomy.live import check_is_module, unwrapped
 from oversmooth.anatomy.steered import STEERING_PARTS, steered_as
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import in_eval_mode
-from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
+from oversmooth.theory.operators import SoftmaxAttention
 from oversmooth.theory.reasons import Reason
 from oversmooth.trace.attention import CapturedAttention
 from oversmooth.trace.blocks import named_blocks
-from oversmooth.trace.feed import ONE_AT_A_TIME, Runner, batches_for
-from oversmooth.trace.plans import BlockPlan, ModuleCall, Plan, ResidualFit, SampleBlock
-from oversmooth.trace.residual_fit import BlockArrays, Route, fit_residual
+from oversmooth.trace.feed import ONE_AT_A_TIME, Runner, first_of
+from oversmooth.trace.plans import Plan, SampleBlock
+from oversmooth.trace.residual_fit import BlockArrays, ModuleCall, fit_residual
 from oversmooth.trace.sums import same
 from oversmooth.trace.tracing import run
 from oversmooth.trace.watch import Watch
@@ -47,34 +47,22 @@ class Sample:
 
 @dataclass
 class _Record:
-    """One call of a block; arrays with ``few_`` are those of a few tokens."""
+    """One call of a block."""
 
+    few: BlockArrays  # of a few tokens
     x: Tensor
-    few_x: Tensor
     args: Any
     kwargs: Any
-    events: list[ModuleCall] = field(default_factory=list)
     values_in: Tensor | None = None
-    few_values_in: Tensor | None = None
-    mixed: Tensor | None = None
-    """The input of the output projection."""
-    A: AttentionOperator | None = None
-    row_sums: Tensor | None = None
-    attention_out: Tensor | None = None
-    few_attention_out: Tensor | None = None
+    mixed: Tensor | None = None  # the input of the output projection
+    out: Tensor | None = None
+    captured: CapturedAttention | None = None
 
 
 def study(model: nn.Module, anatomy: Anatomy, run: Callable[[], object], *, attention: bool = True) -> Sample:
-    """What one call of the model shows about each block.
+    """What one call of a model on one input, by ``run``, shows about each call of a block, in order.
 
-    Args:
-        model: what ``run`` calls.
-        anatomy: its attention layers.
-        run: calls the model on one input.
-        attention: False where only tokens matter; attention is then neither captured nor checked.
-
-    Returns:
-        One entry per call of a block, in the order in which they ran.
+    Without ``attention``, where only tokens matter, it is neither captured nor checked.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
     layers = {layer.block: layer for layer in anatomy}
@@ -110,9 +98,7 @@ def plan(
             (batch, n, d) to (batch, n, d). They are read at their ends alone.
     """
     inside = unwrapped(check_is_module(model))
-    first = next(batches_for(inside, inputs), None)
-    if first is None:
-        raise InputError("there are no inputs; give at least one")
+    first, _ = first_of(inside, inputs)
     if blocks is not None:
         found = Plan.of_names(dict.fromkeys(named_blocks(inside, blocks)))
         run(inside, [first], found, [])
@@ -127,19 +113,17 @@ class _Study:
     """The listener that remembers one input's way through the model."""
 
     watch: Watch
+    record: _Record
 
     def __init__(self, modules: dict[str, nn.Module], layers: dict[str, AttentionLayer], attention: bool) -> None:
         self.modules, self.layers, self.checks = modules, layers, attention
         self.steering = steered_as(modules[""])
-        self._first_values: Tensor | None = None
+        self.first_values: Tensor | None = None
         self.blocks: list[SampleBlock] = []
-        self._record: _Record | None = None
         self.apart: list[bool] = []
-        self._arrays: dict[Any, tuple[Tensor, Tensor]] = {}
-        self._positions: dict[int, Tensor] = {}
-        self._route: Route | None = None
-        self._left: Tensor | None = None
-        """A few tokens of the previous block's output."""
+        self.arrays: dict[Any, tuple[Tensor, Tensor]] = {}
+        self.positions: dict[int, Tensor] = {}
+        self.left: Tensor | None = None  # a few tokens of the previous block's output
 
     def parts(self, block: str) -> list[str]:
         """Every module of the block, but for what methods keep there and the insides of torch's own attention."""
@@ -155,11 +139,11 @@ class _Study:
     def enter(self, _call: int, block: str, x: Tensor, args: Any, kwargs: Any) -> None:
         if x.shape[-1] != (width := self.layers[block].width):
             raise InputError(f"{block} receives an array of shape {tuple(x.shape)}; tokens must be (batch, n, {width})")
-        self._record = _Record(x.clone(), self._few(x), args, kwargs)
+        self.record = _Record(BlockArrays(self.layers[block], self._few(x)), x.clone(), args, kwargs)
 
     def part(self, _call: int, block: str, name: str, x: Tensor, y: Tensor) -> None:
-        record, layer = self._record, self.layers[block]
-        assert record is not None
+        record, layer, module = self.record, self.layers[block], self.modules[name]
+        few = record.few
         if name == _value(layer):
             self._record_values(x)
         if not layer.value_runs and layer.norm is not None and name == layer.norm.name and _within(name, layer.name):
@@ -167,41 +151,31 @@ class _Study:
         if name == _output(layer):
             record.mixed = x
         # Where no module projects, what attention returns is the output.
-        whole = isinstance(self.modules[name], nn.MultiheadAttention) or not layer.output_runs
-        if name == _output(layer) or (whole and name == layer.name and record.few_attention_out is None):
+        whole = isinstance(module, nn.MultiheadAttention) or not layer.output_runs
+        if name == _output(layer) or (whole and name == layer.name and few.out is None):
             self._record_attention(y)
-        shape, acts = record.x.shape, _acts_on_features(self.modules[name], layer.width)
-        later = record.few_attention_out is not None
-        record.events.append(
-            ModuleCall(
-                name,
-                sum(event.name == name for event in record.events),
-                self._few(x) if x.shape == shape else None,
-                self._few(y) if y.shape == shape else None,
-                acts,
-                later,
-                norms=acts and later and x.shape == shape and self._norms(self.modules[name], x, y),
-            )
-        )
+        acts, later, alike = _acts_on_features(module, layer.width), few.out is not None, x.shape == record.x.shape
+        nth = sum(event.name == name for event in few.events)
+        few_x = self._few(x) if alike else None
+        few_y = self._few(y) if y.shape == record.x.shape else None
+        norms = acts and later and alike and self._norms(module, x, y)
+        few.events.append(ModuleCall(name, nth, few_x, few_y, acts, later, norms))
 
     def _record_values(self, x: Tensor) -> None:
-        assert self._record is not None
-        self._record.few_values_in = self._few(x)
-        self._record.values_in = x.clone() if self.checks else None
+        self.record.few.values_in = self._few(x)
+        self.record.values_in = x.clone() if self.checks else None
 
     def _record_attention(self, y: Tensor) -> None:
-        assert self._record is not None
-        self._record.few_attention_out = self._few(y)
-        self._record.attention_out = y.clone() if self.checks else None
+        self.record.few.out = self._few(y)
+        self.record.out = y.clone() if self.checks else None
 
     def attention(self, _call: int, _block: str, captured: CapturedAttention, x: Tensor | None, y: Tensor) -> None:
-        assert self._record is not None
-        self._record.A, self._record.row_sums = captured.A, captured.row_sums
+        self.record.captured = captured
         entered = x if x is not None else captured.values_in
-        if self._record.few_values_in is None and entered is not None:
+        if self.record.few.values_in is None and entered is not None:
             self._record_values(entered)
         self.apart.append(captured.pairs.segments() is not None)  # whether this layer keeps some tokens apart
-        if self._record.few_attention_out is None:
+        if self.record.few.out is None:
             self._record_attention(y)
 
     def _norms(self, module: nn.Module, x: Tensor, y: Tensor) -> bool:
@@ -209,10 +183,10 @@ class _Study:
         few = self._tokens(x)
         x, y = x[:, few], y[:, few]
         with torch.no_grad():
-            largest = float(x.abs().max())
+            largest = max(float(x.abs().max()), 1e-30)
             # Larger than its ε, and smaller than what half precision holds.
-            times = max(4.0, min(1e2, torch.finfo(x.dtype).max / 4) / max(largest, 1e-30))
-            times = min(times, torch.finfo(x.dtype).max / (4 * max(largest, 1e-30)))
+            most = torch.finfo(x.dtype).max / 4
+            times = min(max(4.0, min(1e2, most) / largest), most / largest)
             try:
                 bias, larger = module.forward(0 * x).nan_to_num(), module.forward(x * times)
             except Exception:  # it takes more than tokens
@@ -224,111 +198,82 @@ class _Study:
         """A few tokens, copied to the CPU, where small fits are fastest; the same copy for the same array."""
         version = None if x.is_inference() else x._version  # inference tensors do not count changes
         key = (x.data_ptr(), version, x.shape, x.stride())
-        if key not in self._arrays:
+        if key not in self.arrays:
             # The array is kept too, so that its address is not used again.
-            self._arrays[key] = (x, x[:, self._tokens(x)].to("cpu", copy=True))
-        return self._arrays[key][1]
+            self.arrays[key] = (x, x[:, self._tokens(x)].to("cpu", copy=True))
+        return self.arrays[key][1]
 
     def _tokens(self, x: Tensor) -> Tensor:
         """Positions of a few tokens: the first ones, which may be unlike all others, and some spread over the rest."""
         n = x.shape[1]
-        if n not in self._positions:
-            valid = torch.arange(n)
-            if (named := self.watch.named) is not None and named.shape == x.shape[:2]:
+        if n not in self.positions:
+            valid, named = torch.arange(n), self.watch.named
+            if named is not None and named.shape == x.shape[:2]:
                 valid = named.any(0).nonzero()[:, 0].cpu()
             few = max(_FEWEST, min(_TOKENS, _NUMBERS // x.shape[-1]))
             spread = torch.linspace(0, len(valid) - 1, min(len(valid), few)).long()
-            self._positions[n] = valid[torch.cat([torch.arange(min(4, len(valid))), spread]).unique()].to(x.device)
-        return self._positions[n]
+            self.positions[n] = valid[torch.cat([torch.arange(min(4, len(valid))), spread]).unique()].to(x.device)
+        return self.positions[n]
 
     def leave(self, call: int, block: str, y: Tensor, _returned: Tensor) -> None:
-        record, self._record = self._record, None
-        layer = self.layers[block]
-        assert record is not None
-        if record.few_attention_out is None:
+        record, layer, few_y = self.record, self.layers[block], self._few(y)
+        if record.few.out is None:
             raise InputError(f"{block} ran without its attention {layer.name}; it cannot be observed")
-        why = None if record.A is None else self._check_attention(call, layer, record)
+        A = None if record.captured is None else record.captured.A
+        why = None if A is None else self._check_attention(call, layer, record)
         site = None if self.steering is None else self.steering.steered_layer(layer.name)
-        few_y = self._few(y)
-        arrays = BlockArrays(
-            layer,
-            record.events,
-            record.few_x,
-            record.few_attention_out,
-            record.few_values_in,
-            few_y,
-            self._rest(layer, record),
-        )
-        fit, self._route = fit_residual(arrays, self._route)
-        self._arrays.clear()
-        continues = self._left is not None and same(self._left, record.few_x)
-        self._left = few_y
-        # A norm that reads anything but what entered the block is known by name only.
-        first = fit.stages[0].part.startswith("attention")
+        fit = fit_residual(record.few, few_y, self._rest(layer))
+        self.arrays.clear()
+        continues, self.left = self.left is not None and same(self.left, record.few.x), few_y
         eps: float | None = self._eps(layer)
         if fit.norm_position == "pre":
-            eps = self._agreeing_eps(layer, record) if first else None
-        unknown = "" if site is None else site.undecided()
-        steered = Reason("steering", detail=unknown) if unknown else None
-        running = None if self.steering is None else self.steering.hold()
-        if self.blocks and _holds_a_matrix(self.blocks[-1].A):
+            # A norm that reads anything but what entered the block is known by name only.
+            eps = self._agreeing_eps(layer) if fit.stages[0].part.startswith("attention") else None
+        if site is not None and (unknown := site.undecided()):
+            why = why or Reason("steering", detail=unknown)
+        last = self.blocks[-1].A if self.blocks else None
+        if last is not None and (not isinstance(last, SoftmaxAttention) or last.bias is not None):
             self.blocks[-1].A = None  # n by n arrays are not kept beyond their layer, but for the last
-        plan = BlockPlan(
-            block,
-            fit.stages,
-            _as_seen(layer, fit),
-            fit.attention_stage,
-            fit.norm_position,
-            norm_eps=eps or 0.0,
-            norm_agrees=eps is not None,
-            continues=continues,
-            branch=fit.branch,
-            undecided=fit.undecided or why or steered,
-        )
-        self.blocks.append(SampleBlock(plan, record.A, record.x, y, record.args, record.kwargs, running))
+        known = dict(norm_eps=eps or 0.0, norm_agrees=eps is not None, continues=continues)
+        plan = dataclasses.replace(fit, **known, undecided=fit.undecided or why)  # type: ignore[arg-type]
+        running = None if self.steering is None else self.steering.hold()
+        self.blocks.append(SampleBlock(plan, A, record.x, y, record.args, record.kwargs, running))
 
-    def _rest(self, layer: AttentionLayer, record: _Record) -> str:
-        if self._has_cross_attention(layer):
+    def _rest(self, layer: AttentionLayer) -> str:
+        """The block's other part: it may have a second attention, of another sequence or of its own, over time."""
+        inside = (name[len(layer.block) :].lower() for name in self.modules if name.startswith(layer.block + "."))
+        if any(word in name for name in inside for word in layouts.CROSS_ATTENTION):
             return "cross-attention and mlp"
-        # A block may have a second attention of its own tokens, such as one over time.
-        for event in record.events:
+        for event in self.record.few.events:
             own, apart = event.name.rpartition(".")[2], not _within(event.name, layer.name)
-            if (
-                apart
-                and own.lower().endswith(("attn", "attention"))
-                and any(True for _ in self.modules[event.name].children())
-            ):
+            named = own.lower().endswith(("attn", "attention"))
+            if apart and named and any(True for _ in self.modules[event.name].children()):
                 return f"{own} and mlp"
         return "mlp"
 
-    def _has_cross_attention(self, layer: AttentionLayer) -> bool:
-        inside = (name[len(layer.block) :].lower() for name in self.modules if name.startswith(layer.block + "."))
-        return any(word in name for name in inside for word in layouts.CROSS_ATTENTION)
-
     def _check_attention(self, call: int, layer: AttentionLayer, record: _Record) -> Reason | None:
-        """``Σ_h A_h (x W_V^h + b_V^h) W_O^h + b_O``, steered as the model is, against what the layer returned.
-
-        Returns:
-            Why the theorems do not apply although the weights are known; None where they do.
+        """``Σ_h A_h (x W_V^h + b_V^h) W_O^h + b_O``, steered as the model is, against what the layer returned: why the
+        theorems do not apply although the weights are known; None where they do.
         """
-        values_in = record.values_in
-        assert record.A is not None
-        assert record.attention_out is not None
-        if record.A.shape[-3] != layer.heads:
+        captured, returned = record.captured, record.out
+        assert captured is not None
+        assert captured.A is not None
+        assert returned is not None
+        if captured.A.shape[-3] != layer.heads:
             raise InputError(
-                f"{layer.name}: attention ran with {record.A.shape[-3]} heads and not {layer.heads}; "
+                f"{layer.name}: attention ran with {captured.A.shape[-3]} heads and not {layer.heads}; "
                 "give the right number of heads"
             )
-        if values_in is None:
+        if record.values_in is None:
             raise InputError(f"{layer.name}: its value projection {_value(layer)} did not run; register its layout")
-        mixed, expected = self._attend(call, layer, record, values_in)
-        exact = record.attention_out.dtype in (torch.float32, torch.float64)
-        error = _disagreement(expected, record.attention_out, record.A.mask, 1.0 if exact else 0.9)
+        mixed, expected = self._attend(call, layer, record, captured, record.values_in)
+        exact = returned.dtype in (torch.float32, torch.float64)
+        error = _disagreement(expected, returned, captured.A.mask, 1.0 if exact else 0.9)
         if error < (2e-3 if exact else 5e-2):
-            if record.row_sums is not None:
+            if captured.row_sums is not None:
                 return Reason("attention_sink")
             return Reason("values_normed") if layer.values_normed else None
-        if record.mixed is not None and _is_gated(mixed, record.mixed, record.A.mask, exact):
+        if record.mixed is not None and _is_gated(mixed, record.mixed, captured.A.mask, exact):
             return Reason("gated_inside_attention")
         if layer.mixing is not None:
             return Reason("other_mixing", detail=layer.mixing)
@@ -337,27 +282,27 @@ class _Study:
             remedy = "name norm= and biases in register, and let attention be a module of its own"
         raise InputError(
             f"{layer.name}: its weights and its attention give a result {error:.2g} off what it returned; "
-            f"the layout {layout_name(layer)!r} with {layer.heads} heads does not describe it: {remedy}"
+            f"the layout {layer.layout.name.split(' (')[0]!r} with {layer.heads} heads does not describe it: {remedy}"
         )
 
-    def _attend(self, call: int, layer: AttentionLayer, record: _Record, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _attend(
+        self, call: int, layer: AttentionLayer, record: _Record, captured: CapturedAttention, x: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """(values mixed by attention ``(b, n, heads, k)``, what the layer makes of them ``(b, n, d)``)."""
-        A = record.A
+        A = captured.A
         assert A is not None
-        W_O = layer.raw_W_O.to(A.device, A.dtype)
-        values = layer.values(x.to(A.device, A.dtype))
+        x = x.to(A.device, A.dtype)
         mask = None if A.mask is None else A.mask[:, 0]
-        V = values.transpose(1, 2)
-        self._first_values = V if self._first_values is None else self._first_values
-        left = 1.0 if record.row_sums is None else record.row_sums.to(V)[..., None]
+        V = layer.values(x).transpose(1, 2)
+        self.first_values = V if self.first_values is None else self.first_values
+        left = 1.0 if captured.row_sums is None else captured.row_sums.to(V)[..., None]
         site = None if self.steering is None else self.steering.steered_layer(layer.name)
 
         def attend(V: Tensor) -> Tensor:
             return (left * (A @ V.transpose(1, 2))).transpose(1, 2)
 
-        tokens = x.to(A.device, A.dtype)
-        mixed = attend(V) if site is None else site.formula(call, V, attend, mask, self._first_values, tokens)
-        out = (mixed.transpose(1, 2) @ W_O).sum(-3)
+        mixed = attend(V) if site is None else site.formula(call, V, attend, mask, self.first_values, x)
+        out = (mixed.transpose(1, 2) @ layer.raw_W_O.to(x)).sum(-3)
         out = out if layer.output_bias is None else out + layer.output_bias.to(out)
         return mixed, out if site is None else site.projected(out, mask, record.x.to(out))
 
@@ -366,26 +311,26 @@ class _Study:
         candidates = (getattr(norm, name, None) for name in ("eps", "variance_epsilon", "epsilon"))
         return next((float(eps) for eps in candidates if isinstance(eps, float)), 0.0)
 
-    def _agreeing_eps(self, layer: AttentionLayer, record: _Record) -> float | None:
+    def _agreeing_eps(self, layer: AttentionLayer) -> float | None:
         """The ε with which the norm before attention is what anatomy says it is; None: with none.
 
         Its own, if it says it; of norms that keep it under another name, the usual one that fits best. Only where
         tokens are small does it matter which.
         """
-        if layer.norm is None:
-            return None
-        for event in record.events:
-            if event.name == layer.norm.name and event.input is not None and event.output is not None:
-                x, y = event.input.float(), event.output.float()
-                centred = x - x.mean(-1, keepdim=True) if layer.norm.kind == "layer" else x
-                variance, gamma, beta = centred.square().mean(-1, keepdim=True), layer.norm.gamma, layer.norm.beta
-                errors = {}
-                for eps in [own] if (own := self._eps(layer)) else _USUAL_EPS:
-                    z = centred / (variance + max(eps, 1e-12)).sqrt() * gamma.to(centred)
-                    z = z if beta is None else z + beta.to(z)
-                    errors[eps] = float((z - y).norm() / y.norm().clamp(min=1e-12))
-                best = min(errors, key=errors.__getitem__)
-                return best if errors[best] < 5e-2 else None
+        norm = layer.norm
+        for event in self.record.few.events:
+            if norm is None or event.name != norm.name or event.input is None or event.output is None:
+                continue
+            x, y = event.input.float(), event.output.float()
+            centred = x - x.mean(-1, keepdim=True) if norm.kind == "layer" else x
+            variance = centred.square().mean(-1, keepdim=True)
+            errors = {}
+            for eps in [own] if (own := self._eps(layer)) else _USUAL_EPS:
+                z = centred / (variance + max(eps, 1e-12)).sqrt() * norm.gamma.to(centred)
+                z = z if norm.beta is None else z + norm.beta.to(z)
+                errors[eps] = float((z - y).norm() / y.norm().clamp(min=1e-12))
+            best = min(errors, key=errors.__getitem__)
+            return best if errors[best] < 5e-2 else None
         return None
 
 
@@ -416,17 +361,9 @@ def _is_gated(mixed: Tensor, returned: Tensor, mask: Tensor | None, exact: bool)
     return bool(((ratio > -tolerance) & (ratio < 1 + tolerance)).all())
 
 
-def _holds_a_matrix(A: AttentionOperator | None) -> bool:
-    return A is not None and (not isinstance(A, SoftmaxAttention) or A.bias is not None)
-
-
 def _within(a: str, b: str) -> bool:
     """Whether one of two modules holds the other."""
     return f"{a}.".startswith(f"{b}.") or f"{b}.".startswith(f"{a}.")
-
-
-def layout_name(layer: AttentionLayer) -> str:
-    return layer.layout.name.split(" (")[0]
 
 
 def _value(layer: AttentionLayer) -> str:
@@ -445,12 +382,3 @@ def _acts_on_features(module: nn.Module, width: int) -> bool:
     if parameters:
         return all(p.ndim == 1 and p.shape[0] == width for p in parameters)
     return "norm" in type(module).__name__.lower()
-
-
-def _as_seen(layer: AttentionLayer, entry: ResidualFit) -> AttentionLayer:
-    """The layer with the factors that the arrays show, which include what its weights say of them."""
-    if entry.undecided:
-        return layer
-    return dataclasses.replace(
-        layer, layer_scale=None, on_branch=None, factor=entry.factor, keep=entry.keep, feed=entry.values_factor
-    )

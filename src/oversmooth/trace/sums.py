@@ -26,76 +26,54 @@ _KNOWN = 0.1
 # What our own arithmetic, in float64, may be off by.
 _OURS = 1e-13
 _SINGULAR = 1e-12
-# Tokens on which a sum is tried before it is tried on all.
 _SAMPLE = 16
 # Entries of a channel or a token that rule most sums out, and how many times the rounding they must be off for that.
 _PROBED = 48
 _DOUBT = 16.0
 _TINY = torch.finfo(torch.float64).tiny ** 0.5
 
-
 Granularity = Literal["no", "by channel", "by token"]
 CONSTANT: tuple[Granularity, ...] = ("no", "by channel")
+Expected = Sequence[Tensor | None] | None
+"""For each term the factor that weights suggest, used where it fits."""
 
 
 @dataclass(frozen=True)
 class Sum:
     """How the terms enter: factors that are constant or vary by channel are weights, those by token a gate."""
 
-    factors: tuple[Tensor, ...]
-    """Of each term, in float64: ``()``, by channel ``(d,)``, or by token ``(b, n, 1)``."""
+    factors: tuple[Tensor, ...]  # of each term, in float64: (), by channel (d,), or by token (b, n, 1)
     granularity: Granularity
 
 
 def same(a: Tensor, b: Tensor) -> bool:
     """Whether two arrays hold the same tokens, but for a cast to a coarser type."""
-    if a is b:
-        return True
-    if a.shape != b.shape:
-        return False
-    unit = max(_unit(a), _unit(b))
+    if a is b or a.shape != b.shape:
+        return a is b
+    unit = 2 * max(_unit(a), _unit(b))
 
     def agree(a: Tensor, b: Tensor) -> bool:
         a, b = a.double(), b.to(a.device).double()
-        return bool(((a - b).abs() <= 2 * unit * torch.maximum(a.abs(), b.abs())).all())
+        return bool(((a - b).abs() <= unit * torch.maximum(a.abs(), b.abs())).all())
 
-    few = _sample(a)
-    return agree(a[:, few], b[:, few]) and (len(few) == a.shape[1] or agree(a, b))
+    return agree(a[:, :1], b[:, :1]) and agree(a, b)  # most arrays differ in their first token
 
 
 def fit_sum(
-    target: Tensor,
-    terms: Sequence[Tensor],
-    expected: Sequence[Tensor | None] | None = None,
-    granularity: Sequence[Granularity] = CONSTANT,
+    target: Tensor, terms: Sequence[Tensor], expected: Expected = None, granularity: Sequence[Granularity] = CONSTANT
 ) -> Sum | None:
-    """The factors with which target is the sum of the terms, or None.
+    """The factors with which target ``(b, n, d)`` is the sum of the terms, or None.
 
-    Args:
-        target: ``(b, n, d)``
-        terms: ``(b, n, d)`` each.
-        expected: for each term the factor that weights suggest, used where it fits.
-        granularity: how factors may vary, tried in turn.
+    expected: those that weights suggest. granularity: how factors may vary, tried in turn.
     """
     if any(term.shape != target.shape for term in terms):
         return None
-    sample = _sample(target)
-    arrays = [t[:, sample] for t in (target, *terms)]
+    arrays = [target, *terms]
     ruled_out = {by_token: _ruled_out(arrays, by_token) for by_token in {name == "by token" for name in granularity}}
     granularity = [name for name in granularity if not ruled_out[name == "by token"]]
-    if not granularity:
-        return None
-    few, whole = _LeastSquares(arrays), len(sample) == target.shape[1]
-    usual = _usual(few, expected) if "no" in granularity else None
-    if usual is not None and (whole or _LeastSquares([target, *terms]).holds(usual)):
-        return Sum(usual, "no")  # most sums have these factors, and need no fit
-    for kind in (_KINDS[name] for name in granularity):
-        if kind(few, expected) is not None:
-            all_of_it = few if whole else _LeastSquares([target, *terms])
-            total = kind(all_of_it, expected)
-            if total is not None:
-                return total
-    return None
+    fit = _LeastSquares(arrays) if granularity else None
+    found = (_KINDS[name](fit, expected) for name in granularity if fit is not None)
+    return next((total for total in found if total is not None), None)
 
 
 def few_tokens(x: Tensor) -> Tensor:
@@ -115,10 +93,8 @@ def beside(factor: Tensor, x: Tensor) -> Tensor:
 
 
 def _sample(target: Tensor) -> Tensor:
-    n = target.shape[1]
-    if n <= _SAMPLE:
-        return torch.arange(n, device=target.device)
-    return torch.linspace(0, n - 1, _SAMPLE, device=target.device).long()
+    n, device = target.shape[1], target.device
+    return torch.arange(n, device=device) if n <= _SAMPLE else torch.linspace(0, n - 1, _SAMPLE, device=device).long()
 
 
 def _unit(x: Tensor) -> float:
@@ -155,14 +131,18 @@ class _LeastSquares:
         # Padding may be NaN: such tokens are set to zero, which constrains nothing.
         sound = torch.stack([x.isfinite().all(-1, keepdim=True) for x in arrays]).all(0)
         self.target, *self.terms = (torch.where(sound, x, 0.0) for x in arrays)
-        rounding = sum(u * x.abs() for u, x in zip(self.units, (self.target, *self.terms), strict=True))
-        assert isinstance(rounding, Tensor)
-        self.weight = 1 / rounding.clamp(min=_TINY)
+
+    def _rounding(self, parts: Sequence[Tensor]) -> Tensor:
+        rounding = self.units[0] * self.target.abs()
+        for unit, part in zip(self.units[1:], parts, strict=True):
+            rounding = rounding + unit * part.abs()
+        return rounding
 
     def solve(self, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """(factors, their standard errors), ``(terms, ...)``, with entries pooled along dims."""
-        X = torch.stack([term * self.weight for term in self.terms])
-        y = self.target * self.weight
+        weight = 1 / self._rounding(self.terms).clamp(min=_TINY)
+        X = torch.stack([term * weight for term in self.terms])
+        y = self.target * weight
         gram = (X[:, None] * X[None]).sum([d + 2 for d in dims], keepdim=True)
         moment = (X * y).sum([d + 1 for d in dims], keepdim=True)
         gram, moment = gram.movedim((0, 1), (-2, -1)), moment.movedim(0, -1)
@@ -182,72 +162,54 @@ class _LeastSquares:
         alike = ((tokens[:, None] - tokens[None]).abs() <= near).all(-1)
         return int((~alike.tril(-1).any(-1)).sum())
 
-    def holds(self, factors: Sequence[Tensor]) -> bool:
-        return bool(self.explained(factors))
-
     def explained(self, factors: Sequence[Tensor]) -> Tensor:
         """Whether every entry is explained up to rounding, ``()``."""
         parts = [f * term for f, term in zip(factors, self.terms, strict=True)]
-        tolerance = self.units[0] * self.target.abs() + sum(
-            u * part.abs() for u, part in zip(self.units[1:], parts, strict=True)
-        )
-        rest = (self.target - sum(parts)).abs()
-        return (rest <= _ROUNDINGS * tolerance).all()
+        return ((self.target - sum(parts)).abs() <= _ROUNDINGS * self._rounding(parts)).all()
+
+    def first_of(self, granularity: Granularity, *choices: Sequence[Tensor]) -> Sum | None:
+        """The first factors that explain the target."""
+        return next((Sum(tuple(f), granularity) for f in choices if bool(self.explained(f))), None)
 
 
-def _usual(fit: _LeastSquares, expected: Sequence[Tensor | None] | None) -> tuple[Tensor, ...] | None:
-    """What weights suggest, or else 1, of every term, if that holds."""
+def _constant(fit: _LeastSquares, expected: Expected) -> Sum | None:
     one = torch.ones((), dtype=torch.float64, device=fit.target.device)
-    wanted = [None] * len(fit.terms) if expected is None else expected
-    factors = tuple(one if e is None else e.to(fit.target) for e in wanted)
-    return factors if all(f.ndim == 0 for f in factors) and fit.holds(factors) else None
-
-
-def _constant(fit: _LeastSquares, expected: Sequence[Tensor | None] | None) -> Sum | None:
-    factors, errors = fit.solve((0, 1, 2))
-    wanted = [None] * len(factors) if expected is None else list(expected)
-    fitted = [f.reshape(()) for f in factors]
-    chosen = [_plain(f, e.reshape(()), w) for f, e, w in zip(fitted, errors, wanted, strict=True)]
+    wanted = [None] * len(fit.terms) if expected is None else list(expected)
+    usual = [one if e is None else e.to(fit.target) for e in wanted]
+    if all(f.ndim == 0 for f in usual) and (total := fit.first_of("no", usual)):
+        return total  # most sums have these factors, and need no fit
+    factors, errors = (x.flatten() for x in fit.solve((0, 1, 2)))
+    chosen = [_plain(f, e, w) for f, e, w in zip(factors, errors, wanted, strict=True)]
+    if fit.different_tokens() > 2:
+        return fit.first_of("no", chosen, list(factors))
     # For one or two tokens any gate or norm fits a constant factor: only plain factors are accepted.
-    enough = fit.different_tokens() > 2
     values = zip(chosen, wanted, strict=True)
-    plain = all(float(f) in (0.0, 1.0) or (e is not None and bool((f == e).all())) for f, e in values)
-    if (plain or enough) and fit.holds(chosen):
-        return Sum(tuple(chosen), "no")
-    return Sum(tuple(fitted), "no") if enough and fit.holds(fitted) else None
+    plain = all(float(f) in (0.0, 1.0) or (w is not None and bool((f == w).all())) for f, w in values)
+    return fit.first_of("no", chosen) if plain else None
 
 
-def _by_channel(fit: _LeastSquares, expected: Sequence[Tensor | None] | None) -> Sum | None:
+def _by_channel(fit: _LeastSquares, expected: Expected) -> Sum | None:
     """One factor per channel on the last term; the others have one number each, or one per channel too."""
     suggested = None if expected is None else expected[-1]
     if suggested is not None and suggested.ndim == 1:
-        plain = [torch.ones((), dtype=torch.float64, device=fit.target.device)] * (len(fit.terms) - 1)
-        known = [*plain, suggested.to(fit.target)]
-        if fit.holds(known):
-            return Sum(tuple(known), "by channel")
+        one = torch.ones((), dtype=torch.float64, device=fit.target.device)
+        if total := fit.first_of("by channel", [*[one] * (len(fit.terms) - 1), suggested.to(fit.target)]):
+            return total
     if fit.different_tokens() <= len(fit.terms) + 1:
         return None  # as many unknowns as entries explain anything
     factors, errors = (x.flatten(1) for x in fit.solve((0, 1)))
     # What the tokens leave open explains nothing.
     if not bool((errors <= _KNOWN * factors.abs().amax(-1, keepdim=True)).all()):
         return None
-    candidate = [_one_number(f, e) for f, e in zip(factors[:-1], errors[:-1], strict=True)] + [factors[-1]]
-    for choice in (candidate, list(factors)):
-        if fit.holds(choice):
-            return Sum(tuple(choice), "by channel")
-    return None
+    return fit.first_of("by channel", _few_numbers(factors, errors), list(factors))
 
 
-def _by_token(fit: _LeastSquares, expected: Sequence[Tensor | None] | None) -> Sum | None:
+def _by_token(fit: _LeastSquares, expected: Expected) -> Sum | None:
     del expected
     if fit.target.shape[-1] <= len(fit.terms) + 1:
         return None
     factors, errors = fit.solve((2,))
-    candidate = [_one_number(f, e) for f, e in zip(factors[:-1], errors[:-1], strict=True)] + [factors[-1]]
-    for choice in (candidate, list(factors)):
-        if fit.holds(choice):
-            return Sum(tuple(choice), "by token")
-    return None
+    return fit.first_of("by token", _few_numbers(factors, errors), list(factors))
 
 
 _KINDS = {"no": _constant, "by channel": _by_channel, "by token": _by_token}
@@ -258,16 +220,15 @@ def _plain(factor: Tensor, error: Tensor, expected: Tensor | None) -> Tensor:
     known = [torch.ones_like(factor), torch.zeros_like(factor)]
     if expected is not None and expected.ndim == 0:
         known.insert(0, expected.to(factor))
-    for value in known:
-        if (factor - value).abs() <= _ERRORS * error:
-            return value
-    return factor
+    return next((value for value in known if (factor - value).abs() <= _ERRORS * error), factor)
 
 
-def _one_number(factors: Tensor, errors: Tensor) -> Tensor:
-    """Factors that agree within their errors, as the one they stand for."""
-    weight = errors.clamp(min=1e-300) ** -2
-    mean = (factors * weight).sum() / weight.sum()
-    if bool(((factors - mean).abs() <= _ERRORS * errors).all()):
-        return _plain(mean, weight.sum().rsqrt(), None)
-    return factors
+def _few_numbers(factors: Tensor, errors: Tensor) -> list[Tensor]:
+    """The factors of all terms but the last as one number each, where they agree within their errors."""
+    found = list(factors)
+    for place, (several, error) in enumerate(zip(factors[:-1], errors[:-1], strict=True)):
+        weight = error.clamp(min=1e-300) ** -2
+        mean = (several * weight).sum() / weight.sum()
+        if bool(((several - mean).abs() <= _ERRORS * error).all()):
+            found[place] = _plain(mean, weight.sum().rsqrt(), None)
+    return found

@@ -7,7 +7,6 @@ here waits for it until the pass has ended, except for masks, which are read onc
 from __future__ import annotations
 
 import functools
-import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,37 +20,33 @@ from oversmooth.inputs.batches import Batch, Inputs
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import in_its_own_mode
 from oversmooth.trace.attention import CapturedAttention
-from oversmooth.trace.feed import ONE_AT_A_TIME, ModelInput, OnProgress, Runner, batches_for, called
+from oversmooth.trace.feed import ONE_AT_A_TIME, ModelInput, OnProgress, Runner, called, first_of
+from oversmooth.trace.layout import as_tokens
 from oversmooth.trace.plans import BlockPlan, Plan, Site, Stage
 from oversmooth.trace.reducers.base import PassFacts, Reducer
 from oversmooth.trace.sums import beside, few_tokens, holds
 from oversmooth.trace.valid import LeftOut, ValidTokens, mask_of
-from oversmooth.trace.watch import Watch, as_tokens
+from oversmooth.trace.watch import Watch
 
 
 @dataclass
 class _Batch:
     """What is known of the batch that runs."""
 
-    special: Tensor | None = None
-    """``(b, n)``: tokens that are left out."""
-    tokens: ValidTokens | None = None
-    """None until it is known which they are."""
-    earlier: ValidTokens | None = None
-    """Those of another stream of the same inputs, which ran before."""
-    waiting: list[tuple[Site, Tensor]] = field(default_factory=list)
-    """What was met before the valid tokens were known."""
+    special: Tensor | None = None  # (b, n): tokens that are left out
+    tokens: ValidTokens | None = None  # None until it is known which they are
+    earlier: ValidTokens | None = None  # those of another stream of the same inputs, which ran before
+    waiting: list[tuple[Site, Tensor]] = field(default_factory=list)  # what was met before the valid tokens were known
 
 
 @dataclass
 class _Block:
     """What is known of the block that runs."""
 
+    plan: BlockPlan
     x: Tensor
-    few: Tensor | None
-    """A few tokens of x, copied, since blocks may add in place; None: no factors are compared."""
-    branch: Tensor | None = None
-    beside: Tensor | None = None
+    few: Tensor | None  # a few tokens of x, copied, since blocks may add in place; None: no factors are compared
+    terms: dict[tuple[str, int], Tensor] = field(default_factory=dict)  # a few tokens of what is added to x
     ran: Counter[str] = field(default_factory=Counter)
 
 
@@ -78,15 +73,12 @@ def run(
         The pass, which knows of how many valid tokens each input was.
     """
     inside = unwrapped(check_is_module(model))
-    batches = batches_for(inside, inputs)
-    first = next(batches, None)
-    if first is None:
-        raise InputError("there are no inputs; give at least one")
+    _, batches = first_of(inside, inputs)
     # Of an encoder with a decoder, the stack that the plan is of; where only names are known, the whole model.
     call = Runner(inside, plan.anatomy) if plan.anatomy is not None else lambda batch: called(inside, batch, {})
     trace = Trace(inside, plan, reducers, left_out, replay=False)
     with ONE_AT_A_TIME, torch.no_grad(), in_its_own_mode(inside), trace:
-        for _ in trace.over(call, itertools.chain([first], batches), inputs, progress):
+        for _ in trace.over(call, batches, inputs, progress):
             pass
     return trace
 
@@ -98,9 +90,9 @@ class Trace:
         model: the model that is called inside.
         plan: of this model.
         reducers: what every site is handed to.
+        left_out: tokens that are valid and measured nowhere, beside the special ones of each batch.
         replay: whether outputs stay the model's own bit for bit where torch's encoder layers take a fast path, at the
             cost of a second run of each.
-        left_out: tokens that are valid and measured nowhere, beside the special ones of each batch.
 
     >>> import torch
     >>> from oversmooth.anatomy import locate
@@ -126,28 +118,25 @@ class Trace:
         replay: bool = True,
     ) -> None:
         self.plan, self.reducers, self.left_out = plan, reducers, left_out
-        self.checks_factors = not model.training
-        """Whether factors are compared between inputs; not where dropout scales at random what is added."""
         self.facts = PassFacts()
-        self._announce: Callable[[str], object] | None = None
+        self._checks_factors = not model.training  # dropout scales at random what is added
+        self._announce: Callable[[str], object] = lambda _: None
         self._sites = {(site.call, site.stage): site for site in plan.sites}
         self._lengths: list[Tensor] = []
-        self._explained: dict[int, list[Tensor]] = {}
-        """By call: whether its factors explain the stream, on the device."""
+        self._explained: dict[int, list[Tensor]] = {}  # by call: whether its factors explain the stream, on the device
+        # Where gradients are recorded: what each block returned, whether batch first, and the valid tokens.
         self._ends: list[tuple[Tensor, bool, Tensor | None]] = []
-        """Where gradients are recorded: what each block returned, whether batch first, and the valid tokens."""
         self._batch = _Batch()
-        self._block: _Block | None = None
-        self._learns = not plan.blocks
+        self._here: _Block
+        self._learns, self._begun = not plan.blocks, False
         attention = any(reducer.attention for reducer in reducers)
         if attention and not plan.attention:
             raise InputError(
                 "the plan was made without attention, which a reducer wants; make it with plan(..., attention=True)"
             )
-        modules, parts = dict(model.named_modules(remove_duplicate=False)), self._parts
-        watched, layouts = plan.watched, plan.layouts if self._learns else dict(plan.layouts)
-        self._watch = Watch(modules, watched, self, parts, attention=attention, layouts=layouts, replay=replay)
-        self._begun = False
+        modules, layouts = dict(model.named_modules(remove_duplicate=False)), plan.layouts
+        how = dict(attention=attention, layouts=layouts if self._learns else dict(layouts), replay=replay)
+        self._watch = Watch(modules, plan.watched, self, plan.parts, **how)  # type: ignore[arg-type]
 
     def __enter__(self) -> Trace:
         self._watch.__enter__()
@@ -155,20 +144,23 @@ class Trace:
 
     def __exit__(self, *error: object) -> None:
         self._watch.__exit__(*error)
-        if error[0] is None:
-            self._check_way()
-            self._finish()
+        if error[0] is not None:
+            return
+        self._check_way()
+        facts = self.facts
+        facts.lengths = torch.cat([part.cpu() for part in self._lengths]) if self._lengths else facts.lengths
+        if not bool((facts.lengths > 1).any()):
+            raise InputError("every input has fewer than two valid tokens; give longer ones")
+        fits = self._explained.items()
+        facts.input_dependent = {call for call, each in fits if not bool(torch.stack(each).all())}
+        for reducer in self.reducers:
+            reducer.finish(facts)
 
     def begin(self, *, special: Tensor | None = None) -> None:
-        """Announce the next call of the model.
-
-        Args:
-            special: ``(batch, n)``: special tokens, which are left out.
-        """
+        """Announce the next call of the model. special: ``(batch, n)``: tokens that are left out."""
         if self._begun:
             self._check_way()
-        self._begun = True
-        self._batch = _Batch(special)
+        self._begun, self._batch = True, _Batch(special)
 
     def over(
         self,
@@ -177,13 +169,10 @@ class Trace:
         inputs: Any,
         progress: OnProgress | None = None,
     ) -> Iterator[tuple[Batch | Tensor, Any]]:
-        """Every batch, and what the model returns for it.
+        """Every batch, and what the model returns for it when it is called.
 
-        Args:
-            call: calls the model.
-            batches: what it is called with.
-            inputs: what they come from, which may know how many there are.
-            progress: called after each batch, and as each block begins.
+        inputs: what the batches come from, which may know how many there are. progress: called after each batch, and as
+        each block begins.
         """
         total = inputs.count if isinstance(inputs, Inputs) else None
         for batch in batches:
@@ -198,8 +187,7 @@ class Trace:
         """The gradient of a loss at the end of every block that ran, ``(b, n, d)``, with the valid tokens ``(b, n)``;
         None where the loss does not depend on it. No parameter gets a ``.grad``.
 
-        Args:
-            loss: made of what the model returned in this trace, while gradients were recorded.
+        The loss is made of what the model returned in this trace, while gradients were recorded.
         """
         ends = [y for y, _, _ in self._ends if y.requires_grad]
         if not ends:
@@ -221,76 +209,52 @@ class Trace:
             )
         self._watch.calls, self._learns = 0, False
 
-    def _finish(self) -> None:
-        if self._lengths:
-            self.facts.lengths = torch.cat([part.cpu() for part in self._lengths])
-        if not bool((self.facts.lengths > 1).any()):
-            raise InputError("every input has fewer than two valid tokens; give longer ones")
-        fits = self._explained.items()
-        self.facts.input_dependent = {call for call, each in fits if not bool(torch.stack(each).all())}
-        for reducer in self.reducers:
-            reducer.finish(self.facts)
-
     # As a listener
 
-    def _parts(self, block: str) -> list[str]:
-        """The modules of a block that the plan reads."""
-        here = [plan for plan in self.plan.blocks if plan.block == block]
-        modules = {stage.module for plan in here for stage in plan.stages if stage.module}
-        branches = [plan.branch for plan in here if plan.branch is not None]
-        modules |= {branch.module for branch in branches} | {b.beside[0] for b in branches if b.beside is not None}
-        return sorted(modules)
-
     def enter(self, call: int, block: str, x: Tensor, _args: Any, _kwargs: Any) -> None:
-        if self._learns:
-            self._learn(call, block)
+        if self._learns:  # a block of which only the name is known
+            self.plan.blocks.append(BlockPlan(block, [Stage("block", "end")]))
+            self._sites |= {(call, site.stage): site for site in self.plan.blocks[-1].sites(call)}
         call %= len(self.plan.blocks)
         plan = self.plan.blocks[call]
         if plan.block != block:
             raise InputError(f"{block} ran where {plan.block} did for the first input; give inputs that take one way")
-        if self._announce is not None:
-            self._announce(f"block {call + 1}" if self._learns else f"block {call + 1} of {len(self.plan.blocks)}")
-        if call and not plan.continues:  # another stream may have other tokens
-            self._batch.tokens, self._batch.earlier = None, self._batch.tokens
-        elif not call:
+        self._announce(f"block {call + 1}" if self._learns else f"block {call + 1} of {len(self.plan.blocks)}")
+        if not call:
             self._batch = _Batch(self._batch.special)
-        self._block = _Block(x, None if plan.branch is None else few_tokens(x))
+        elif not plan.continues:  # another stream may have other tokens
+            self._batch.tokens, self._batch.earlier = None, self._batch.tokens
+        self._here = _Block(plan, x, None if plan.branch is None else few_tokens(x))
         if self.plan.named and not call:
             self._watch.wants_mask = self._watch.misfit is not None
             if not self._watch.wants_mask:
                 self._know(None)
         self._site(call, -1, x)
 
-    def _learn(self, call: int, block: str) -> None:
-        """A block of which only the name is known."""
-        plan = BlockPlan(block, [Stage("block", "end")])
-        self.plan.blocks.append(plan)
-        self._sites |= {(call, site.stage): site for site in plan.sites(call)}
-
     def part(self, call: int, _block: str, name: str, x: Tensor, y: Tensor) -> None:
-        call %= len(self.plan.blocks)
-        block, here = self.plan.blocks[call], self._here
-        nth = here.ran[name]
+        here, call = self._here, call % len(self.plan.blocks)
+        nth, branch = here.ran[name], here.plan.branch
         here.ran[name] += 1
-        if block.branch is not None and (block.branch.module, block.branch.nth) == (name, nth):
-            here.branch = few_tokens(y)
-        if block.branch is not None and block.branch.beside == (name, nth):
-            here.beside = few_tokens(y)
-        for index, stage in enumerate(block.stages):
-            if stage.module == name and stage.nth == nth:
-                state = self._added(stage, y) if stage.where == "sum" else x if stage.where == "input" else y
-                if stage.where != "sum":
-                    self._check_factors(call, state)
+        if branch is not None and (name, nth) in branch.terms:
+            here.terms[name, nth] = few_tokens(y)
+        for index, stage in enumerate(here.plan.stages):
+            if (stage.module, stage.nth) != (name, nth):
+                continue
+            if stage.where == "sum":
+                assert stage.keep is not None
+                assert stage.factor is not None
+                self._site(call, index, here.x * beside(stage.keep, here.x) + y * beside(stage.factor, y))
+            else:
+                state = x if stage.where == "input" else y
+                self._check_factors(call, state)
                 self._site(call, index, state)
 
     def attention(self, call: int, block: str, captured: CapturedAttention, _x: Tensor | None, _y: Tensor) -> None:
-        call %= len(self.plan.blocks)
         if self._batch.tokens is None:
             self._know(captured)
-        if captured.A is None:
-            return
         tokens = self._batch.tokens
-        assert tokens is not None
+        if captured.A is None or tokens is None:
+            return
         if tokens.cross(captured.pairs.allowed):
             raise InputError(
                 f"{block} lets tokens see each other that the first layer keeps apart as different texts; "
@@ -300,24 +264,17 @@ class Trace:
         self.facts.causal = A.causal
         for reducer in self.reducers:
             if reducer.attention:
-                reducer.attend(call, self.plan.blocks[call], A)
+                reducer.attend(call % len(self.plan.blocks), self._here.plan, A)
 
     def leave(self, call: int, block: str, y: Tensor, returned: Tensor) -> None:
         call %= len(self.plan.blocks)
         if self._batch.tokens is None:
             self._know(None)
         self._check_factors(call, y)
-        self._site(call, len(self.plan.blocks[call].stages) - 1, y)
-        self._block = None
-        if returned.requires_grad:
-            tokens = self._batch.tokens
+        self._site(call, len(self._here.plan.stages) - 1, y)
+        if returned.requires_grad and (tokens := self._batch.tokens) is not None:
             first = self._watch.batch_first(block, block, returned)
-            self._ends.append((returned, first, None if tokens is None else mask_of(y, tokens.mask)))
-
-    @property
-    def _here(self) -> _Block:
-        assert self._block is not None
-        return self._block
+            self._ends.append((returned, first, mask_of(y, tokens.mask)))
 
     def _site(self, call: int, stage: int, x: Tensor) -> None:
         site = self._sites[call, stage]
@@ -334,50 +291,39 @@ class Trace:
 
     def _know(self, captured: CapturedAttention | None) -> None:
         """Decide which tokens are valid, now that attention has shown its mask, and reduce what waited for that."""
-        batch, shape = self._batch, self._here.x.shape
+        batch, x, facts = self._batch, self._here.x, self.facts
         if captured is None and batch.earlier is not None:
             batch.tokens = batch.earlier
         else:
-            batch.tokens = self._valid(captured, shape)
+            named, special, shape = self._watch.named, batch.special, x.shape[:2]
+            if captured is None and (self._watch.misfit or (named is not None and named.shape != shape)):
+                named = None
+                facts.unread.add("mask_unread")
+            if special is not None and special.shape != shape:
+                special = None
+                facts.unread.add("special_unread")
+            left_out = None if self.left_out is None else self.left_out.mask(x)
+            pairs, packed = None if captured is None else captured.pairs, not (self.plan.windows or self.plan.named)
+            batch.tokens = ValidTokens.of(pairs, named, special, left_out, packed=packed)
         if batch.earlier is None:  # not the same inputs once more
-            valid, here = batch.tokens.valid, len(batch.tokens.apart(self._here.x))
-            self.facts.width = shape[-1]
-            self.facts.packed += 0 if batch.tokens.segments is None else here
-            self._lengths.append(torch.full((here,), shape[1]) if valid is None else valid.sum(-1))
+            valid, here = batch.tokens.valid, len(batch.tokens.apart(x))
+            facts.width = x.shape[-1]
+            facts.packed += 0 if batch.tokens.segments is None else here
+            self._lengths.append(torch.full((here,), x.shape[1]) if valid is None else valid.sum(-1))
             for reducer in self.reducers:
-                reducer.begin(self.facts.inputs, here)
-            self.facts.inputs += here
-        for site, x in batch.waiting:
-            self._reduce(site, x, batch.tokens)
+                reducer.begin(facts.inputs, here)
+            facts.inputs += here
+        for site, waiting in batch.waiting:
+            self._reduce(site, waiting, batch.tokens)
         batch.waiting = []
 
-    def _valid(self, captured: CapturedAttention | None, shape: torch.Size) -> ValidTokens:
-        named, special, plan = self._watch.named, self._batch.special, self.plan
-        if captured is None and (self._watch.misfit or (named is not None and named.shape != shape[:2])):
-            named = None
-            self.facts.unread.add("mask_unread")
-        if special is not None and special.shape != shape[:2]:
-            self.facts.unread.add("special_unread")
-            special = None
-        left_out = None if self.left_out is None else self.left_out.mask(self._here.x)
-        pairs = None if captured is None else captured.pairs
-        return ValidTokens.of(pairs, named, special, left_out, packed=not (plan.windows or plan.named))
-
-    def _added(self, stage: Stage, branch: Tensor) -> Tensor:
-        x = self._here.x
-        assert stage.keep is not None
-        assert stage.factor is not None
-        return x * beside(stage.keep, x) + branch * beside(stage.factor, branch)
-
     def _check_factors(self, call: int, state: Tensor) -> None:
-        """A gate may depend on the input: the factors that one input showed are compared with every other."""
-        branch, here = self.plan.blocks[call].branch, self._here
-        if branch is None or here.few is None or here.branch is None:
+        """A gate may depend on the input: the factors that one input showed are compared with every other, at the first
+        stage after attention.
+        """
+        branch, here = self._here.plan.branch, self._here
+        if branch is None or here.few is None or set(branch.terms) - here.terms.keys():
             return
-        if branch.beside is not None and here.beside is None:
-            return
-        if not self.checks_factors and branch.beside is None:
-            return
-        terms = [here.few, *([] if here.beside is None else [here.beside]), here.branch]
-        self._explained.setdefault(call, []).append(holds(few_tokens(state), terms, branch.factors))
-        here.branch = None  # at the first stage after attention only
+        if self._checks_factors or len(branch.terms) > 1:
+            terms = [here.few, *(here.terms.pop(term) for term in branch.terms)]
+            self._explained.setdefault(call, []).append(holds(few_tokens(state), terms, branch.factors))

@@ -6,9 +6,7 @@ or per pair of tokens, as truth values, as zeros and ones, or as numbers that ar
 
 from __future__ import annotations
 
-import functools
 import inspect
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +20,7 @@ from oversmooth.anatomy.calls import DECODER_PADDING_SHOWN, PADDING_HIDDEN, PADD
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, SoftmaxAttention
-from oversmooth.trace.layout import around, shapes_of
+from oversmooth.trace.layout import around
 
 MASKS = (PADDING_SHOWN, PADDING_HIDDEN)
 """Names of arguments that say what is padding."""
@@ -63,14 +61,11 @@ def valid_tokens(shown: Any = None, hidden: Any = None, pairs: Any = None) -> Te
 
 
 def may_see(scores: Tensor, *, alone: bool = False) -> Tensor:
-    """Which pairs a mask that was added to the scores leaves.
+    """Which pairs a mask that was added to the scores ``(..., n, n)`` leaves; alone: given the mask itself, in which a
+    row that is hidden whole is far below the others.
 
     Libraries hide with −inf, with the most negative number of some type, or with −1e9 or −1e4 by hand. A row that is
     hidden whole stays hidden in the first two ways.
-
-    Args:
-        scores: ``(..., n, n)``: masked scores, or the mask itself.
-        alone: whether it is the mask itself, in which a row that is hidden whole is far below the others.
     """
     low = torch.finfo(scores.dtype).min / 2
     top = scores.amax((-2, -1) if alone else -1, keepdim=True)
@@ -81,12 +76,8 @@ def valid_of_pairs(allowed: Tensor, named: Tensor | None = None) -> Tensor:
     """``(b, n)``: the valid tokens, those that a valid query may see.
 
     Queries that see nothing do not vote, nor do those whose row was hidden whole and opened again, as some kernels
-    need: they see everything, and nobody whose row is as the mask meant it sees them.
-
-    Args:
-        allowed: ``(b, h, n, n)`` or broadcastable: True where the query sees the key.
-        named: ``(b, n)``: a mask under its usual name; decides what rows leave undecided. Without it such tokens
-            are valid at the end of a text.
+    need: they see everything, and nobody whose row is as the mask meant it sees them. A mask under its usual name,
+    ``(b, n)``, decides what rows leave undecided; without it such tokens are valid at the end of a text.
     """
     allowed = allowed.any(-3)  # seen in any head
     named = None if named is None or named.shape[-1] != allowed.shape[-1] else named.to(allowed.device) != 0
@@ -112,15 +103,11 @@ class Pairs:
 
     allowed: Tensor | None = None
     """``(b, h, n, n)`` or broadcastable: who may see whom; None: all see all, or all that came before."""
-    valid: Tensor | None = None
-    """``(b, n)``; None: all."""
+    valid: Tensor | None = None  # (b, n); None: all
     causal: bool = False
-    plain: bool = True
-    """Whether hiding padding, and later tokens where it is causal, is all that it does."""
-    added: Tensor | None = None
-    """As ``allowed``: what is added to the scores of pairs that are not hidden."""
-    apart: bool = False
-    """Whether in some input no token sees all valid tokens, so that it may hold several texts."""
+    plain: bool = True  # whether hiding padding, and later tokens where it is causal, is all that it does
+    added: Tensor | None = None  # as allowed: what is added to the scores of pairs that are not hidden
+    apart: bool = False  # whether in some input no token sees all valid tokens, so that it may hold several texts
 
     @property
     def bias(self) -> Tensor | None:
@@ -161,14 +148,7 @@ MasksRead = dict[Any, tuple[Any, Pairs]]
 
 
 def read_once(mask: Tensor, inputs: int, named: Tensor | None, known: MasksRead) -> Pairs:
-    """What a mask does, read once however many layers receive it.
-
-    Args:
-        mask: ``(b, h, n, n)`` or broadcastable: who may see whom, or what is added to scores.
-        inputs: b.
-        named: ``(b, n)``: a mask under its usual name; decides what rows leave undecided.
-        known: those that were read; changed here.
-    """
+    """What a mask does, as it is used or added to scores, read once however many layers receive it."""
     key = (id(mask), None if mask.is_inference() else mask._version, inputs, id(named))
     if key not in known:
         if len(known) > 1:  # some models have one mask for windows and one without
@@ -183,11 +163,8 @@ def read_once(mask: Tensor, inputs: int, named: Tensor | None, known: MasksRead)
 def read_pairs(allowed: Tensor, inputs: int, named: Tensor | None, added: Tensor | None = None) -> Pairs:
     """What a mask does; the device is waited for once.
 
-    Args:
-        allowed: ``(b, h, n, n)`` or broadcastable: who may see whom.
-        inputs: b.
-        named: ``(b, n)``: a mask under its usual name; decides what rows leave undecided.
-        added: as ``allowed``: the mask, where it is added to scores.
+    allowed: ``(b, h, n, n)`` or broadcastable: who may see whom; b is ``inputs``. named: as of `valid_of_pairs`. added:
+    the mask, where it is added to scores.
     """
     n = allowed.shape[-1]
     allowed = allowed.expand(inputs, -1, n, n)
@@ -219,8 +196,7 @@ def read_pairs(allowed: Tensor, inputs: int, named: Tensor | None, added: Tensor
 class ValidTokens:
     """The valid tokens of one batch, and how to take packed texts apart so that each is measured by itself."""
 
-    mask: Tensor | None
-    """``(b, n)``; None: all."""
+    mask: Tensor | None  # (b, n); None: all
     segments: Tensor | None = None
     """``(b, n)``: the number of the text that each token is part of, −1 for padding; None: no texts are packed."""
 
@@ -234,14 +210,8 @@ class ValidTokens:
         *,
         packed: bool = True,
     ) -> ValidTokens:
-        """Those that attention's mask shows, without special ones.
-
-        Args:
-            pairs: what the mask does; None: attention showed none.
-            named: ``(b, n)``: the mask that is used then; None: all tokens are valid.
-            special: ``(b, n)``: tokens that are left out unless an input has no others.
-            left_out: ``(b, n)``: tokens that are left out in any case.
-            packed: whether an input may hold several texts.
+        """Those that attention's mask shows or, where it shows none, that arguments name; without special ones, unless
+        an input has no others, and without those left out in any case. packed: an input may hold several texts.
         """
         mask = named if pairs is None else pairs.valid
         segments = pairs.segments() if pairs is not None and packed else None
@@ -277,7 +247,7 @@ class ValidTokens:
         return inside if self.mask is None else inside & self.mask.to(inside.device)[rows[:, None], positions]
 
     def apart(self, x: Tensor) -> Tensor:
-        """Tokens ``(b, n, d)`` as ``(inputs, n, d)``: themselves, or one row per text."""
+        """Tokens ``(b, n, d)`` as ``(inputs, n, d)``: as they are, or one row per text."""
         if self._texts is None:
             return x
         rows, positions, _ = (part.to(x.device) for part in self._texts)
@@ -314,10 +284,8 @@ class ValidTokens:
 class LeftOut:
     """Tokens that the caller leaves out of token metrics, by position in the residual stream: registers, [CLS], …"""
 
-    positions: tuple[int, ...]
-    """Negative ones count from the end."""
-    length: int | None = None
-    """Of the mask they come from, which fits streams of that many tokens only."""
+    positions: tuple[int, ...]  # negative ones count from the end
+    length: int | None = None  # of the mask they come from, which fits streams of that many tokens only
 
     @classmethod
     def of(cls, special: Any) -> LeftOut | None:
@@ -352,106 +320,82 @@ class LeftOut:
 
 
 class Padding:
-    """Finds the mask among the arguments of one module.
-
-    Args:
-        module: whose forward takes them.
-        decodes: whether the tokens are those of a decoder: the mask of its encoder is not theirs.
+    """Finds the mask among the arguments of one module; that of its encoder is not that of a decoder, if it
+    ``decodes``.
     """
 
     def __init__(self, module: nn.Module, decodes: bool) -> None:
-        parameters = _parameters(module)
-        self.names = names = list(parameters)
+        try:
+            parameters = inspect.signature(module.forward).parameters
+        except (TypeError, ValueError):
+            parameters = {}  # type: ignore[assignment]
+        self.names = list(parameters)
         """Of all that the module takes, in order."""
         pairs = ((DECODER_PADDING_SHOWN, PADDING_SHOWN), (_DECODER_PADDING_HIDDEN, PADDING_HIDDEN))
         # Where a module takes the masks of both, each stack has its own. Wrappers take whatever comes.
         both = bool(getattr(getattr(module, "config", None), "is_encoder_decoder", False))
         both = both and any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
-        self.shown, self.hidden = (
-            decoder if decodes and (decoder in names or both) else encoder for decoder, encoder in pairs
-        )  # fmt: skip
-
-    def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """All that the module receives, by name."""
-        return {**dict(zip(self.names, args, strict=False)), **kwargs}
+        self.shown, self.hidden = (own if decodes and (own in self.names or both) else other for own, other in pairs)
 
     def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
-        """``(batch, n)``: the valid tokens; None where no mask says.
-
-        Args:
-            args: positional arguments.
-            kwargs: keyword arguments.
-        """
-        named = self.named(args, kwargs)
+        """``(batch, n)``: the valid tokens among these arguments; None where no mask says."""
+        named = {**dict(zip(self.names, args, strict=False)), **kwargs}
         return valid_tokens(named.get(self.shown), named.get(self.hidden), named.get("attn_mask"))
 
 
 class PassArguments:
-    """Context manager around passes of a model: what the modules around its blocks are called with.
-
-    Args:
-        model: the model.
-        names: of its blocks.
-    """
+    """What the modules around a model's blocks are called with in a pass: which tokens are valid, how arrays lie."""
 
     def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
-        self._readers = [(module, Padding(module, decodes(names))) for module in around(model, names)]
-        self.calls: list[tuple[Padding, Any, Any]] = []
-        """The outermost module first, with positional and keyword arguments; of the last pass that began."""
-        self._handles: list[Any] = []
-        self._thread = threading.get_ident()
+        self.modules = around(model, names)  # the outermost first
+        self._readers = [Padding(module, decodes(names)) for module in self.modules]
+        self.new = False  # whether no block has run since
+        self.shapes: list[torch.Size] = []  # of the arrays that the outermost was called with
+        # The masks of the outermost and the innermost module that has one.
+        self._outer: Tensor | None = None
+        self._inner: Tensor | None = None
+        # Whether the innermost was called with a mask, and of what size are those that it knows by other names.
+        self._reaches, self._sizes = False, set[int]()
 
-    def __enter__(self) -> PassArguments:
-        for module, padding in self._readers:
-            hook = functools.partial(self._record, padding)
-            self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
-        return self
+    def receive(self, index: int, args: Any, kwargs: Any, *, begins: bool) -> None:
+        """A module is called, with which a pass may begin; compiled code may run this."""
+        if begins:
+            self.forget()
+            if not torch.compiler.is_compiling():
+                self.shapes = [value.shape for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        self.new = True
+        mask = self._readers[index].of(args, kwargs)
+        if mask is not None:
+            self._outer, self._inner = mask if self._outer is None else self._outer, mask
+        arrays = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.ndim]
+        self._reaches = mask is not None
+        self._sizes = {value.shape[-1] for value in arrays if not value.is_floating_point()}
 
-    def __exit__(self, *_: object) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self.calls.clear()
+    def forget(self) -> None:
+        self._outer = self._inner = None
 
-    def _record(self, padding: Padding, _: nn.Module, args: Any, kwargs: Any = None) -> None:
-        # A default: a pass of another thread may call it before torch knows that it takes keywords as well.
-        if threading.get_ident() == self._thread:
-            self.calls.append((padding, args, kwargs or {}))
+    def mask(self, x: Tensor, *, strict: bool = False, readable: bool = True) -> Tensor | None:
+        """``(batch, n)``: the valid tokens of the pass that runs, for what enters a block, ``(batch, n, d)``; None:
+        all.
 
-    def shapes(self) -> list[torch.Size]:
-        """Of the arrays that the outermost module was called with."""
-        return shapes_of(*self.calls[0][1:]) if self.calls else []
-
-    def mask(self, x: Tensor, *, strict: bool) -> Tensor | None:
-        """``(batch, n)``: the valid tokens of the pass that runs; None: all.
-
-        Args:
-            x: ``(batch, n, d)``: what enters the first block.
-            strict: whether a mask of other tokens is an error even where it cannot reach the blocks by a known name.
-
-        Raises:
-            UnknownPaddingError: the mask is of other tokens.
+        UnknownPaddingError where the mask is of other tokens; strict: even where it cannot reach the blocks by a known
+        name. readable: whether the device may be waited for.
         """
-        innermost = outer = None
-        reaches = strict
-        for padding, args, kwargs in self.calls:
-            innermost = padding.of(args, kwargs)
-            if innermost is not None and innermost.shape == x.shape[:2]:
-                return innermost.to(x.device)
-            outer = outer if innermost is None else innermost
-            reaches = strict or innermost is not None or x.shape[1] in sizes_of_masks(args, kwargs)
+        shape = x.shape[:2]
+        mask = self._outer if self._outer is not None and self._outer.shape == shape else self._inner
+        if mask is None or mask.shape == shape:
+            return mask_of(x, mask)
         # A mask of another shape that does not reach the innermost is of other tokens: a text's, beside pictures.
-        return mask_of(x, outer) if reaches else None
+        if not (strict or self._reaches or x.shape[1] in self._sizes):
+            return None
+        if not readable:  # where it hides something no token counts, so that the numbers are NaN
+            return (mask != 0).all().expand(shape).to(x.device)
+        return mask_of(x, mask)
 
 
 def mask_of(x: Tensor, mask: Tensor | None) -> Tensor | None:
-    """The mask of an array ``(batch, n, d)``, on its device; None where it hides nothing and is of another shape.
-
-    Args:
-        x: tokens, or their gradients.
-        mask: ``(batch, n)`` of the model's inputs, which the model may cut, join or add to.
-
-    Raises:
-        UnknownPaddingError: it is of another shape, and hides something.
+    """The mask of the model's inputs ``(batch, n)`` for an array ``(batch, n, d)``, on its device; None where it hides
+    nothing and is of another shape: the model may cut, join or add to its inputs. UnknownPaddingError where it hides.
     """
     if mask is None or mask.shape == x.shape[:2]:
         return None if mask is None else mask.to(x.device)
@@ -461,24 +405,6 @@ def mask_of(x: Tensor, mask: Tensor | None) -> Tensor | None:
         f"the padding mask has shape {tuple(mask.shape)} but the blocks receive {tuple(x.shape[:2])} tokens; pass "
         "inputs of equal length, or pass a matching mask to the module that runs the blocks"
     )
-
-
-def sizes_of_masks(args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[int]:
-    """The last sizes of arguments that may be masks, whatever they are called: arrays of no floating numbers."""
-    arrays = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.ndim]
-    return {value.shape[-1] for value in arrays if not value.is_floating_point()}
-
-
-def positions(module: nn.Module) -> list[str]:
-    """The names of the arguments that a module takes, in their order."""
-    return list(_parameters(module))
-
-
-def _parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:
-    try:
-        return inspect.signature(module.forward).parameters
-    except (TypeError, ValueError):
-        return {}
 
 
 def decodes(names: Sequence[str]) -> bool:

@@ -21,49 +21,38 @@ from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
 from oversmooth.trace.attention import CaptureAttention, CapturedAttention
 from oversmooth.trace.layout import (
+    as_tokens,
     attention_batch_first,
     check_axes,
     first_tensor,
     own_word,
-    says_nothing,
+    received,
+    results_like,
     seen_batch_first,
     telling,
-    tensors_like,
 )
 from oversmooth.trace.plans import SampleBlock
 from oversmooth.trace.valid import MasksRead, PassArguments, UnknownPaddingError
 
 
 class Listener(Protocol):
-    """Called for each block in the order things happen.
-
-    In every method ``call`` is how many blocks ran before, ``block`` the name of the one that runs, and tokens are
-    ``(b, n, d)``.
+    """Called for each block in the order things happen: ``call`` is how many blocks ran before, ``block`` the name of
+    the one that runs, and tokens are ``(b, n, d)``.
     """
 
     def enter(self, call: int, block: str, x: Tensor, args: Any, kwargs: Any) -> None:
         """A block is about to run on x."""
-        ...
 
     def part(self, call: int, block: str, name: str, x: Tensor, y: Tensor) -> None:
-        """A module inside the block ran: x is its input, y its output."""
-        ...
+        """A module inside the block made y of x."""
 
     def attention(self, call: int, block: str, captured: CapturedAttention, x: Tensor | None, y: Tensor) -> None:
-        """Attention ran. Where operators are not wanted, this is called for the first block alone, without one.
-
-        Args:
-            call: how many blocks ran before.
-            block: the one that runs.
-            captured: what attention computed.
-            x: ``(b, n, d)``: the input of attention whose value projection is not a module; else None.
-            y: ``(b, n, d)``: what attention returned.
+        """Attention ran and returned y; x is what entered it, where its value projection is no module. Where operators
+        are not wanted, this is called for the first block alone, without one.
         """
-        ...
 
     def leave(self, call: int, block: str, y: Tensor, returned: Tensor) -> None:
         """The block returned y; ``returned`` is that array itself, which gradients can be taken of."""
-        ...
 
 
 class Watch:
@@ -93,26 +82,24 @@ class Watch:
     ) -> None:
         self.modules, self.blocks, self.listener, self.parts = modules, blocks, listener, parts
         self.operators, self.replay = attention, replay
-        self.wants_mask = True
-        """Whether the mask of the first block's attention is still of interest."""
-        self.named: Tensor | None = None
-        """``(b, n)``: tokens of this pass that are not padding, by an argument of the modules around the blocks."""
-        self.misfit: UnknownPaddingError | None = None
-        """Why an argument that may be a mask was not read."""
+        self.wants_mask = True  # whether that of the first block's attention is still of interest
+        self.named: Tensor | None = None  # (b, n): tokens of this pass that are not padding, by arguments
+        self.misfit: UnknownPaddingError | None = None  # why an argument that may be a mask was not read
         self.layouts = {} if layouts is None else layouts
         self.calls = 0
-        self._first = next(iter(blocks))
         self._passed = PassArguments(modules[""], list(blocks))
         self._block: str | None = None
-        self._muted = False
-        self._thread = threading.get_ident()
+        self._thread: int | None = threading.get_ident()
         self._shape = torch.Size()
-        self._beside: list[Tensor] = []
-        """Other arrays of the stream's shape that the previous block returned."""
+        self._beside: list[Tensor] = []  # other arrays of the stream's shape that the previous block returned
         self._masks: MasksRead = {}
+        self._replayed: set[str] = set()  # blocks that run twice
         self._stack = ExitStack()
 
     def __enter__(self) -> Watch:
+        for name in self.blocks if self.replay else ():
+            if isinstance(self.modules[name], nn.TransformerEncoderLayer) and not self.modules[name].training:
+                self._replayed.add(name)
         with ExitStack() as stack:  # undone at once if something fails half-way
             # Compiled code would not call what is put on here; the module inside runs instead. Unless dynamo is loaded
             # nothing is compiled, and importing it takes seconds.
@@ -120,14 +107,17 @@ class Watch:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             if not self.replay:
                 stack.enter_context(_without_fast_path())
-            stack.enter_context(self._passed)
+            for index, module in enumerate(self._passed.modules):
+                handle = module.register_forward_pre_hook(functools.partial(self._pass, index), with_kwargs=True)
+                stack.callback(handle.remove)
+            first = next(iter(self.blocks))
             for name, layer in self.blocks.items():
                 # First, so that the block's wrapper is outside where both are one module.
-                if layer is not None and (self.operators or name == self._first):
+                if layer is not None and (self.operators or name == first):
                     wrapper = functools.partial(self._run_attention, layer)
                     stack.enter_context(_replaced(self.modules[layer.name], wrapper))
                 stack.enter_context(_replaced(self.modules[name], functools.partial(self._run_block, name)))
-                if not self._replays(self.modules[name]):
+                if name not in self._replayed:
                     self._listen(stack, name)
             self._stack = stack.pop_all()
         return self
@@ -139,33 +129,34 @@ class Watch:
     def _listen(self, stack: ExitStack, block: str) -> None:
         for name in self.parts(block):
             hook = functools.partial(self._run_part, block, name)
-            handle = self.modules[name].register_forward_hook(hook, with_kwargs=True)
-            stack.callback(handle.remove)
+            stack.callback(self.modules[name].register_forward_hook(hook, with_kwargs=True).remove)
 
-    def _replays(self, block: nn.Module) -> bool:
-        return self.replay and isinstance(block, nn.TransformerEncoderLayer) and not block.training
+    def _here(self) -> bool:
+        """Whether what runs is the listener's business: no pass of another thread, and no repetition."""
+        return threading.get_ident() == self._thread
 
-    def _elsewhere(self) -> bool:
-        """Whether what runs is none of the listener's business: a pass of another thread, or a repetition."""
-        return self._muted or threading.get_ident() != self._thread
+    # Hooks have a default for kwargs: a pass of another thread may call one before torch knows that it takes them.
+
+    def _pass(self, index: int, _: nn.Module, args: Any, kwargs: Any = None) -> None:
+        if self._here():
+            self._passed.receive(index, args, kwargs or {}, begins=not self._passed.new)
 
     def _run_block(self, name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if self._elsewhere() or self._block is not None:  # a block inside a block
+        if not self._here() or self._block is not None:  # a block inside a block
             return original(*args, **kwargs)
-        if not self._replays(self.modules[name]):
+        if name not in self._replayed:
             return self._watched_block(name, original, args, kwargs)
         out = original(*args, **kwargs)
         with ExitStack() as stack:
             self._listen(stack, name)
             stack.enter_context(_quietly())
             args, kwargs = _unnested(args, kwargs)
-            again = self._watched_block(name, original, args, kwargs)
-        _check_same(name, out, again)
+            self._watched_block(name, original, args, kwargs)
         return out
 
     def _watched_block(self, name: str, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        x = first_tensor(args, kwargs)
-        if self.blocks[name] is not None and _holds_any((*args, *kwargs.values()), self._beside):
+        x, known = first_tensor(args, kwargs), self.blocks[name] is not None
+        if known and any(value is array for value in (*args, *kwargs.values()) for array in self._beside):
             raise InputError(
                 f"{name} receives two arrays of tokens from the block before it, and neither alone is the stream; "
                 "wrap the blocks so that they pass one on"
@@ -175,7 +166,7 @@ class Watch:
         try:
             with _apart(x):
                 tokens = self.tokens(name, name, x)
-                if tokens.ndim != 3 or (x.ndim != 3 and self.blocks[name] is None):  # features of inputs, or one input?
+                if tokens.ndim != 3 or (x.ndim != 3 and not known):  # features of inputs, or one input?
                     raise InputError(
                         f"{name} receives an array of shape {tuple(x.shape)}; tokens must be (batch, n, d)"
                     )
@@ -192,29 +183,30 @@ class Watch:
 
     def _read_arguments(self, name: str, x: Tensor, tokens: Tensor) -> None:
         """At the first block of a pass: what the model was called with says which axis is the batch, and what pads."""
-        if not self._passed.calls:
+        if not self._passed.new:
             return
-        if says_nothing(self.modules[name]):
-            check_axes(name, self._passed.shapes(), x.shape)
+        self._passed.new = False
+        block, known = self.modules[name], self.blocks[name] is not None
+        if own_word(block) is None and not telling(block):
+            check_axes(name, self._passed.shapes, x.shape)
         self.named = self.misfit = None
         try:
-            self.named = self._passed.mask(tokens, strict=self.blocks[name] is not None)
+            self.named = self._passed.mask(tokens, strict=known)
         except UnknownPaddingError as error:
-            if self.blocks[name] is None:
+            if not known:
                 raise
             self.misfit = error  # attention's own mask decides
-        self._passed.calls.clear()
 
     def _run_attention(self, layer: AttentionLayer, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if self._elsewhere() or self._block is None or not (self.operators or self.wants_mask):
+        if not self._here() or self._block is None or not (self.operators or self.wants_mask):
             return original(*args, **kwargs)
         capture = CaptureAttention(layer.heads, self.named, operators=self.operators, known=self._masks)
-        own = isinstance(self.modules[layer.name], nn.MultiheadAttention)
-        fast = self.replay and own and not self.modules[layer.name].training
-        if fast and not self._replays(self.modules[layer.block]):
+        module = self.modules[layer.name]
+        own = isinstance(module, nn.MultiheadAttention)
+        if self.replay and own and not module.training and layer.block not in self._replayed:
             out = original(*args, **kwargs)
             with _quietly(), capture:
-                _check_same(layer.name, out, original(*args, **kwargs))
+                original(*args, **kwargs)
         else:
             with capture:
                 out = original(*args, **kwargs)
@@ -237,8 +229,7 @@ class Watch:
         return out
 
     def _run_part(self, block: str, name: str, _: nn.Module, args: Any, kwargs: Any = None, out: Any = None) -> None:
-        """kwargs are missing where a pass of another thread calls a hook before torch knows that it takes them."""
-        if self._elsewhere() or self._block != block:
+        if not self._here() or self._block != block:
             return
         x, y = first_tensor(args, kwargs, needed=False), first_tensor((out,), {}, needed=False)
         if x is not None and y is not None:
@@ -246,30 +237,23 @@ class Watch:
                 self.listener.part(self.calls, block, name, self.tokens(block, name, x), self.tokens(block, name, y))
 
     def tokens(self, block: str, name: str, x: Tensor) -> Tensor:
-        """As ``(batch, n, d)``.
-
-        Args:
-            block: the block that runs.
-            name: of the block, or of the module inside it, whose input or output x is.
-            x: the array.
-        """
+        """``(batch, n, d)``: the input or output of the block that runs, or of a module inside it, by their names."""
         x = x.detach()
         if x.ndim == 2 and len(self._shape) == 3 and x.shape[0] == self._shape[0] * self._shape[1]:
             x = x.view(*self._shape[:2], -1)  # some blocks concatenate all texts for a while
         return as_tokens(x, self.batch_first(block, name, x))
 
     def batch_first(self, block: str, name: str, x: Tensor) -> bool:
-        """Whether the first axis of a module's input or output is the batch; arguments as of `tokens`."""
+        """Whether the first axis of such an array is the batch."""
         layer, stream = self.blocks[block], self.layouts.get(block)
         if stream is None or (layer is not None and name == layer.name):
             if layer is None:
                 return own_word(self.modules[block]) is not False
             return attention_batch_first(self.modules[layer.name], self.modules[block])
         if name not in self.layouts and x.shape[:2] in (self._shape[:2], self._shape[:2][::-1]):
-            alike = x.shape[:2] == self._shape[:2]
             if self._shape[0] == self._shape[1]:
                 return stream
-            self.layouts[name] = stream if alike else not stream
+            self.layouts[name] = stream if x.shape[:2] == self._shape[:2] else not stream
         return self.layouts.get(name, stream)
 
     def _find_layout(self, name: str, original: Callable[..., Any], x: Tensor, args: Any, kwargs: Any) -> None:
@@ -285,77 +269,22 @@ class Watch:
             if own != inside[0].batch_first:
                 self.layouts[name] = own
             return
-        for other in self.blocks:
-            if other in self.layouts and type(self.modules[other]) is type(block):
-                self.layouts[name] = self.layouts[other]
-                return
-        seen: list[tuple[torch.Size, bool]] = []
-
-        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
-            if (inner := first_tensor(args, kwargs, needed=False)) is not None:
-                seen.append((inner.shape, bool(module.batch_first)))
-
-        handles = [module.register_forward_pre_hook(hook, with_kwargs=True) for module in inside]
-        self._muted = True
-        try:
-            with _quietly():
-                original(*_copies(args), **dict(zip(kwargs, _copies(kwargs.values()), strict=True)))
-        finally:
-            self._muted = False
-            for handle in handles:
-                handle.remove()
-        shape, says = seen[0] if seen else (None, bool(inside[0].batch_first))
-        self.layouts[name] = seen_batch_first(name, x.shape, shape, says)
-
-
-def as_tokens(x: Tensor, batch_first: bool) -> Tensor:
-    """As ``(batch, n, d)``.
-
-    Args:
-        x: an array as a block passes it on, or that of a single input.
-        batch_first: whether its first axis is the batch.
-    """
-    return x[None] if x.ndim == 2 else x if batch_first else x.transpose(0, 1)
-
-
-def _copies(values: Iterable[Any]) -> list[Any]:
-    """For a block that writes to its input."""
-    return [value.clone() if isinstance(value, Tensor) else value for value in values]
-
-
-def batch_first(attention: nn.Module, x: Tensor) -> Tensor:
-    """As ``(batch, n, d)``: torch's own layers take (n, batch, d) by default, and single arrays."""
-    return as_tokens(x, bool(getattr(attention, "batch_first", True)))
-
-
-def results_like(x: Tensor, out: Any, block: str) -> list[Tensor]:
-    """The stream among the outputs of a block, and the others of its shape; `tensors_like`.
-
-    Args:
-        x: what entered the block.
-        out: what it returned.
-        block: its name, for the error.
-
-    Raises:
-        InputError: nothing has that shape.
-    """
-    if alike := tensors_like(x, out):
-        return alike
-    raise InputError(
-        f"{block} takes tokens of shape {tuple(x.shape)} and returns nothing of that shape; blocks must pass tokens on"
-    )
+        alike = (self.layouts[b] for b in self.blocks if b in self.layouts and type(self.modules[b]) is type(block))
+        if (found := next(alike, None)) is None:
+            self._thread, thread = None, self._thread
+            try:
+                with _quietly(), received(inside) as seen:
+                    original(*_copies(args), **dict(zip(kwargs, _copies(kwargs.values()), strict=True)))
+            finally:
+                self._thread = thread
+            shape, says = seen[0] if seen else (None, bool(inside[0].batch_first))
+            found = seen_batch_first(name, x.shape, shape, says)
+        self.layouts[name] = found
 
 
 def run_again(modules: Mapping[str, nn.Module], block: SampleBlock, x: Tensor) -> Tensor:
-    """The same call of a block with other tokens, and without a cache that would remember them.
-
-    Args:
-        modules: every module of the model by name.
-        block: its call on the sample.
-        x: tokens as the block takes them.
-
-    Returns:
-        Tokens as it returns them.
+    """The same call of a block with other tokens, as it takes and returns them, and without a cache that would remember
+    them.
     """
     name, old = block.plan.block, first_tensor(block.args, block.kwargs)
     args = (x if value is old else None if hasattr(value, "get_seq_length") else value for value in block.args)
@@ -410,8 +339,9 @@ def _quietly() -> Iterator[None]:
         yield
 
 
-def _holds_any(values: Iterable[Any], arrays: list[Tensor]) -> bool:
-    return any(value is array for value in values for array in arrays)
+def _copies(values: Iterable[Any]) -> list[Any]:
+    """For a block that writes to its input."""
+    return [value.clone() if isinstance(value, Tensor) else value for value in values]
 
 
 def _unnested(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -422,16 +352,3 @@ def _unnested(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any,
     x = torch.nested.to_padded_tensor(args[0], 0.0)
     hidden = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]
     return (x, *args[1:]), {**kwargs, PADDING_HIDDEN: hidden}
-
-
-def _check_same(name: str, out: Any, again: Any) -> None:
-    y, z = first_tensor((out,), {}), first_tensor((again,), {})
-    if y.is_nested:
-        y = torch.nested.to_padded_tensor(y, 0.0)
-        z = torch.where((y != 0).any(-1, keepdim=True), z, 0.0)
-    if y.shape != z.shape:
-        return
-    seen = torch.isfinite(y)
-    error = (y - z)[seen].float().norm() / y[seen].float().norm().clamp(min=1e-12)
-    if error > (1e-3 if y.dtype in (torch.float32, torch.float64) else 5e-2):
-        raise InputError(f"{name} returned another result ({error:.2g} off) while traced; it cannot be traced")

@@ -1,14 +1,14 @@
 """Numbers by site: over passes, batches and padding, fetched at once; and the public metrics say the same."""
 
-import math
-
+import numpy as np
 import pytest
 import torch
 from support.oracles import normal
 
 from oversmooth import metrics
+from oversmooth.trace import DepthMetrics
 from oversmooth.trace.reducers import sites as kernel
-from oversmooth.trace.reducers.packing import fetch, fetch_rows
+from oversmooth.trace.reducers.base import Together, fetch
 from oversmooth.trace.reducers.sites import SiteMetrics
 
 RANKS = ("stable_rank", "sigma_ratio", "rank_one_distance", "effective_rank")
@@ -130,7 +130,56 @@ def test_one_copy_by_dtype_fetches_everything(monkeypatch):
         assert torch.equal(found, given)
         assert found.dtype == given.dtype
     assert sorted(copies, key=str) == [torch.float32, torch.float64, torch.int64]
-    rows = [{"a": tensors[0], "b": tensors[1]}, {}, {"a": tensors[2]}]
-    assert [list(row) for row in fetch_rows(rows)] == [["a", "b"], [], ["a"]]
-    assert math.isclose(float(fetch_rows(rows)[2]["a"]), 1.5)
     assert fetch([]) == []
+
+
+def by_hand(x, mask=None):
+    means = {"effective_rank": [], "stable_rank": []}
+    for index, tokens in enumerate(x.double().numpy()):
+        kept = tokens if mask is None else tokens[mask[index].numpy().astype(bool)]
+        s = np.linalg.svd(kept, compute_uv=False)
+        share = s / s.sum()
+        means["effective_rank"].append(np.exp(-(share * np.log(share)).sum()))
+        means["stable_rank"].append((s**2).sum() / s[0] ** 2)
+    return {name: np.array(values) for name, values in means.items()}
+
+
+def test_arrays_of_several_shapes_and_masks():
+    torch.manual_seed(0)
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]]).bool()
+    samples = [
+        (torch.randn(2, 4, 6), None),
+        (torch.randn(2, 4, 6), mask),
+        (torch.randn(2, 5, 3), None),
+        (torch.randn(2, 4, 6), None),
+        (torch.randn(2, 4, 6), mask.flip(0)),
+        (torch.randn(2, 4, 6).double(), None),
+    ]
+    together, rows = Together(kernel.exact_ranks, {"cpu": 10**6}), [{} for _ in samples]
+    for row, (x, counted) in zip(rows, samples, strict=True):
+        together.add(row, x, counted)
+    assert not any(rows)  # until all are there
+    together.finish()
+    for (x, counted), ranks in zip(samples, rows, strict=True):
+        for name, values in by_hand(x, counted).items():
+            np.testing.assert_allclose(ranks[name].numpy(), values, rtol=1e-6)
+
+
+@pytest.mark.parametrize("room", [0, 700, 10**6])
+def test_what_waits_is_what_is_computed_at_once(monkeypatch, room):
+    """Over several passes, whatever waits, and though blocks write over what they passed on."""
+    monkeypatch.setitem(kernel._WAITING, "cpu", room)
+    torch.manual_seed(0)
+    passes = [[torch.randn(3, 4, 6) for _ in range(5)] for _ in range(2)]
+    seen = DepthMetrics(ranks=4)
+    for one in passes:
+        for depth, x in enumerate(one):
+            given = x.clone()
+            seen.numbers.update(depth, given)
+            given.zero_()
+    seen.finish()
+    means = seen.means(["effective_rank", "stable_rank", "cos"])
+    for depth in range(5):
+        first = by_hand(torch.cat([one[depth] for one in passes])[:4])
+        assert means["effective_rank"][depth] == pytest.approx(first["effective_rank"].mean(), rel=1e-6)
+        np.testing.assert_allclose(seen.by_input(depth)["stable_rank"].numpy(), first["stable_rank"], rtol=1e-6)

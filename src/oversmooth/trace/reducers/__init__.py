@@ -1,8 +1,8 @@
 """What a pass is reduced to, while it runs: small tensors that stay on the device until the pass has ended."""
 
 from oversmooth.trace.reducers.base import Reducer as Reducer
-from oversmooth.trace.reducers.depths import DepthMetrics as DepthMetrics
 from oversmooth.trace.reducers.heads import EachAttention as EachAttention
 from oversmooth.trace.reducers.heads import HeadSpectra as HeadSpectra
 from oversmooth.trace.reducers.heads import Settings as Settings
+from oversmooth.trace.reducers.tokens import DepthMetrics as DepthMetrics
 from oversmooth.trace.reducers.tokens import TokenMetrics as TokenMetrics

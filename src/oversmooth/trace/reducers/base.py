@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -11,7 +12,6 @@ from torch import Tensor
 
 from oversmooth.theory.operators import AttentionOperator
 from oversmooth.trace.plans import BlockPlan, Site
-from oversmooth.trace.reducers.packing import fetch
 
 K = TypeVar("K", bound=Hashable)
 
@@ -81,11 +81,53 @@ class Reducer:
         """
 
 
-def fetched(tables: Mapping[K, Sequence[Tensor]]) -> dict[K, Tensor]:
-    """``(..., inputs)`` per key, in float64 on the CPU, from parts ``(..., batch)``; each device is waited for once.
+def fetch(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors on the CPU, by one copy per dtype and device."""
+    alike: dict[tuple[torch.dtype, torch.device], list[int]] = defaultdict(list)
+    for index, tensor in enumerate(tensors):
+        alike[tensor.dtype, tensor.device].append(index)
+    found: dict[int, Tensor] = {}
+    for indices in alike.values():
+        packed = torch.cat([tensors[index].detach().reshape(-1) for index in indices]).cpu()
+        parts = packed.split([tensors[index].numel() for index in indices])
+        found |= {index: part.reshape(tensors[index].shape) for index, part in zip(indices, parts, strict=True)}
+    return [found[index] for index in range(len(tensors))]
 
-    Args:
-        tables: by key, parts that are joined along their last axis.
-    """
+
+def fetched(tables: Mapping[K, Sequence[Tensor]]) -> dict[K, Tensor]:
+    """``(..., inputs)`` per key, in float64 on the CPU, from parts ``(..., batch)``; each device is waited for once."""
     host = iter(fetch([part for parts in tables.values() for part in parts]))
     return {key: torch.cat([next(host).double() for _ in parts], dim=-1) for key, parts in tables.items() if parts}
+
+
+class Together:
+    """Arrays that wait until enough of one shape have come, and are then reduced together, which takes a GPU hardly
+    longer.
+
+    ``reduce`` makes columns ``(batch, ...)`` by name of arrays ``(batch, ...)``; ``waiting`` are the bytes of first
+    arrays that wait for others, by device: elsewhere none wait, as nothing is gained by it.
+    """
+
+    def __init__(self, reduce: Callable[..., dict[str, Tensor]], waiting: Mapping[str, int]) -> None:
+        self.reduce, self.waiting = reduce, waiting
+        self._alike: dict[Hashable, list[tuple[dict[str, Tensor], tuple[Tensor | None, ...]]]] = defaultdict(list)
+
+    def add(self, row: dict[str, Tensor], x: Tensor, *others: Tensor | None) -> None:
+        """Have columns added to a row, now or when `finish` is called."""
+        arrays = (x, *others)
+        alike = self._alike[tuple(None if one is None else (one.shape[1:], one.dtype, one.device) for one in arrays)]
+        alike.append((row, arrays))
+        if sum(first.nbytes for _, (first, *_) in alike if first is not None) >= self.waiting.get(x.device.type, 0):
+            self.finish()
+
+    def finish(self) -> None:
+        """Reduce everything that waits."""
+        waiting, self._alike = self._alike, defaultdict(list)
+        for alike in waiting.values():
+            rows, several = zip(*alike, strict=True)
+            lengths = [len(arrays[0]) for arrays in several]
+            columns = zip(*several, strict=True)
+            found = self.reduce(*(None if parts[0] is None else torch.cat(parts) for parts in columns))
+            for name, column in found.items():
+                for row, part in zip(rows, column.split(lengths), strict=True):
+                    row[name] = part

@@ -21,12 +21,8 @@ _RESOLVED = 1e-4
 
 
 class Directions:
-    """Singular directions of each array of a batch, over the sites of one pass.
-
-    Args:
-        count: how many are followed.
-        cold: steps at the first site, or where arrays change their shape.
-        warm: steps at any other.
+    """Singular directions of each array of a batch, over the sites of one pass: ``cold`` steps at the first site, or
+    where arrays change their shape, ``warm`` at any other.
     """
 
     def __init__(self, count: int = FOLLOWED, cold: int = COLD, warm: int = WARM) -> None:
@@ -40,14 +36,10 @@ class Directions:
 
     @reducing
     def update(self, tokens: Scaled) -> Tensor:
-        """Follow the directions to another site.
+        """Follow the directions to another site, ``(batch, n, d)``.
 
-        Args:
-            tokens: ``(batch, n, d)``.
-
-        Returns:
-            ``(batch, 2, k, k)``: ``(XV)ᵀ(XV)`` and ``(XᵀXV)ᵀ(XᵀXV)``, for `singular_values`; X divided by the largest
-            unit of its tokens.
+        Returns ``(batch, 2, k, k)``: ``(XV)ᵀ(XV)`` and ``(XᵀXV)ᵀ(XᵀXV)``, for `singular_values`; X divided by the
+        largest unit of its tokens.
         """
         x, squared = tokens.quick, tokens.share.square()[..., None]
         shape = (x.shape[0], x.shape[2], min(self.count, *x.shape[1:]))
@@ -97,14 +89,10 @@ def noise(shape: tuple[int, ...], like: Tensor) -> Tensor:
 
 
 def singular_values(grams: Tensor) -> tuple[Tensor, Tensor]:
-    """What the products of `Directions.update` say, on the host.
+    """What the products of `Directions.update` say, ``(..., 2, k, k)``, on the host.
 
-    Args:
-        grams: ``(..., 2, k, k)``.
-
-    Returns:
-        ``(..., k)``: singular values in descending order, in float64, and ``(...)``: the relative error of the first
-        two that is to be expected; infinite where the second is too small for float32.
+    Returns ``(..., k)``: singular values in descending order, in float64, and ``(...)``: the relative error of the
+    first two that is to be expected; infinite where the second is too small for float32.
     """
     first, second = grams.double().unbind(-3)
     known = first.isfinite().all(-1).all(-1) & second.isfinite().all(-1).all(-1)
@@ -126,14 +114,8 @@ def singular_values(grams: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def ranks_of_directions(grams: Tensor, squares: Tensor) -> dict[str, Tensor]:
-    """Stable rank, σ₂/σ₁ and the distance to rank one, with the error of the singular values behind them.
-
-    Args:
-        grams: ``(..., 2, k, k)``.
-        squares: ``(...)``: ``‖X‖_F²``, divided as X was.
-
-    Returns:
-        ``(...)`` each, in float64; "directions_error" is the relative error to be expected of the worst of the three.
+    """Stable rank, σ₂/σ₁ and the distance to rank one, ``(...)`` each, in float64, of such products and ``‖X‖_F²``
+    ``(...)``, divided as X was; "directions_error" is the relative error to be expected of the worst of the three.
     """
     s, error = singular_values(grams)
     squares, first = squares.double(), s[..., 0].square()

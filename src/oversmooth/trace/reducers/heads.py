@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,12 +13,13 @@ from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError, about
-from oversmooth.theory.dominance import JOINT_STEPS, Dominance, dominance
+from oversmooth.theory.dominance import JOINT_STEPS, dominance
 from oversmooth.theory.operators import AttentionOperator
+from oversmooth.theory.radii import TIE
 from oversmooth.theory.reasons import Reason
-from oversmooth.theory.weights import fold_norm
+from oversmooth.theory.spectrum import attention_spectrum
+from oversmooth.theory.weights import fold_norm, head_spectrum
 from oversmooth.trace.plans import BlockPlan, Plan, Site
-from oversmooth.trace.real_rule import real_rule
 from oversmooth.trace.reducers.base import PassFacts, Reducer, fetched
 
 # Reasons kept per layer of its undecided cases.
@@ -45,51 +47,34 @@ class Settings:
 class HeadNumbers:
     """By call. Inputs with fewer than two valid tokens are left out."""
 
-    inverse_sigma: dict[int, Tensor] = field(default_factory=dict)
-    """``(inputs,)``: mean 1/σ of the tokens before the norm."""
+    inverse_sigma: dict[int, Tensor] = field(default_factory=dict)  # (inputs,): mean 1/σ of the tokens before the norm
     rho_smooth: dict[int, Tensor] = field(default_factory=dict)
-    rho_rough: dict[int, Tensor] = field(default_factory=dict)
-    """``(inputs, heads)``, as is ``rho_smooth``."""
+    rho_rough: dict[int, Tensor] = field(default_factory=dict)  # (inputs, heads), as is rho_smooth
     verdict: dict[int, list[list[str]]] = field(default_factory=dict)
     joined: dict[int, list[tuple[int, float, float, str, float]]] = field(default_factory=dict)
     """(input, rho_smooth, rho_rough, verdict, residual)."""
-    certified: dict[int, list[int]] = field(default_factory=dict)
-    """By input: heads whose verdict is proven."""
+    certified: dict[int, list[int]] = field(default_factory=dict)  # by input: heads whose verdict is proven
     undecided_because: dict[int, list[Reason]] = field(default_factory=dict)
     """The reasons of the first few undecided cases."""
 
 
-class _Attention(Reducer):
-    """Attention with the weights of its layer, which are read once a layer."""
+class EachAttention(Reducer):
+    """Hands the attention and the weights of every layer to a function."""
 
     attention = True
-
-    def __init__(self) -> None:
-        self._weights: tuple[AttentionLayer, Tensor, Tensor] | None = None
-
-    def weights(self, layer: AttentionLayer) -> tuple[Tensor, Tensor]:
-        """W_V and W_O in float32."""
-        if self._weights is None or self._weights[0] is not layer:
-            self._weights = (layer, layer.W_V.float(), layer.W_O.float())  # one layer at a time
-        return self._weights[1:]
-
-
-class EachAttention(_Attention):
-    """Hands the attention and the weights of every layer to a function.
-
-    Args:
-        call: that function.
-    """
+    _weights: tuple[AttentionLayer, Tensor, Tensor] | None = None
 
     def __init__(self, call: OnAttention) -> None:
-        super().__init__()
         self.call = call
 
     def attend(self, call: int, block: BlockPlan, A: AttentionOperator) -> None:
-        self.call(call, block, A, *self.weights(block.layer))
+        layer = block.layer
+        if self._weights is None or self._weights[0] is not layer:  # read once a layer, and of one layer at a time
+            self._weights = (layer, layer.W_V.float(), layer.W_O.float())
+        self.call(call, block, A, *self._weights[1:])
 
 
-class HeadSpectra(_Attention):
+class HeadSpectra(EachAttention):
     """Dominance per head for every input, and for all heads together for the first ones.
 
     Args:
@@ -101,7 +86,6 @@ class HeadSpectra(_Attention):
     result: HeadNumbers
 
     def __init__(self, plan: Plan, settings: Settings | None = None, steering: Any = None) -> None:
-        super().__init__()
         self.plan, self.settings, self.steering = plan, settings or Settings(), steering
         self._found = HeadNumbers()
         self._start = 0
@@ -120,14 +104,15 @@ class HeadSpectra(_Attention):
             self._rows["inverse_sigma", site.call].append(self._sigma)
 
     def attend(self, call: int, block: BlockPlan, A: AttentionOperator) -> None:
-        found, layer = self._found, block.layer
-        if block.undecided:
+        if not block.undecided:
+            super().attend(call, block, A)
+        else:
             unknown = torch.full(A.shape[:2], torch.nan, device=A.device)
             self._add(call, unknown, unknown, [["undecided"] * A.shape[1]] * A.shape[0], [0] * A.shape[0])
-            found.undecided_because[call] = [block.undecided]
-            return
-        W_V, W_O = self.weights(layer)
-        W_V = self._with_norm(W_V, block)
+            self._found.undecided_because[call] = [block.undecided]
+
+    def call(self, call: int, block: BlockPlan, A: AttentionOperator, W_V: Tensor, W_O: Tensor) -> None:
+        layer, W_V = block.layer, self._with_norm(W_V, block)
         site = None if self.steering is None else self.steering.steered_layer(layer.name)
         change = None if site is None else site.change(call)
         with about(layer.name):
@@ -142,30 +127,20 @@ class HeadSpectra(_Attention):
                 )
                 proven = [sum(word == "certified" for word in row) for row in heads.certainty]
                 self._add(call, heads.rho_smooth, heads.rho_rough, heads.verdict, proven)
-                self._note_reasons(call, heads)
+                undecided = zip(heads.undecided.flatten().tolist(), heads.reasons, strict=True)
+                if new := [why for is_undecided, why in undecided if is_undecided and why is not None]:
+                    kept = self._found.undecided_because.setdefault(call, [])
+                    kept += new[: _REASONS - len(kept)]
             few = self.settings.joined - self._start
             if few > 0:
                 some = torch.arange(min(few, A.shape[0]), device=A.device)
                 V = W_V[some] if W_V.ndim == 4 else W_V
-                every = dominance(
-                    A.select(some),
-                    V,
-                    W_O,
-                    residual=layer.keep,
-                    change=change,
-                    limit=False,
-                    steps=None if self.settings.exact else JOINT_STEPS,
-                    seed=self.settings.seed,
-                )
-                rows = zip(
-                    (some + self._start).tolist(),
-                    every.rho_smooth.tolist(),
-                    every.rho_rough.tolist(),
-                    every.verdict,
-                    every.residual.tolist(),
-                    strict=True,
-                )
-                found.joined.setdefault(call, []).extend(rows)
+                steps = None if self.settings.exact else JOINT_STEPS
+                how = dict(residual=layer.keep, change=change, limit=False, steps=steps, seed=self.settings.seed)
+                every = dominance(A.select(some), V, W_O, **how)  # type: ignore[arg-type]
+                radii = (one.tolist() for one in (some + self._start, every.rho_smooth, every.rho_rough))
+                rows = zip(*radii, every.verdict, every.residual.tolist(), strict=True)
+                self._found.joined.setdefault(call, []).extend(rows)
 
     def _add(self, call: int, smooth: Tensor, rough: Tensor, verdict: Any, certified: list[int] | None = None) -> None:
         self._rows["rho_smooth", call].append(smooth.mT)
@@ -173,13 +148,6 @@ class HeadSpectra(_Attention):
         self._found.verdict.setdefault(call, []).extend(verdict)
         if certified is not None:
             self._found.certified.setdefault(call, []).extend(certified)
-
-    def _note_reasons(self, call: int, heads: Dominance) -> None:
-        if bool(heads.undecided.any()):
-            undecided = zip(heads.undecided.flatten().tolist(), heads.reasons, strict=True)
-            new = [why for is_undecided, why in undecided if is_undecided and why is not None]
-            kept = self._found.undecided_because.setdefault(call, [])
-            kept += new[: _REASONS - len(kept)]
 
     def _with_norm(self, W_V: Tensor, block: BlockPlan) -> Tensor:
         norm, variant = block.layer.norm, self.settings.variant
@@ -193,9 +161,9 @@ class HeadSpectra(_Attention):
     def finish(self, facts: PassFacts) -> None:
         found, kept = self._found, (facts.lengths > 1).tolist()
         for (name, call), values in fetched(self._rows).items():
-            getattr(found, name)[call] = values.mT[facts.lengths > 1] if values.ndim > 1 else values[facts.lengths > 1]
-        found.verdict = {call: _those(kept, rows) for call, rows in found.verdict.items()}
-        found.certified = {call: _those(kept, counts) for call, counts in found.certified.items()}
+            getattr(found, name)[call] = (values.mT if values.ndim > 1 else values)[facts.lengths > 1]
+        found.verdict = {call: list(itertools.compress(rows, kept)) for call, rows in found.verdict.items()}
+        found.certified = {call: list(itertools.compress(counts, kept)) for call, counts in found.certified.items()}
         found.joined = {call: [row for row in rows if kept[row[0]]] for call, rows in found.joined.items()}
         for call in facts.input_dependent & set(found.verdict):
             found.rho_smooth[call] = found.rho_rough[call] = torch.full_like(found.rho_rough[call], torch.nan)
@@ -206,24 +174,31 @@ class HeadSpectra(_Attention):
         self.result = found
 
 
-def _those(kept: list[bool], entries: list[Any]) -> list[Any]:
-    return [entry for entry, stays in zip(entries, kept, strict=True) if stays]
-
-
 def inverse_sigma(x: Tensor, kind: str, mask: Tensor | None, eps: float) -> Tensor:
-    """Mean over tokens of 1/σ, as a norm computes it: about the mean of a token's features (layer) or zero (rms).
-
-    Args:
-        x: ``(b, n, d)``: tokens.
-        kind: of norm, "layer" or "rms".
-        mask: ``(b, n)``: valid tokens; None: all.
-        eps: what the norm adds to σ².
-
-    Returns:
-        ``(b,)``
+    """Mean over tokens ``(b, n, d)`` of 1/σ, ``(b,)``, as a norm computes it with its ε: about the mean of a token's
+    features (kind "layer") or zero ("rms").
     """
     x = x.float()
     # Two plain passes: torch's var takes five times as long on a CPU.
     centred = x if kind == "rms" else x - x.mean(-1, keepdim=True)
     inverse = (torch.linalg.vector_norm(centred, dim=-1).square() / x.shape[-1] + eps).rsqrt().clamp(max=1e6)
     return inverse.mean(-1) if mask is None else (inverse * mask).sum(-1) / mask.sum(-1)
+
+
+def real_rule(A: AttentionOperator, W_V: Tensor, W_O: Tensor, keep: float) -> tuple[Tensor, Tensor, list[list[str]]]:
+    """Dominance per head by the real parts of both spectra alone, one reading of Dovonon et al.'s table 1: ``|1 + λ
+    t|`` is convex in t, so its ends decide (THEORY §3). keep: what multiplies the stream.
+
+    Returns ρ_smooth and ρ_rough, ``(b, heads)`` each, and the verdicts in the same rows and columns.
+    """
+    t = attention_spectrum(A, method="dense").values.real
+    lam = head_spectrum(W_V, W_O).real.to(t).expand(*t.shape[:-1], -1)
+    low, high = t.nan_to_num(nan=torch.inf).amin(-1, keepdim=True), t.nan_to_num(nan=-torch.inf).amax(-1, keepdim=True)
+    smooth = (keep + lam).abs().amax(-1)
+    rough = torch.maximum((keep + lam * low).abs(), (keep + lam * high).abs()).amax(-1)
+    tie = TIE[t.dtype] * torch.maximum(smooth, rough).clamp(min=1)
+    words = [
+        ["tie" if abs(m) <= few else "smooth" if m > 0 else "rough" for m, few in zip(row, near, strict=True)]
+        for row, near in zip((smooth - rough).tolist(), tie.tolist(), strict=True)
+    ]
+    return smooth, rough, words

@@ -7,20 +7,22 @@ metrics of rank on a GPU whose arrays no longer fit into the memory set aside fo
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from oversmooth.metrics.moments import MASSIVE_RATIO, abs_cosine, moments, scaled
+from oversmooth.metrics.moments import MASSIVE_RATIO, abs_cosine, moments, reducing, scaled
+from oversmooth.metrics.rank import ranks_of, singular_values
+from oversmooth.trace.reducers.base import Together, fetch
 from oversmooth.trace.reducers.directions import Directions, ranks_of_directions
-from oversmooth.trace.reducers.exact import ExactRanks
-from oversmooth.trace.reducers.packing import fetch_rows
-from oversmooth.trace.reducers.sketch import EXACT_RANKS, SKETCH_ERROR, Sketches, effective_rank_of
+from oversmooth.trace.reducers.sketch import EXACT_RANKS, SKETCH_ERROR, effective_rank_of, quadrature
 
 _AT_ONCE = {"cpu": 2**20}
 """Entries of the arrays reduced at once: what is made on the way then stays in the cache of a CPU."""
+_WAITING, _SKETCHED = {"cuda": 2**26}, {"cuda": 2**28}
+"""Bytes of tokens that wait for others, by device, where ranks are exact and where they are sketched."""
 _OF_DIRECTIONS = ("stable_rank", "sigma_ratio", "rank_one_distance", "directions_error")
 
 
@@ -30,16 +32,19 @@ class SiteNumbers:
 
     tokens: dict[str, Tensor]
     """``(inputs,)`` per metric; effective ranks of the first inputs only. NaN with fewer than two valid tokens."""
-    without_massive: dict[str, Tensor]
-    """The same without massive tokens, for the metrics that are not of ranks."""
-    count: Tensor
-    """``(inputs,)``: valid tokens."""
+    without_massive: dict[str, Tensor]  # the same without massive tokens, for the metrics that are not of ranks
+    count: Tensor  # (inputs,): valid tokens
     massive: list[tuple[int, int, float]]
     """(input, position, norm over the median) of massive tokens, of each input the 16 longest."""
-    massive_count: Tensor
-    """``(inputs,)``: how many there are."""
+    massive_count: Tensor  # (inputs,): how many there are
     errors: dict[str, Tensor]
     """By metric that is no exact figure, ``(inputs,)`` or fewer: its expected error; relative but for "abs_cos"."""
+
+
+@reducing
+def exact_ranks(x: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+    """The four metrics of rank of tokens ``(batch, n, d)``, from their singular values."""
+    return ranks_of(singular_values(x, mask=mask))
 
 
 class SiteMetrics:
@@ -58,9 +63,12 @@ class SiteMetrics:
         self.absolute, self.directions, self.ranks, self.exact = absolute, directions and not exact, ranks, exact
         self.rows: dict[Hashable, list[dict[str, Tensor]]] = defaultdict(list)
         """By site, one per part of a batch."""
+        self.decomposed: dict[Hashable, list[dict[str, Tensor]]] = defaultdict(list)
+        """Exact metrics of rank by site, one per batch."""
         self.begun: dict[Hashable, int] = defaultdict(int)
         """By site: inputs that were reduced."""
-        self.singular, self.sketches = ExactRanks(), Sketches()
+        self._singular = Together(exact_ranks, _WAITING)
+        self._sketches = Together(lambda *arrays: {"lanczos": quadrature(*arrays)}, _SKETCHED)
         self._followed: dict[int, Directions] = {}
         """By the place of a part in its batch."""
         self._reached: set[Hashable] = set()
@@ -68,12 +76,8 @@ class SiteMetrics:
 
     @torch.no_grad()
     def update(self, site: Hashable, x: Tensor, mask: Tensor | None = None) -> None:
-        """Reduce the tokens of a site; a site that is reached a second time begins another pass.
-
-        Args:
-            site: its key.
-            x: ``(batch, n, d)``: tokens of any floating type.
-            mask: ``(batch, n)``: valid tokens; None: all. The others may hold NaN.
+        """Reduce the tokens of a site, ``(batch, n, d)`` of any floating type, by its key; a site that is reached a
+        second time begins another pass. mask: ``(batch, n)``: valid tokens, None for all; the others may hold NaN.
         """
         x, mask, self._found = x.detach(), None if mask is None else mask.expand(x.shape[:2]), None
         if site in self._reached:
@@ -82,7 +86,10 @@ class SiteMetrics:
         few = max(0, self.ranks - self.begun[site])
         sketched = few if min(x.shape[1:]) > EXACT_RANKS and not self.exact else 0
         if few and not sketched:
-            self.singular.add(site, x[:few], None if mask is None else mask[:few])
+            row: dict[str, Tensor] = {}
+            self.decomposed[site].append(row)
+            # Copied, as blocks may write into what they passed on.
+            self._singular.add(row, x[:few].clone(), None if mask is None else mask[:few])
         size = max(1, _AT_ONCE.get(x.device.type, x.numel()) // max(1, x[:1].numel()))
         for place, some in enumerate(x.split(size)):
             shown = None if mask is None else mask[place * size : (place + 1) * size]
@@ -101,23 +108,26 @@ class SiteMetrics:
             followed = self._followed.setdefault(place, Directions())
             row["grams"] = followed.update(some)
             row["squares"] = (found.norms / tokens.unit.amax(-1, keepdim=True)).square().sum(-1)[: len(some.x)]
-        if sketched:
-            assert followed.used is not None
-            self.sketches.add(row, tokens.first(sketched), followed.used[:sketched])
-            shown = found.count[:sketched, 0]
-            row["side"] = shown if x.shape[1] < x.shape[2] else torch.full_like(shown, x.shape[2])
+            if sketched:
+                assert followed.used is not None
+                few = tokens.first(sketched)
+                self._sketches.add(row, few.quick, few.share[..., None], few.valid, followed.used[:sketched])
+                shown = found.count[:sketched, 0]
+                row["side"] = shown if x.shape[1] < x.shape[2] else torch.full_like(shown, x.shape[2])
         return row
 
     def finish(self) -> dict[Hashable, SiteNumbers]:
         """The numbers of every site; the one time that the device is waited for."""
         if self._found is None:
-            exact = self.singular.finish()
-            self.sketches.finish()
+            self._singular.finish()
+            self._sketches.finish()
             _add_ranks([row for rows in self.rows.values() for row in rows if "grams" in row])
-            every = [row for rows in (*self.rows.values(), *exact.values()) for row in rows]
-            fetched = iter(fetch_rows(every))
-            rows = {site: [next(fetched) for _ in rows] for site, rows in self.rows.items()}
-            ranks = {site: [next(fetched) for _ in rows] for site, rows in exact.items()}
+            tables = (*self.rows.values(), *self.decomposed.values())
+            host = iter(fetch([value for rows in tables for row in rows for value in row.values()]))
+            rows, ranks = (
+                {site: [{name: next(host) for name in row} for row in rows] for site, rows in table.items()}
+                for table in (self.rows, self.decomposed)
+            )
             self._found = {site: _numbers(rows[site], ranks.get(site, [])) for site in rows}
         return self._found
 
@@ -132,16 +142,14 @@ def _numbers(rows: list[dict[str, Tensor]], exact: list[dict[str, Tensor]]) -> S
     followed = _joined(rows, (*_OF_DIRECTIONS, "effective_rank"))
     error = followed.pop("directions_error", None)
     for name, values in _joined(exact).items():
-        beyond = followed.get(name, values)[len(values) :]
-        followed[name] = torch.cat([values, beyond])
+        followed[name] = torch.cat([values, followed.get(name, values)[len(values) :]])
     if error is not None:
         error[: sum(len(row["stable_rank"]) for row in exact)] = 0.0
         errors |= dict.fromkeys(("stable_rank", "sigma_ratio", "rank_one_distance"), error)
         if not exact and "effective_rank" in followed:
             errors["effective_rank"] = torch.full_like(followed["effective_rank"], SKETCH_ERROR)
-    return SiteNumbers(
-        {**tokens, **followed}, rest, count[:, 0], list(_massive(rows)), count[:, 0] - count[:, 1], errors
-    )
+    massive_count = count[:, 0] - count[:, 1]
+    return SiteNumbers({**tokens, **followed}, rest, count[:, 0], list(_massive(rows)), massive_count, errors)
 
 
 def _add_ranks(rows: list[dict[str, Tensor]]) -> None:
@@ -151,22 +159,23 @@ def _add_ranks(rows: list[dict[str, Tensor]]) -> None:
         columns = [torch.cat([row[name][: len(row[size])] for row in alike]) for name in names]
         return [x.cpu() for x in columns] if columns[0].device.type == "mps" else columns  # has no float64
 
+    def spread(alike: list[dict[str, Tensor]], size: str, found: dict[str, Tensor]) -> None:
+        for name, values in found.items():
+            for row, part in zip(alike, values.split([len(row[size]) for row in alike]), strict=True):
+                row[name] = part
+
     for k in {row["grams"].shape[-1] for row in rows}:
         alike = [row for row in rows if row["grams"].shape[-1] == k]
-        found = ranks_of_directions(*together(alike, ("grams", "squares"), "grams"))
-        lengths = [len(row["grams"]) for row in alike]
-        for row, *parts in zip(alike, *(found[name].split(lengths) for name in _OF_DIRECTIONS), strict=True):
-            row |= dict(zip(_OF_DIRECTIONS, parts, strict=True))
+        spread(alike, "grams", ranks_of_directions(*together(alike, ("grams", "squares"), "grams")))
         if alike := [row for row in alike if "lanczos" in row]:
-            ranks = effective_rank_of(*together(alike, ("lanczos", "grams", "squares", "side"), "lanczos"))
-            for row, part in zip(alike, ranks.split([len(row["lanczos"]) for row in alike]), strict=True):
-                row["effective_rank"] = part
+            parts = together(alike, ("lanczos", "grams", "squares", "side"), "lanczos")
+            spread(alike, "lanczos", {"effective_rank": effective_rank_of(*parts)})
     for row in rows:
         for name in ("grams", "squares", "lanczos", "side"):
             row.pop(name, None)
 
 
-def _joined(rows: list[dict[str, Tensor]], names: tuple[str, ...] | None = None) -> dict[str, Tensor]:
+def _joined(rows: list[dict[str, Tensor]], names: Sequence[str] | None = None) -> dict[str, Tensor]:
     known = dict.fromkeys(name for row in rows for name in row if names is None or name in names)
     return {name: torch.cat([row[name].double() for row in rows if name in row]) for name in known}
 

@@ -9,12 +9,10 @@ leave 7 %. Random vectors vary less between larger arrays.
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import torch
 from torch import Tensor
 
-from oversmooth.metrics.moments import Scaled, product, reducing
+from oversmooth.metrics.moments import product, reducing
 from oversmooth.trace.reducers.directions import noise, orthonormal, singular_values
 
 EXACT_RANKS = 1024
@@ -22,52 +20,15 @@ EXACT_RANKS = 1024
 SKETCH_ERROR = 0.05
 """Relative error of an effective rank above."""
 PROBES, STEPS = 32, 32
-_WAITING = {"cuda": 2**28}
-"""Bytes of tokens that wait for others, by device: a GPU takes many small steps, and hardly longer for more arrays."""
-
-
-class Sketches:
-    """Arrays that wait until enough of one shape have come, and are then sketched together."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[object, list[tuple[dict[str, Tensor], Tensor, Tensor, Tensor, Tensor]]] = defaultdict(list)
-
-    def add(self, row: dict[str, Tensor], tokens: Scaled, basis: Tensor) -> None:
-        """Have ``row["lanczos"]`` computed, now or when `finish` is called.
-
-        Args:
-            row: numbers of these arrays.
-            tokens: ``(batch, n, d)``.
-            basis: ``(batch, d, k)``: their first singular directions.
-        """
-        x = tokens.quick
-        alike = self._waiting[x.shape[1:], x.dtype, x.device, basis.shape[2]]
-        alike.append((row, x, tokens.share[..., None], tokens.valid, basis))
-        if sum(one[1].nbytes for one in alike) >= _WAITING.get(x.device.type, 0):
-            self.finish()
-
-    def finish(self) -> None:
-        """Sketch everything that waits."""
-        waiting, self._waiting = self._waiting, defaultdict(list)
-        for alike in waiting.values():
-            rows, *arrays = zip(*alike, strict=True)
-            found = quadrature(*(torch.cat(parts) for parts in arrays))
-            for row, part in zip(rows, found.split([len(x) for x in arrays[0]]), strict=True):
-                row["lanczos"] = part
 
 
 @reducing
 def quadrature(x: Tensor, share: Tensor, valid: Tensor, basis: Tensor) -> Tensor:
     """Lanczos coefficients of XᵀX, or XXᵀ where that is smaller, on what is orthogonal to known directions.
 
-    Args:
-        x: ``(batch, n, d)``: scaled tokens.
-        share: ``(batch, n, 1)``: X is x times it.
-        valid: ``(batch, n)``: the valid tokens.
-        basis: ``(batch, d, k)``: orthonormal; `Directions.used`.
-
-    Returns:
-        ``(batch, 2, steps, probes)``: diagonals, and what is beside them, of tridiagonal matrices.
+    x: ``(batch, n, d)``: scaled tokens. share: ``(batch, n, 1)``: X is x times it. valid: ``(batch, n)``. basis:
+    ``(batch, d, k)``: orthonormal; `Directions.used`. Returns ``(batch, 2, steps, probes)``: diagonals, and what is
+    beside them, of tridiagonal matrices.
     """
     by_token, squared = x.shape[1] < x.shape[2], share.square()
     basis = orthonormal(share * product(x, basis)) if by_token else basis
@@ -95,16 +56,9 @@ def quadrature(x: Tensor, share: Tensor, valid: Tensor, basis: Tensor) -> Tensor
 
 
 def effective_rank_of(coefficients: Tensor, grams: Tensor, squares: Tensor, side: Tensor) -> Tensor:
-    """The effective rank, on the host.
+    """The effective rank, ``(batch,)`` in float64, of what `quadrature` and `Directions.update` return, and ``‖X‖_F²``.
 
-    Args:
-        coefficients: ``(batch, 2, steps, probes)``, of `quadrature`.
-        grams: ``(batch, 2, k, k)``, of `Directions.update`.
-        squares: ``(batch,)``: ``‖X‖_F²``.
-        side: ``(batch,)``: rows of XᵀX or XXᵀ, whichever was taken.
-
-    Returns:
-        ``(batch,)``, in float64.
+    side: ``(batch,)``: rows of XᵀX or XXᵀ, whichever was taken.
     """
     diagonal, beside = coefficients.double().mT.unbind(1)
     known = singular_values(grams)[0]

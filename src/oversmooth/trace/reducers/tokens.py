@@ -1,8 +1,9 @@
-"""Metrics of tokens after every part of every block, per input."""
+"""Metrics of tokens, per input: after every part of every block, or by depth alone."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from oversmooth.metrics import registry
 from oversmooth.trace.plans import Plan, Site
 from oversmooth.trace.reducers.base import PassFacts, Reducer, fetched
-from oversmooth.trace.reducers.sites import SiteMetrics
+from oversmooth.trace.reducers.sites import SiteMetrics, SiteNumbers
 
 Place = tuple[int, int]
 """(call, stage); stage -1 is what entered the block."""
@@ -26,8 +27,7 @@ class TokenNumbers:
     without_massive: dict[Place, dict[str, Tensor]] = field(default_factory=dict)
     massive: dict[Place, list[tuple[int, int, float]]] = field(default_factory=dict)
     """(input, position, norm over the median) of massive tokens, of each input the 16 longest."""
-    massive_count: dict[Place, int] = field(default_factory=dict)
-    """How many there are."""
+    massive_count: dict[Place, int] = field(default_factory=dict)  # how many there are
     errors: dict[str, float] = field(default_factory=dict)
     """By metric that is no exact figure: the largest error to be expected; relative, but for "abs_cos"."""
 
@@ -98,3 +98,44 @@ class TokenMetrics(Reducer):
                     found.at[call, index] = unread
         found.errors = {name: error for name, error in found.errors.items() if error > 0}
         self.result = found
+
+
+class DepthMetrics(Reducer):
+    """Metrics of what enters the first block and of what every block returns, from one pass or from several. Blocks
+    that run several times are several depths.
+
+    Args:
+        ranks: inputs of which ranks are computed, the first ones; 0 for none.
+        absolute: whether to take the mean absolute cosine.
+    """
+
+    result: list[SiteNumbers]
+
+    def __init__(self, *, ranks: int = 4, absolute: bool = True) -> None:
+        self.numbers = SiteMetrics(absolute=absolute, ranks=ranks, exact=True)
+
+    def site(self, site: Site, x: Tensor, mask: Tensor | None) -> None:
+        if site.depth is not None:
+            self.numbers.update(site.depth, x, mask)
+
+    def finish(self, facts: PassFacts | None = None) -> None:
+        del facts
+        found = self.numbers.finish()
+        self.result = [found[depth] for depth in range(len(found))]
+
+    def by_input(self, depth: int) -> dict[str, Tensor]:
+        """``(inputs,)`` per metric, in float64; without inputs that have fewer than two valid tokens."""
+        found = self.result[depth]
+        return {name: values[found.count[: len(values)] > 1] for name, values in found.tokens.items()}
+
+    def means(self, names: Sequence[str]) -> dict[str, list[float]]:
+        """By metric: one number per depth. HFC/LFC is the geometric mean over inputs. Inputs with fewer than two valid
+        tokens are left out; NaN where none is left.
+
+        Args:
+            names: of metrics; those that were not measured are left out.
+        """
+        rows = [self.by_input(depth) for depth in range(len(self.result))]
+        row = {name: [columns[name].mean() for columns in rows] for name in (rows[0] if rows else ())}
+        row["hfc_lfc"] = [mean.exp() for mean in row.get("log_hfc_lfc", [])]
+        return {name: [float(mean) for mean in row[name]] for name in names if row.get(name)}
