@@ -43,7 +43,8 @@ class LayerHooks:
         return method if strength is None else dataclasses.replace(method, strength=strength)  # type: ignore[type-var]
 
     def hook(self, modules: dict[str, nn.Module], remember_values: bool) -> list[Any]:
-        """Register the hooks, the guard's last, and return their handles.
+        """Register the hooks, and return their handles: the guard sees values as methods leave them, and attention's
+        output before they change it.
 
         Args:
             modules: every module of the model by name.
@@ -57,11 +58,12 @@ class LayerHooks:
                 handles.append(getattr(attention, VALUES).register_forward_hook(self._on_opened_values))
             else:
                 handles.append(modules[self.layer.value_module[0]].register_forward_hook(self._on_values))
+        handles += [] if self.guard is None else self.guard.hook(modules)
         if "attention" in self.parts:
             handles.append(output.register_forward_pre_hook(self._on_mixed))
         if "output" in self.parts:
             handles.append(output.register_forward_hook(self._on_output))
-        return handles if self.guard is None else handles + self.guard.hook(modules)
+        return handles
 
     # What code that inspects the model asks for (anatomy.steered.SteeredLayer).
 

@@ -49,7 +49,10 @@ class MaskGuard:
         self.comparisons = 0  # forward passes compared with a weighted mean; `_MOST_COMPARISONS`: that is settled
 
     def hook(self, modules: dict[str, nn.Module]) -> list[Any]:
-        """Register the hooks, after those of the methods, and return their handles; every module by its name."""
+        """Register the hooks, and return their handles; every module by its name.
+
+        No hook is put before others (prepend=True): code that torch 2.11 compiles finds hooks in the order they came.
+        """
         attention = modules[self.layer.name]
         # What only holds projections is never called.
         runs = modules[self.layer.block] if type(attention).forward is nn.Module.forward else attention
@@ -59,7 +62,7 @@ class MaskGuard:
             value, output = self.layer.value_module[0], self.layer.output_module[0]
             self.projections = {n: (modules[n.rpartition(".")[0]], modules[n]) for n in (value, output)}
             handles.append(modules[value].register_forward_hook(self._record_values))
-            handles.append(modules[output].register_forward_pre_hook(self._check_weighted_mean, prepend=True))
+            handles.append(modules[output].register_forward_pre_hook(self._check_weighted_mean))
         return handles
 
     def check_projections(self) -> None:
