@@ -32,14 +32,12 @@ from oversmooth.trace.reducers.heads import inverse_sigma
 from oversmooth.trace.study import Sample
 from oversmooth.trace.watch import as_tokens, run_again
 
-# Simulated layers: enough for what is slow to show, cheap since only the two bands are measured.
-_SIMULATED = 96
-# Up to this many entries, a quarter of a GiB, attention is kept as matrices: repeating q kᵀ takes longer.
-_MATRICES = 1 << 26
-# Change of log HFC/LFC per layer below which a simulation has settled.
-_STILL = 1e-4
-# Least fall of log HFC/LFC over the second half of a simulation that counts as smoothing.
-_FALL = 0.1
+_SIMULATED = 96  # layers: enough for what is slow to show, cheap since only the two bands are measured
+_MATRICES = (
+    1 << 26
+)  # entries, a quarter of a GiB, up to which attention is kept as matrices: repeating q kᵀ takes longer
+_STILL = 1e-4  # change of log HFC/LFC per layer below which a simulation has settled
+_FALL = 0.1  # least fall of log HFC/LFC over the second half of a simulation that counts as smoothing
 
 
 def last_block(sample: Sample, modules: dict[str, nn.Module], depth: int, seed: int) -> Extrapolation:
@@ -138,8 +136,7 @@ def _change(modules: dict[str, nn.Module], block: SampleBlock, run: int) -> Atte
     """What steering does to a block's attention."""
     steering = steered_as(modules[""])
     site = None if steering is None else steering.steered_layer(block.plan.layer.name)
-    change: AttentionChange | None = None if site is None else site.change(run)
-    return change
+    return None if site is None else site.change(run)
 
 
 def _first(block: SampleBlock) -> AttentionOperator:
@@ -201,8 +198,7 @@ def _simulated(
 
 def _without_mean(X: Tensor) -> Tensor:
     """Tokens ``(..., d)`` in the basis of `centre_features`, ``(..., d − 1)``."""
-    d = X.shape[-1]
-    eye = torch.eye(d, dtype=X.dtype, device=X.device)[None]
+    eye = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)[None]
     basis, _ = centre_features(eye, eye)
     return X @ basis[0].mT
 
@@ -224,25 +220,21 @@ def _settled(run: Simulation) -> str:
 
 def _real(blocks: list[SampleBlock], plan: Plan, modules: dict[str, nn.Module], depth: int) -> Course | None:
     """The blocks themselves, run again on what the last one gave, with their other arguments unchanged."""
-    last = blocks[-1]
-    given = first_tensor(last.args, last.kwargs)
-    layer = last.plan.layer
-    first = plan.layouts.get(layer.block)
+    last, layer = blocks[-1], blocks[-1].plan.layer
+    given, first = first_tensor(last.args, last.kwargs), plan.layouts.get(layer.block)
     if first is None:
         first = attention_batch_first(modules[layer.name], modules[layer.block])
     # As the blocks take it: `as_tokens` is its own inverse, except for a single array.
     x = last.y[0] if given.ndim == 2 else as_tokens(last.y, first)
-    A = blocks[-1].A
-    mask = None if A is None or A.mask is None else A.mask[:, 0]
+    mask = None if last.A is None or last.A.mask is None else last.A.mask[:1, 0]
 
     def ratio(x: Tensor) -> Number:
-        shown = None if mask is None else mask[:1]
-        return plain(metrics.summary(as_tokens(x, first)[:1], mask=shown, cosines=False).log_hfc_lfc[0])
+        return plain(metrics.summary(as_tokens(x, first)[:1], mask=mask, cosines=False).log_hfc_lfc[0])
 
     depths, values = [0.0], [ratio(x)]
     try:
         steering = steered_as(modules[""])
-        again = nullcontext() if steering is None else steering.resumed(blocks[-1].running)
+        again = nullcontext() if steering is None else steering.resumed(last.running)
         with torch.no_grad(), in_eval_mode(modules[""]), again:
             for step in range(depth):
                 block = blocks[step % len(blocks)]
