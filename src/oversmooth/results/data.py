@@ -164,9 +164,8 @@ class DiagnosisData:
                 "supported; diagnose again"
             )
         try:
-            for name in ("extrapolation", "verdict", "remarks"):
-                if name not in data:
-                    raise ValueError(f"it has no {name!r}")
+            if missing := {"extrapolation", "verdict", "remarks"} - data.keys():
+                raise ValueError(f"it has no {min(missing)!r}")
             diagnosis: Self = typed(cls, {k: v for k, v in data.items() if k not in ("schema", "version")})
             _check_whole(diagnosis)
             json.dumps(data, allow_nan=False)  # what is kept of a model as it is, such as its recipe, has no type
@@ -238,9 +237,8 @@ def _check_whole(diagnosis: DiagnosisData) -> None:
         raise ValueError("it has no layers")
     for layer in diagnosis.layers:
         s, d = layer.spectrum, layer.dominance
-        for name in ("joined", "heads") if s else ():
-            if "raw" not in getattr(s, name):
-                raise ValueError(f"the spectrum of {layer.name} has no raw {name}")
+        if s and not ("raw" in s.joined and "raw" in s.heads):
+            raise ValueError(f"the spectrum of {layer.name} has no raw eigenvalues")
         spectra = [*s.joined.values(), *(e for row in s.heads.values() for e in row)] if s else []
         _check_alike(layer.name, *((e.real, e.imag) for e in spectra))
         if d:
