@@ -29,10 +29,9 @@ if TYPE_CHECKING:
     import pandas
 
 SCHEMA, VERSION = "oversmooth/diagnosis", 4
+# Version 1 had neither undecided cases nor how verdicts are known, version 2 no single input to show, version 3 no
+# reasons and notes as values: what they lack is None or empty.
 _READ = (1, 2, 3, 4)
-"""Version 1 had neither undecided cases nor how verdicts are known, version 2 no single input to show, version 3 no
-reasons and notes as values: what they lack is None or empty.
-"""
 _MOST_BYTES = 2 * 2**30
 _MEMORY_PER_BYTE = 12  # of a file: what its numbers take once they are read
 

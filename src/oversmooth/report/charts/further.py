@@ -36,8 +36,8 @@ _TICKS = (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 100000)
 _MOST_LINEAR = 60
 _APART = 1.7  # times as far as the tick before, at least: labels would overlap
 _OPTIONS = ("as deep as real blocks", "as deep as simulated")
+# Powers of ten below the real blocks that are drawn beside them: a prediction that falls faster leaves the panel.
 _LOWEST_SEEN = 3
-"""Powers of ten below the real blocks that are drawn beside them: a prediction that falls faster leaves the panel."""
 _SPECTRA = {"smooth": "smoothing dominates", "rough": "smoothing does not dominate", "tie": "tied"}
 
 
