@@ -196,14 +196,18 @@ def test_clipped_values_are_no_product_of_weights(clip, tmp_path):
         assert all((radius is None) == (clip is not None) for radius in radii)
 
 
-@pytest.mark.skipif(not timm_models.available(), reason="timm is not there")
-@pytest.mark.parametrize("normed", [False, True])
-def test_a_norm_inside_attention_of_timm(normed):
+def vit_of_timm(**settings):
     timm_models.timm()
     from timm.models.vision_transformer import VisionTransformer
 
     sizes = dict(img_size=12, patch_size=4, embed_dim=24, depth=2, num_heads=2, num_classes=5)
-    model = VisionTransformer(**sizes, scale_attn_norm=normed).eval()
+    return VisionTransformer(**sizes, **settings).eval()
+
+
+@pytest.mark.skipif(not timm_models.available(), reason="timm is not there")
+@pytest.mark.parametrize("normed", [False, True])
+def test_a_norm_inside_attention_of_timm(normed):
+    model = vit_of_timm(scale_attn_norm=normed)
     found = diagnose_weights("ViT", locate(model))
     assert all((layer.spectrum.rho_smooth is None) == normed for layer in found.layers[1:])
     if normed:
@@ -214,11 +218,9 @@ def test_a_norm_inside_attention_of_timm(normed):
 @pytest.mark.skipif(not timm_models.available(), reason="timm is not there")
 def test_blocks_of_timm_that_norm_what_attention_gives():
     timm_models.timm()
-    from timm.models.vision_transformer import ResPostBlock, VisionTransformer
+    from timm.models.vision_transformer import ResPostBlock
 
-    sizes = dict(img_size=12, patch_size=4, embed_dim=24, depth=2, num_heads=2, num_classes=5)
-    model = VisionTransformer(**sizes, block_fn=ResPostBlock, init_values=None).eval()
-    x = torch.randn(2, 3, 12, 12)
+    model, x = vit_of_timm(block_fn=ResPostBlock, init_values=None), torch.randn(2, 3, 12, 12)
     found, seen = diagnose_weights("ViT", locate(model)), diagnose(model, x, depth=0)
     for alone, layer in zip(found.layers[1:], seen.layers[1:], strict=True):
         assert alone.spectrum.rho_smooth is None
@@ -271,22 +273,17 @@ def test_a_damaged_memory_is_dropped_and_what_is_left_of_it_used(tmp_path):
     assert not memory.path.exists()
 
 
-def test_a_memory_that_cannot_be_written_is_none(tmp_path):
-    (tmp_path / "cache").write_text("a file where a folder should be")
-    found = diagnose_weights("x", locate(FAMILIES["ViT"].make()), memory=Memory(tmp_path / "cache", "key"))
-    assert len(found.layers) == 3
-
-
-def test_no_home_is_no_reason_to_stop(monkeypatch):
+def test_where_nothing_can_be_remembered_the_work_goes_on(tmp_path, monkeypatch):
     def none():
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", none)
     for name in ("OVERSMOOTH_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    memory = Memory.of([])
-    diagnose_weights("x", locate(FAMILIES["ViT"].make()), memory=memory)
-    assert memory.read() == {}
+    (tmp_path / "cache").write_text("a file where a folder should be")
+    for memory in (Memory.of([]), Memory(tmp_path / "cache", "key")):
+        assert len(diagnose_weights("x", locate(FAMILIES["ViT"].make()), memory=memory).layers) == 3
+        assert memory.read() == {}
 
 
 def test_memory_is_of_these_files_and_this_question(tmp_path, monkeypatch):

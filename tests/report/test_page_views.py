@@ -23,28 +23,16 @@ def found():
     return models
 
 
-class Pages:
-    """Written when they are asked for."""
-
-    def __init__(self, folder, found):
-        self.folder, self.found = folder, found
-
-    def __truediv__(self, name):
-        path = self.folder / name
-        if not path.exists() and name == "simulation.html":
-            small = with_options(PRESETS["cases"], tokens=6, width=4, layers=8)
-            simulation.save([case.run() for case in small], path, "six tokens")
-        elif not path.exists() and name == "training.html":
-            rows = [{"step": step, "cos": [0.2, step / 100], "asymmetry": [0.5]} for step in (1, 50, 90)]
-            training.save([training.Run("plain", rows), training.Run("steered", rows[:2])], path)
-        elif not path.exists():
-            page.save(self.found[: {"three.html": 3, "eight.html": 8}[name]], path)
-        return path
-
-
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory, found):
-    return Pages(tmp_path_factory.mktemp("pages"), found)
+    folder = tmp_path_factory.mktemp("pages")
+    page.save(found[:3], folder / "three.html")
+    page.save(found, folder / "eight.html")
+    small = with_options(PRESETS["cases"], tokens=6, width=4, layers=8)
+    simulation.save([case.run() for case in small], folder / "simulation.html", "six tokens")
+    rows = [{"step": step, "cos": [0.2, step / 100], "asymmetry": [0.5]} for step in (1, 50, 90)]
+    training.save([training.Run("plain", rows), training.Run("steered", rows[:2])], folder / "training.html")
+    return folder
 
 
 def opened(chromium, path, **settings):

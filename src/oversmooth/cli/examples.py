@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+# By the words of the command, without `oversmooth`; other packages add those of theirs.
 EXAMPLES = {
     "diagnose": "oversmooth diagnose bert-base-uncased --html report.html",
     "spectrum": "oversmooth spectrum bert-base-uncased -o eigenvalues.pdf",
@@ -13,4 +14,3 @@ EXAMPLES = {
     "simulate": "oversmooth simulate --preset flip --layers 64 -o flip.html",
     "watch": "oversmooth watch runs/plain runs/sharpen --html film.html",
 }
-"""By the words of the command, without `oversmooth`; other packages add those of theirs."""

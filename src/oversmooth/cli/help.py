@@ -25,7 +25,8 @@ def print_help(command: Any, context: Any) -> None:
     out.print(Text.assemble(("Usage: ", "bold"), " ".join(usage)))
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
         out.print()
-        _print_wrapped(" ".join(paragraph.split()))
+        for line in _wrapped(" ".join(paragraph.split()), 0):
+            out.print(line, soft_wrap=True)
     _print_group("Arguments", [(_name(one), _description(one)) for one in arguments])
     panels = [one.rich_help_panel or "Options" for one in options]
     for panel in dict.fromkeys(panels):
@@ -85,11 +86,6 @@ def _print_group(title: str, rows: list[tuple[str, str]]) -> None:
             row = Text.assemble("  ", (first.ljust(_NAMES), "cyan"), "  ", line)
             row.rstrip()
             out.print(row, soft_wrap=True)
-
-
-def _print_wrapped(text: str) -> None:
-    for line in _wrapped(text, 0):
-        out.print(line, soft_wrap=True)
 
 
 def _wrapped(text: str, indent: int) -> list[str]:

@@ -17,6 +17,7 @@ from oversmooth.safety.files import cache_folder, data_folder
 from oversmooth.safety.machine import free_memory, in_words
 
 State = Literal["yes", "no", "broken"]
+# Modules that only some commands need: the package of each, and what to install for it.
 LIBRARIES = {
     "transformers": ("transformers", "oversmooth[models]"),
     "PIL": ("pillow", "oversmooth[models]"),
@@ -26,7 +27,7 @@ LIBRARIES = {
     "pandas": ("pandas", "pandas"),
     "oversmooth_papers": ("oversmooth-papers", "oversmooth-papers"),
 }
-"""Modules that only some commands need: the package of each, and what to install for it."""
+# Tasks, and the modules that each needs.
 WORK = {
     "diagnose and steer models in Python": (),
     "oversmooth simulate, watch; spectrum of files": (),
@@ -41,9 +42,8 @@ WORK = {
     "oversmooth train --task imagenet": ("oversmooth_papers", "timm", "torchvision", "PIL", "pyarrow"),
     "Diagnosis.to_pandas": ("pandas",),
 }
-"""Tasks, and the modules that each needs."""
+# Data sets and models that commands look for: folders in OVERSMOOTH_DATA.
 DATA = ("cifar-100", "imagenet-val-1k", "wikitext-2", "camvid", "imagenet-c-frost", "deit-tiny", "stories15m")
-"""Data sets and models that commands look for: folders in OVERSMOOTH_DATA."""
 
 
 @dataclass(frozen=True)

@@ -141,8 +141,7 @@ def _change(modules: dict[str, nn.Module], block: SampleBlock, run: int) -> Atte
     """What steering does to a block's attention."""
     steering = steered_as(modules[""])
     site = None if steering is None else steering.steered_layer(block.plan.layer.name)
-    change: AttentionChange | None = None if site is None else site.change(run)
-    return change
+    return None if site is None else site.change(run)
 
 
 def _first(block: SampleBlock) -> AttentionOperator:

@@ -43,9 +43,7 @@ class Table:
         self, source: Source, wanted: tuple[str, ...], extra: tuple[str, ...] = (), *, whole: bool = False
     ) -> None:
         self._parquet = import_library("pyarrow.parquet", f"reading {source.path}")
-        self._source = source
-        self._rows: list[int] = []
-        size = 0
+        self._source, self.total, size = source, 0, 0
         for file in source.files:
             with readable(file), self._parquet.ParquetFile(file) as opened:
                 columns, metadata = opened.schema_arrow.names, opened.metadata
@@ -55,12 +53,11 @@ class Table:
                 size += sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
             else:
                 _check_groups(file, metadata, column)
-            if not self._rows:
+            if file == source.files[0]:
                 self.column, self.extra = column, other
             elif column != self.column or self.extra not in (None, other):
                 raise InputError(f"{file} and {source.files[0]} have different columns; give data sets one at a time")
-            self._rows.append(metadata.num_rows)
-        self.total = sum(self._rows)
+            self.total += metadata.num_rows
         if not self.total:
             raise InputError(f"{source.path} has no rows; give other data")
         # Twice: as columns, and one by one.
@@ -73,15 +70,20 @@ class Table:
 
     def rows(self, wanted: Sequence[int] | None = None) -> Iterator[Row]:
         """The rows of these numbers (ascending), or all; row groups without any are not read."""
-        chosen = None if wanted is None else set(wanted)
-        first = 0
-        for file, count in zip(self._source.files, self._rows, strict=True):
-            if chosen is None or any(first <= row < first + count for row in chosen):
-                inside = None if chosen is None else {row - first for row in chosen}
-                with readable(file):
-                    for row, values in self._file(file, inside):
-                        yield Row(f"row {row} of {self._source.name(file)}", values)
-            first += count
+        chosen, begin = range(self.total) if wanted is None else set(wanted), 0
+        for file in self._source.files:
+            with readable(file), self._parquet.ParquetFile(file) as opened:
+                first = begin
+                for group in range(opened.metadata.num_row_groups):
+                    end = first + opened.metadata.row_group(group).num_rows
+                    if wanted is None or any(first <= row < end for row in chosen):
+                        for batch in opened.iter_batches(ROWS_AT_ONCE, row_groups=[group], columns=self.columns):
+                            for row in (row for row in range(batch.num_rows) if first + row in chosen):
+                                values = {name: batch[name][row].as_py() for name in self.columns}
+                                yield Row(f"row {first + row - begin} of {self._source.name(file)}", values)
+                            first += batch.num_rows
+                    first = end
+                begin = first
 
     def whole_files(self) -> list[Any]:
         """The columns of each file as a pyarrow table."""
@@ -90,19 +92,6 @@ class Table:
             with readable(file), self._parquet.ParquetFile(file) as opened:
                 tables.append(opened.read(self.columns).select(self.columns))
         return tables
-
-    def _file(self, file: Path, wanted: set[int] | None) -> Iterator[tuple[int, dict[str, Any]]]:
-        with self._parquet.ParquetFile(file) as opened:
-            first = 0
-            for group in range(opened.metadata.num_row_groups):
-                end = first + opened.metadata.row_group(group).num_rows
-                if wanted is None or any(first <= row < end for row in wanted):
-                    for batch in opened.iter_batches(ROWS_AT_ONCE, row_groups=[group], columns=self.columns):
-                        for row in range(batch.num_rows):
-                            if wanted is None or first + row in wanted:
-                                yield first + row, {name: batch[name][row].as_py() for name in self.columns}
-                        first += batch.num_rows
-                first = end
 
 
 def readable(file: Path) -> AbstractContextManager[None]:

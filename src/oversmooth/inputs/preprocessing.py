@@ -124,7 +124,9 @@ class Preprocessing:
 
     def __call__(self, image: Image) -> Tensor:
         """A picture to (channels, h, w)."""
-        return self.tensor(np.asarray(self._cropped(self._resized(rgb(image)))))
+        image, (height, width) = self._resized(rgb(image)), self.size
+        left, top = self._start(image.width - width), self._start(image.height - height)
+        return self.tensor(np.asarray(image.crop((left, top, left + width, top + height))))
 
     def tensor(self, pixels: NDArray[np.uint8]) -> Tensor:
         """Pixels (h, w, 3), 0 to 255 and of the final size, to (channels, h, w)."""
@@ -147,11 +149,6 @@ class Preprocessing:
                 width, height = round(image.width * factor), round(image.height * factor)
         filters: Any = import_library("PIL.Image", "resizing pictures").Resampling
         return image.resize((max(width, 1), max(height, 1)), filters[self.interpolation.upper()])
-
-    def _cropped(self, image: Image) -> Image:
-        height, width = self.size
-        left, top = self._start(image.width - width), self._start(image.height - height)
-        return image.crop((left, top, left + width, top + height))
 
     def _start(self, rest: int) -> int:
         """Where the crop begins, for this many extra pixels; negative if pixels are missing."""

@@ -13,7 +13,9 @@ _ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".json")
 
 def check_there(name: str) -> None:
     """Refuse a name that looks like a path and does not exist."""
-    if not Path(name).exists() and _looks_like_path(name):
+    separated = name.count("/") > 1 or (os.sep != "/" and os.sep in name)
+    looks_like_path = name.startswith((".", "/", "~")) or separated or name.endswith(_ENDINGS)
+    if looks_like_path and not Path(name).exists():
         raise InputError(f"{name} does not exist; give a checkpoint's directory or file, a hub id, or a timm name")
 
 
@@ -33,11 +35,6 @@ def folder_of(path: Path) -> Path:
             "or put this one into its own directory with a config.json"
         )
     return folder
-
-
-def _looks_like_path(name: str) -> bool:
-    separated = name.count("/") > 1 or (os.sep != "/" and os.sep in name)
-    return name.startswith((".", "/", "~")) or separated or name.endswith(_ENDINGS)
 
 
 def is_timm(folder: Path) -> bool:

@@ -33,6 +33,8 @@ class Colour:
 _BLUE, _ORANGE, _GREEN = Colour("#0072b2", "#4aa8e0"), Colour("#d55e00", "#f08a3c"), Colour("#009e73", "#2bbf94")
 _PINK, _YELLOW, _SKY = Colour("#cc79a7", "#dd97bd"), Colour("#e69f00", "#f0b73a"), Colour("#56b4e9", "#8ccff5")
 _MODELS = (_BLUE, _ORANGE, _GREEN, _PINK, _YELLOW, _SKY)
+# By what they mean; the page's style sheet knows them as ``--name``. Those of maps are the same on a dark ground: dark
+# means more in both themes.
 PALETTE: dict[str, Colour] = {
     "ground": Colour("#ffffff", "#12171d"),
     "raised": Colour("#f6f7f9", "#1a2129"),
@@ -61,12 +63,9 @@ PALETTE: dict[str, Colour] = {
     "map-below": Colour("#a84600", "#a84600"),
     "map-negative": Colour("#5b3285", "#5b3285"),
 }
-"""By what they mean; the page's style sheet knows them as ``--name``. Those of maps are the same on a dark ground: dark
-means more in both themes.
-"""
 COLOURS_OF_MODELS = len(_MODELS)  # as many colours can be told apart by readers with any kind of colour vision
+# Smoothing blue and sharpening orange wherever that is what tells the models apart.
 MODES = {"plain": "model-2", "smooth": "model-0", "sharpen": "model-1"}
-"""Smoothing blue and sharpening orange wherever that is what tells the models apart."""
 _PARTS = ("attention", "mlp", "norm")
 _LATER_PARTS = {"norm after attention": "norm", "norm after mlp": "norm-2"}
 _PAPER_FONT = "Helvetica, Arial, Liberation Sans, sans-serif"

@@ -29,10 +29,9 @@ if TYPE_CHECKING:
     import pandas
 
 SCHEMA, VERSION = "oversmooth/diagnosis", 5
+# Version 1 had neither undecided cases nor how verdicts are known, version 2 no single input to show, version 3 no
+# reasons and notes as values, version 4 no prediction of repeated blocks: what they lack is None or empty.
 _READ = (1, 2, 3, 4, 5)
-"""Version 1 had neither undecided cases nor how verdicts are known, version 2 no single input to show, version 3 no
-reasons and notes as values, version 4 no prediction of repeated blocks: what they lack is None or empty.
-"""
 _GONE = ("predicted_rate", "simulated", "simulated_verdict")  # from repeated blocks, with version 5
 _MOST_BYTES = 2 * 2**30
 _MEMORY_PER_BYTE = 12  # of a file: what its numbers take once they are read
@@ -165,9 +164,8 @@ class DiagnosisData:
                 "supported; diagnose again"
             )
         try:
-            for name in ("extrapolation", "verdict", "remarks"):
-                if name not in data:
-                    raise ValueError(f"it has no {name!r}")
+            if missing := {"extrapolation", "verdict", "remarks"} - data.keys():
+                raise ValueError(f"it has no {min(missing)!r}")
             fields = {k: v for k, v in data.items() if k not in ("schema", "version")}
             if data["version"] < 5 and isinstance(fields["extrapolation"], list):
                 kept = [
@@ -246,9 +244,8 @@ def _check_whole(diagnosis: DiagnosisData) -> None:
         raise ValueError("it has no layers")
     for layer in diagnosis.layers:
         s, d = layer.spectrum, layer.dominance
-        for name in ("joined", "heads") if s else ():
-            if "raw" not in getattr(s, name):
-                raise ValueError(f"the spectrum of {layer.name} has no raw {name}")
+        if s and not ("raw" in s.joined and "raw" in s.heads):
+            raise ValueError(f"the spectrum of {layer.name} has no raw eigenvalues")
         spectra = [*s.joined.values(), *(e for row in s.heads.values() for e in row)] if s else []
         _check_alike(layer.name, *((e.real, e.imag) for e in spectra))
         if d:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from oversmooth.results.data import DiagnosisData
 
@@ -42,10 +42,8 @@ def kind_of(diagnosis: DiagnosisData) -> Kind | None:
     inputs = diagnosis.model.get("input_kind") or (diagnosis.one_input.kind if diagnosis.one_input else None)
     if inputs == "image":
         return "vision encoder"
-    causal = diagnosis.model.get("causal")
-    if inputs != "text" or causal is None:
-        return None
-    return "decoder" if causal else "text encoder"
+    kinds: dict[Any, Kind] = {False: "text encoder", True: "decoder"}
+    return kinds.get(diagnosis.model.get("causal")) if inputs == "text" else None
 
 
 def references_for(diagnosis: DiagnosisData) -> list[Reference]:

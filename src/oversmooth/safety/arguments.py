@@ -22,7 +22,6 @@ from oversmooth.safety.machine import check_fits
 _SEVERAL = ("tokens", "queries", "keys", "inputs", "layers")  # names that take a plural verb
 _PLURAL = {"is": "are", "has": "have", "it": "them"}
 _WORTH_ASKING = 1 << 27  # entries from which on free memory is checked, which reads files: half a GiB in float32
-_LEAST_SEED, _MOST_SEED = -(2**63), 2**64 - 1  # torch's
 _LONGEST_NAME = 255  # bytes, as file systems have it
 _MOST_SHOWN = 60
 _LARGEST = sys.float_info.max
@@ -103,9 +102,10 @@ def fraction(value: Any, what: str, *, zero: bool = False) -> float:
     return plain
 
 
-def whole(value: Any, what: str, *, least: int = 0, most: int | None = None) -> int:
+def whole(value: Any, what: str, *, least: int = 0, most: int | None = None, remedy: str = "") -> int:
     """A whole number within these bounds."""
-    remedy = f"give a whole number, {least:,} or more" if most is None else f"give a whole number, {least} to {most:,}"
+    bounds = f"{least:,} or more" if most is None else f"{least} to {most:,}"
+    remedy = remedy or f"give a whole number, {bounds}"
     plain = _number(value, what, remedy)
     if not isinstance(plain, int) or plain < least or (most is not None and plain > most):
         raise InputError(f"{what} is {shown(value)}; {remedy}")
@@ -115,10 +115,7 @@ def whole(value: Any, what: str, *, least: int = 0, most: int | None = None) -> 
 def seed(value: Any) -> int:
     """A seed of torch's generators."""
     remedy = "give a whole number from 0 to 2^63 − 1"
-    plain = _number(value, "seed", remedy)
-    if not isinstance(plain, int) or not _LEAST_SEED <= plain <= _MOST_SEED:
-        raise InputError(f"seed is {shown(value)}; {remedy}")
-    return plain
+    return whole(value, "seed", least=-(2**63), most=2**64 - 1, remedy=remedy)  # torch's bounds
 
 
 def flag(value: Any, what: str) -> bool:

@@ -11,13 +11,13 @@ from oversmooth.safety.errors import InputError
 
 _PACKAGES = {"PIL": "pillow", "vl_convert": "vl-convert-python"}
 _OF_MODELS = ("transformers", "tokenizers", "huggingface_hub", "safetensors", "PIL", "pyarrow")
+# What to install for libraries of an extra, or with another package name.
 _EXTRAS = {
     **dict.fromkeys(_OF_MODELS, "oversmooth[models]"),
     "timm": "oversmooth[timm]",
     "torchvision": "oversmooth-papers[imagenet]",
     "pytorch_lightning": "lightning",
 }
-"""What to install for libraries of an extra, or with another package name."""
 
 
 def import_library(module: str, purpose: str, extra: str = "") -> Any:

@@ -54,10 +54,9 @@ def in_words(size: float) -> str:
 
 
 def _machine() -> int:
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
+    with contextlib.suppress(OSError, ValueError, IndexError, StopIteration):
+        lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+        return next(int(words[1]) for words in lines if words[0] == "MemAvailable:") * 1024
     with contextlib.suppress(OSError, ValueError, AttributeError):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return sys.maxsize

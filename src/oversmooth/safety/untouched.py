@@ -41,8 +41,11 @@ def untouched(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def in_its_own_mode(model: nn.Module) -> Iterator[None]:
     """Keep the model's mode within the block; in train mode, restore its state afterwards."""
-    kept = (random_states(), put_back(model)) if model.training else (nullcontext(), nullcontext())
-    with caches_of_their_own(), kept[0], kept[1]:
+    if not model.training:
+        with caches_of_their_own():
+            yield
+        return
+    with caches_of_their_own(), random_states(), put_back(model):
         yield
 
 

@@ -95,15 +95,13 @@ def shown(diagnoses: Sequence[DiagnosisData], medium: Medium) -> list[Shown]:
     """Diagnoses with the names and colours that tell them apart."""
     names = [d.name if medium.in_page else visible(plain_signs(d.name)) for d in diagnoses]
     modes = [mode_of(d) for d in diagnoses]
-    by_mode = len(set(modes)) == len(modes) > 1 and set(modes) <= set(MODES)
-    # More models than colours can be told apart: the page shows a few at a time, and colours those.
-    many = medium.in_page and len(diagnoses) > COLOURS_OF_MODELS
-    colours = [
-        MODES[mode] if by_mode else f"shown-{index}" if many else model_colour(index)
-        for index, mode in enumerate(modes)
-    ]
-    labels = distinct(names)
-    named = enumerate(zip(labels, colours, diagnoses, strict=True))
+    colours = [model_colour(index) for index in range(len(diagnoses))]
+    if len(set(modes)) == len(modes) > 1 and set(modes) <= set(MODES):
+        colours = [MODES[mode] for mode in modes]
+    elif medium.in_page and len(diagnoses) > COLOURS_OF_MODELS:
+        # More models than colours can be told apart: the page shows a few at a time, and colours those.
+        colours = [f"shown-{index}" for index in range(len(diagnoses))]
+    named = enumerate(zip(distinct(names), colours, diagnoses, strict=True))
     return [Shown(label, colour, index if medium.in_page else label, d) for index, (label, colour, d) in named]
 
 
@@ -125,9 +123,8 @@ def assembled(title: str, panels: list[Panel], models: list[Shown], arranged: Sp
     alone = models[0].label if len(models) == 1 and all(panel.title != models[0].label for panel in panels) else ""
     heading = {"text": title, **({"subtitle": alone} if alone else {}), "anchor": "start", "fontSize": 16, "offset": 14}
     titles = [{"text": panel.title, **({"subtitle": panel.note} if panel.note else {})} for panel in panels]
-    drawn = [
-        {**panel.spec, **({"title": title} if panel.title else {})} for panel, title in zip(panels, titles, strict=True)
-    ]
+    titled = [{"title": title} if title["text"] else {} for title in titles]
+    drawn = [{**panel.spec, **title} for panel, title in zip(panels, titled, strict=True)]
     return {"title": heading, "concat": drawn, **arranged}
 
 

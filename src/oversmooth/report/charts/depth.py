@@ -30,13 +30,13 @@ from oversmooth.results.facts import Number
 from oversmooth.results.parts import Layer
 
 _SIZE = (210, 190, 240)
+# In the page, by notion; whatever else is measured shares one place, where the reader chooses.
 _PLACES = {"input convergence": "hfc", "angle convergence": "cos"}
-"""In the page, by notion; whatever else is measured shares one place, where the reader chooses."""
 _BESIDE = {"cos": "abs_cos"}  # metrics that the page draws dashed beside others
 _MOST_DOTTED = 30
 _ROOM = 0.13  # above the largest possible rank, as a share of it: for its label, where no line can be
+# Metrics that cannot exceed the smaller of tokens and width: their axis shows all that is possible.
 _BOUNDED = ("effective_rank", "stable_rank")
-"""Metrics that cannot exceed the smaller of tokens and width: their axis shows all that is possible."""
 
 
 @chart(

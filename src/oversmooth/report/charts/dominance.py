@@ -36,8 +36,8 @@ def dominance(models: list[Shown], medium: Medium) -> Drawing:
         axis = {"labelOverlap": True, **(_BOTH if medium.in_page else {})}
         colour = {"field": "share", "type": "quantitative", "scale": medium.ramp()}
         y = {"field": "head", "type": "ordinal", "title": "head", "axis": axis}
-        only_on_paper = ("depth", legend) if not medium.in_page else (None, None)
-        at = {"x": {**x, "title": only_on_paper[0]}, "y": y, "color": {**colour, "legend": only_on_paper[1]}}
+        title, key = (None, None) if medium.in_page else ("depth", legend)
+        at = {"x": {**x, "title": title}, "y": y, "color": {**colour, "legend": key}}
         heads = max(row["head"] for row in rows) + 1
         on_paper, in_page = heads * max(6, min(18, 200 // heads)), max(2, heads) * max(9, min(26, 300 // heads))
         edge: Spec = {"aria": False, "stroke": medium.colour("ground"), "strokeWidth": 0.75}
