@@ -517,15 +517,20 @@ FAMILIES = {family.name: family for family in _ALL}
 
 @dataclass(frozen=True)
 class Refused:
-    """A model that cannot be looked at, and says so."""
+    """A model that cannot be looked at."""
 
     name: str
     build: Callable[[], nn.Module] = field(repr=False)
     given: Callable[[], Any] = field(repr=False)
-    why: str
-    says: str
-    """Part of the message."""
-    library: str = "timm"
+    says: tuple[str, ...]
+    """The refusal has one of these."""
+    why: str = ""
+    """What docs/models.md says in place of the refusal."""
+    library: str = "transformers"
+
+    @property
+    def usable(self) -> bool:
+        return self.library != "timm" or timm_models.available()
 
 
 class ExtraKey(HandBlock):
@@ -543,21 +548,23 @@ def _parallel_scaling() -> nn.Module:
     return _timm("vision_transformer", "VisionTransformer", block_fn=ParallelScalingBlock)()
 
 
-_NO_BIAS = "its value bias is put together again in every call", "qkv did not run"
+_NO_BIAS = dict(
+    given=image, says=("qkv did not run",), why="its value bias is put together again in every call", library="timm"
+)
 REFUSED = [
-    Refused("timm EVA", _timm("eva", "Eva"), image, *_NO_BIAS),
-    Refused("timm BEiT", _timm("beit", "Beit"), image, *_NO_BIAS),
+    Refused("timm EVA", _timm("eva", "Eva"), **_NO_BIAS),
+    Refused("timm BEiT", _timm("beit", "Beit"), **_NO_BIAS),
     Refused(
         "timm EVA (separate q, k, v)", _timm("eva", "Eva", qkv_fused=False), image,
-        "v_proj beside proj is no layout that is known", "v_proj.weight looks like attention's values",
+        ("v_proj.weight looks like attention's values",), "v_proj beside proj is no layout that is known", "timm",
     ),
     Refused(
-        "timm ViT with parallel scaling blocks", _parallel_scaling, image,
-        "one weight has q, k, v and the MLP's first layer", "no attention found",
+        "timm ViT with parallel scaling blocks", _parallel_scaling, image, ("no attention found",),
+        "one weight has q, k, v and the MLP's first layer", "timm",
     ),
     Refused(
         "nn.MultiheadAttention with add_zero_attn or bias_k", lambda: Stack(ExtraKey()), array,
-        "the token it adds has no place in A", "adds a token of its own", library="torch",
+        ("adds a token of its own",), "the token it adds has no place in A", "torch",
     ),
 ]  # fmt: skip
 

@@ -6,7 +6,7 @@ Third-party sources were read, not copied: what stands here is where the stream 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from support.families import (
     WORDS,
     Family,
     Modules,
+    Refused,
     Stack,
     Step,
     array,
@@ -420,17 +421,6 @@ WHO = [case.name for case in _WHO]
 
 
 # What is refused
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A model that cannot be looked at, and the words of which its refusal must have one."""
-
-    name: str
-    build: Callable[[], nn.Module] = field(repr=False)
-    given: Callable[[], Any] = field(repr=False)
-    words: tuple[str, ...]
-
 
 _SWIN = dict(image_size=16, patch_size=2, embed_dim=32, depths=(2, 2), num_heads=(4, 4), window_size=4)
 _GEMMA_3N = dict(

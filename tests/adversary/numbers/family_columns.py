@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 from adversary.numbers import family_oracle as oracle
-from adversary.numbers.family_cases import CASES, REFUSED
+from adversary.numbers.family_cases import CASES
 from adversary.numbers.family_oracle import Passage
-from support.families import HEADS, Family, run
+from support.families import HEADS, Family, Refused, run
 from support.nightly import some
 from torch import Tensor, nn
 
@@ -424,17 +424,16 @@ def outcome(column: str, name: str) -> str | Exception:
 
 
 @functools.cache
-def refusal(name: str) -> str:
+def refusal(model: Refused) -> str:
     """What is said of a model that cannot be looked at; AssertionError where it does not name the reason."""
-    (model,) = (each for each in REFUSED if each.name == name)
     torch.manual_seed(0)
     try:
         diagnose(model.build().eval(), model.given(), depth=0)
     except InputError as error:
         text = str(error)
-        assert any(word in text.lower() for word in model.words), f"none of {model.words} in: {text}"
+        assert any(word in text.lower() for word in model.says), f"none of {model.says} in: {text}"
         return text
-    raise AssertionError(f"{name} is not refused")
+    raise AssertionError(f"{model.name} is not refused")
 
 
 def usable() -> list[str]:
