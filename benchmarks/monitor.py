@@ -18,10 +18,7 @@ process on a CPU.
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
-import platform
 import resource
 import statistics
 import tempfile
@@ -34,6 +31,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from measuring import DEVICE as HERE
+from measuring import HARDWARE, ON_GPU, arguments, save, wait
 
 import oversmooth
 from oversmooth_papers.engine.loop import Run
@@ -86,11 +85,6 @@ class Turns:
     def step(self) -> float:
         """Seconds of a step without the monitor."""
         return statistics.median(plain for pairs in self.pairs.values() for _, plain in pairs) / self.steps
-
-
-def wait() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def settings(device: str) -> Any:
@@ -277,11 +271,10 @@ def entries(row: str, turns: Turns, memory: float) -> list[dict[str, Any]]:
 
 
 def _peak(row: str, monitored: bool, size: tuple[int, int], passing: bool, compiled: bool, answer: Any) -> None:
-    on_gpu = torch.cuda.is_available() and DEVICE[row] != "cpu"
+    on_gpu = ON_GPU and DEVICE[row] != "cpu"
     if row == "vit":
-        device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
-        with joined(device) as ranks:
-            run = our_run(monitored, device, ranks)
+        with joined(HERE) as ranks:
+            run = our_run(monitored, HERE, ranks)
             for _ in range(3):
                 steps_of(run, 1, due=True)
     else:
@@ -315,24 +308,20 @@ def peak(row: str, monitored: bool, size: tuple[int, int], passing: bool, compil
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", type=Path)
+    parser = arguments(__doc__, quick="few turns of small batches: a check that it runs")
     parser.add_argument("--rows", default="vit,bert,minilm")
     parser.add_argument("--passing", action="store_true", help="the passing batch in place of a probe, in Trainer")
     parser.add_argument("--compiled", action="store_true", help="Trainer with torch_compile=True")
-    parser.add_argument("--quick", action="store_true", help="few turns of small batches: a check that it runs")
     options = parser.parse_args()
     if options.passing and options.compiled:
         # Both models are of one class: code that was compiled for the one without hooks would serve the other.
         parser.error("--passing and --compiled cannot be timed in one process; choose one of them")
-    on_gpu = torch.cuda.is_available()
     rows = options.rows.split(",")
     size = SMALL if options.quick else FULL
     if unknown := [row for row in rows if row not in EVERY]:
         parser.error(f"there is no row {unknown[0]!r}; choose among {', '.join(EVERY)}")
-    threads = f"{platform.machine()}, {torch.get_num_threads()} threads"
     result: dict[str, Any] = {
-        "device": torch.cuda.get_device_name() if on_gpu else threads,
+        "device": HARDWARE if ON_GPU else f"{HARDWARE}, {torch.get_num_threads()} threads",
         "torch": torch.__version__,
         "oversmooth": oversmooth.__version__,
         "from": "the passing batch" if options.passing else "a probe of 8 inputs",
@@ -343,17 +332,16 @@ def main() -> None:
         "not_run": {},
     }
     for row in rows:
-        if DEVICE[row] == "cuda" and not on_gpu:
+        if DEVICE[row] == "cuda" and not ON_GPU:
             result["not_run"][row] = "there is no GPU"
             print(f"{row}: not run, there is no GPU")
             continue
-        on_device = on_gpu and DEVICE[row] != "cpu"
+        on_device = ON_GPU and DEVICE[row] != "cpu"
         peaks = [peak(row, monitored, size, options.passing, options.compiled) for monitored in (False, True)]
         if row == "vit":
-            device = torch.device("cuda", 0) if on_device else torch.device("cpu")
             rounds = 2 if options.quick else 60 if on_device else 16
             torch.set_float32_matmul_precision("high")
-            turns = measured_ours(device, rounds)
+            turns = measured_ours(HERE, rounds)
         else:
             if not on_device:
                 torch.set_num_threads(min(2, torch.get_num_threads()))
@@ -371,8 +359,7 @@ def main() -> None:
                 f"{entry['peak_memory_ratio']:.4f} (reach {REACH_MEMORY:g}){full}",
                 flush=True,
             )
-        if options.json:
-            options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        save(options.json, result)
 
 
 if __name__ == "__main__":

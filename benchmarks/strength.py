@@ -9,14 +9,13 @@ takes two thirds of the steps.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
-from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from measuring import arguments, save
 
 import oversmooth
 from oversmooth.demo.language import MINILM, folder
@@ -27,9 +26,8 @@ STRENGTH = 0.6
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--steps", type=int, default=24)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     transformers.utils.logging.disable_progress_bar()
     source = str(folder(MINILM))
@@ -81,9 +79,8 @@ def main() -> None:
             }
         )
         print(json.dumps(found[-1]), flush=True)
-    if options.json:
-        facts = {"model": "MiniLM", "steps": options.steps, "torch": torch.__version__, "rows": found}
-        options.json.write_text(json.dumps(facts, indent=1) + "\n")
+    facts = {"model": "MiniLM", "steps": options.steps, "torch": torch.__version__, "rows": found}
+    save(options.json, facts)
 
 
 if __name__ == "__main__":
