@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from adversary.numbers import family_oracle as oracle
 from support.conformance_methods import (
     METHODS,
     REASONS,
@@ -39,7 +40,7 @@ from support.conformance_methods import (
     steered,
     value_weight,
 )
-from support.conformance_oracle import free_of, output_map, put, spectral_weights, value_bias, written
+from support.conformance_oracle import free_of, put, spectral_weights, written
 from support.families import FAMILIES, HEADS, WIDTH, Family, run, tensors
 from support.family_checks import same_bits, with_dropout
 from torch import Tensor, nn
@@ -157,29 +158,27 @@ def _check_bias(
 
     Put into the stock model; all other biases are as they were.
     """
-    b_V, b_O = value_bias(plain_modules, family, place), output_map(plain_modules, family, place)[1]
-    now = output_map(modules, family, place)[1]
-    if isinstance(b_V, Tensor) and isinstance(b_O, Tensor):
-        old, new = (output_map(each, family, place)[0] for each in (plain_modules, start_modules))
+    b_V = oracle.value_weight(family, plain_modules, place)[1]
+    old, b_O = oracle.output_weight(family, plain_modules, place)
+    if b_V is None:
+        return
+    if b_O is not None:
+        new, _ = oracle.output_weight(family, start_modules, place)
         b_O = b_O + sum(b_V[h] @ (old[h] - new[h]) for h in range(HEADS))
-        close(now, b_O, 1e-9, "output bias")
+        close(oracle.output_weight(family, modules, place)[1], b_O, 1e-9, "output bias")
         module, weight = output_weight(family, place)
         getattr(stock_modules[module], weight.replace("weight", "bias")).data.copy_(b_O)
-    assert torch.equal(torch.as_tensor(value_bias(modules, family, place)), torch.as_tensor(b_V)), "value bias"
+    assert torch.equal(oracle.value_weight(family, modules, place)[1], b_V), "value bias"
 
 
 def _same_beside_values(family: Family, module: str, weight: str, live: Tensor, plain: Tensor) -> None:
     """Queries and keys, where they share the weight: the very bits they were."""
-    is_value = any(value_weight(family, place) == (module, weight) for place in places(family))
-    if family.packing == "separate" or not is_value:
+    if not any(value_weight(family, place) == (module, weight) for place in places(family)):
         return
-    live, plain = (live.mT, plain.mT) if family.packing == "conv" else (live, plain)
-    if family.packing in ("stacked", "conv"):
-        rest = slice(0, (HEADS + family.kv_heads) * family.head_dim)
-        same_bits([live[rest]], [plain[rest]])
-    else:
-        by_head = (HEADS, 3, family.head_dim)
-        same_bits([live.unflatten(0, by_head)[:, :2]], [plain.unflatten(0, by_head)[:, :2]])
+    live, plain = live.detach().clone(), plain.detach().clone()
+    for W in (live, plain):
+        oracle.value_rows(family, W).zero_()
+    same_bits([live], [plain])
 
 
 def _check_spectra(family: Family, method: str, W_V: Tensor, W_O: Tensor, L: Tensor) -> None:

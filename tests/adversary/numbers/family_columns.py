@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from support.nightly import some
 from torch import Tensor, nn
 
 from oversmooth import Diagnosis, InputError, diagnose
-from oversmooth.anatomy import locate
+from oversmooth.anatomy import Anatomy, locate
 
 NO_PADDING = "takes no padding"
 NO_FILE = "its factors are in no weight of a known name"
@@ -347,21 +348,26 @@ def check_sdpa(name: str) -> str:
     return ""
 
 
-def check_disk(name: str) -> str:
-    """W_V and W_O with the factor, and the norm, from a checkpoint."""
-    case = CASES[name]
-    if not case.on_disk:
-        return NO_FILE
+@contextmanager
+def on_disk(case: Family) -> Iterator[Anatomy]:
+    """What anatomy finds in a checkpoint; without a configuration it is told heads and norm."""
     model = case.make()
     with tempfile.TemporaryDirectory() as folder:
         if case.library == "transformers":
             model.save_pretrained(folder)
-            layers = list(locate(folder, **case.settings))
+            yield locate(folder, **case.settings)
         else:
             file = Path(folder) / "weights.pt"
             torch.save(model.state_dict(), file)
-            layers = list(locate(file, heads=HEADS, norm="post" if case.norm == "post" else None))
-        passages = oracle.passages(name)
+            yield locate(file, heads=HEADS, norm=case.norm or None)
+
+
+def check_disk(name: str) -> str:
+    """W_V and W_O with the factor, and the norm, from a checkpoint."""
+    case, passages = CASES[name], oracle.passages(name)
+    if not case.on_disk:
+        return NO_FILE
+    with on_disk(case) as layers:
         assert len(layers) == len(passages), f"{len(layers)} layers, and {len(passages)} is true"
         for layer, passage in zip(layers, passages, strict=True):
             same_layer(case, layer, passage)
