@@ -12,6 +12,7 @@ import functools
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -602,19 +603,17 @@ def check_optimiser(name: str, method: str) -> None:
 
 def _learned(tested: Any, family: Family, place: int) -> int:
     """Numbers that the methods of one layer learn. Where V⁰ comes from, nothing is added and nothing learned."""
+    numbers = {
+        "Inversion": 2 * WIDTH * HEADS, "GatedAttention": WIDTH * HEADS * family.head_dim, "FeatScale": 2 * WIDTH,
+        "AttnScale": HEADS, "Centred": HEADS, "Laplacian": HEADS,
+    }  # fmt: skip
+    is_source = place == family.runs[0] and family.runs.count(place) == 1
     total = 0
-    source = place == family.runs[0] and family.runs.count(place) == 1
     for method in tested.methods:
         kind = type(method).__name__
-        if kind in ("Inversion", "GatedAttention"):
-            total += WIDTH * HEADS * (2 if kind == "Inversion" else family.head_dim)
-            continue
-        if not getattr(method, "learned", False):
-            continue
-        if kind in ("NeuTRENO", "ValueResidual") and source:
-            continue
-        per_head = kind in ("AttnScale", "Centred", "Laplacian") or (kind == "NeuTRENO" and method.per == "head")
-        total += 2 * WIDTH if kind == "FeatScale" else HEADS if per_head else 1
+        learned = getattr(method, "learned", kind in ("Inversion", "GatedAttention"))
+        if learned and not (is_source and kind in ("NeuTRENO", "ValueResidual")):
+            total += HEADS if getattr(method, "per", "") == "head" else numbers.get(kind, 1)
     return total
 
 
@@ -636,26 +635,19 @@ def check_threads(name: str, method: str) -> None:
             seen.waited = True
             barrier.wait()
 
-    handle = last.register_forward_pre_hook(wait)
-    got: list[Any] = [None, None]
-
-    def work(i: int) -> None:
+    def work(given: Any) -> list[Tensor]:
         try:
             with torch.no_grad():
-                got[i] = outputs(model, family, givens[i])
-        except Exception as error:
+                return outputs(model, family, given)
+        except Exception:
             barrier.abort()
-            got[i] = error
+            raise
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    handle = last.register_forward_pre_hook(wait)
+    with ThreadPoolExecutor(2) as pool:
+        for result, alone in zip(pool.map(work, givens), expected, strict=True):
+            same_bits(result, alone)
     handle.remove()
-    for result, e in zip(got, expected, strict=True):
-        assert not isinstance(result, Exception), repr(result)
-        same_bits(result, e)
 
 
 def check_refused(name: str, method: str) -> None:

@@ -141,21 +141,15 @@ CASES = {
     "prediction wrong in sign": further(real=parts.Course([0.0, 24.0], [0.5, 1.5])),
     "no smoothing predicted": further(verdict="rough", predicted_rate=None, simulated_verdict="open", real=LEVEL),
     "no smoothing predicted, and it falls": further(
-        verdict="rough",
-        predicted_rate=None,
-        simulated_verdict="smooth",
+        verdict="rough", predicted_rate=None, simulated_verdict="smooth",
         real=parts.Course([0.0, 8.0, 16.0], [0.0, -1, -2]),
     ),
     "a tie": further(verdict="tie", predicted_rate=None, reason=Reason("equal_radii"), simulated_verdict="rough"),
     "undecided": further(verdict="undecided", predicted_rate=None, reason=CLOSE, real=FALLING),
     "undecided in an old file": further(verdict="undecided", predicted_rate=None, note="radii"),
     "undecided layer": further(
-        what="stack",
-        verdict="undecided",
-        rho_rough=None,
-        predicted_rate=None,
-        simulated=None,
+        what="stack", verdict="undecided", rho_rough=None, predicted_rate=None, simulated=None,
         reason=Reason("steering", detail="X acts"),
         notes=[Note("not_simulated", text="its attention is steered"), Note("special_counted")],
     ),
-}
+}  # fmt: skip

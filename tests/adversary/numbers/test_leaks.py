@@ -6,7 +6,7 @@ The oracle knows nothing of masks: it moves one token and looks whether another 
 import copy
 import functools
 import pickle
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -754,13 +754,8 @@ def test_two_passes_at_once():
     model, x = model_of(fused_open, fused_open).train(), tokens(30)
     expected = steer(copy.deepcopy(model), Centred(0.5))(x)
     steer(model, Centred(0.5))
-    got = [None] * 4
-    threads = [threading.Thread(target=lambda i=i: got.__setitem__(i, model(x))) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(torch.equal(one, expected) for one in got)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(torch.equal(one, expected) for one in pool.map(model, [x] * 4))
 
 
 @by_method
