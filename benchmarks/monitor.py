@@ -131,28 +131,6 @@ def measured_ours(device: torch.device, rounds: int) -> Turns:
     return turns
 
 
-class Baton:
-    """Two threads that take turns: one works while the other waits."""
-
-    def __init__(self, runners: int) -> None:
-        self.runners, self.turn = runners, 0
-        self.gone: set[int] = set()
-        self.condition = threading.Condition()
-
-    def take(self, runner: int) -> None:
-        with self.condition:
-            self.condition.wait_for(lambda: self.turn == runner)
-
-    def pass_on(self, runner: int, *, leave: bool = False) -> None:
-        with self.condition:
-            if leave:
-                self.gone.add(runner)
-            left = [(runner + n) % self.runners for n in range(1, self.runners + 1)]
-            if self.turn == runner:
-                self.turn = next((one for one in left if one not in self.gone), runner)
-            self.condition.notify_all()
-
-
 def fine_tuning(
     row: str, steps: int, output: Path, callbacks: Sequence[Any], *, size: tuple[int, int], compiled: bool
 ) -> Any:
@@ -193,7 +171,7 @@ def measured_trainer(row: str, rounds: int, *, size: tuple[int, int], passing: b
     import transformers
 
     turns = Turns(steps=2 if DEVICE[row] == "cuda" else 1)
-    baton, seconds = Baton(2), ([], [])  # type: tuple[list[float], ...]
+    may_run, seconds = (threading.Semaphore(1), threading.Semaphore(0)), ([], [])  # type: ignore[var-annotated]
     watching = smoothing(2 * turns.steps, 2, passing)
     kinds: list[str] = []
 
@@ -204,7 +182,7 @@ def measured_trainer(row: str, rounds: int, *, size: tuple[int, int], passing: b
             self.runner, self.began = runner, 0.0
 
         def on_train_begin(self, *_: Any, **__: Any) -> None:
-            baton.take(self.runner)
+            may_run[self.runner].acquire()
             self.began = time.perf_counter()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
@@ -214,15 +192,15 @@ def measured_trainer(row: str, rounds: int, *, size: tuple[int, int], passing: b
             seconds[self.runner].append(time.perf_counter() - self.began)
             if self.runner:
                 kinds.append(kind_of(watching.history.rows, state.global_step))
-            baton.pass_on(self.runner)
-            baton.take(self.runner)
+            may_run[1 - self.runner].release()
+            may_run[self.runner].acquire()
             self.began = time.perf_counter()
 
     def train(runner: int) -> None:
         try:
             trainers[runner].train()
         finally:
-            baton.pass_on(runner, leave=True)
+            may_run[1 - runner].release(1_000_000)  # the other has all turns that are left
 
     with tempfile.TemporaryDirectory() as folder:
         steps = (4 * rounds + 2) * turns.steps
