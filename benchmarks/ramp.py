@@ -20,13 +20,12 @@ from typing import Any
 import torch
 import transformers
 from measuring import arguments, save
+from strength import Training
 
-import oversmooth
 from oversmooth.demo.language import MINILM, folder
-from oversmooth.steering import NeuTRENO, ramp, steer
 from oversmooth_papers.tasks.glue.data import load_examples
 
-STRENGTH, BATCH, LENGTH, RATE = 0.6, 8, 48, 5e-5
+BATCH, LENGTH, RATE = 8, 48, 5e-5
 STARTS = ("now", "ramp", "learned", "plain")
 
 
@@ -51,22 +50,14 @@ def run(start: str, seed: int, source: str, batches: list[Any], test: list[Any],
     """Fine-tune once; what came of it."""
     torch.manual_seed(seed)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(source, num_labels=2, dtype=torch.float32)
-    if start != "plain":
-        steer(model, NeuTRENO(STRENGTH if start == "now" else 0.0, learned=start == "learned"))
-    rising = ramp(model, to=STRENGTH, steps=length) if start == "ramp" else None
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
-    monitor = oversmooth.Monitor(model, probe=dict(test[0]), every=50, name=start)
+    training = Training(model, start, length, RATE, probe=dict(test[0]), every=50)
+    monitor = training.monitor
     torch.manual_seed(seed)
     model.train()
     losses, accuracies = [], {}
     for step, batch in enumerate(batches, 1):
         loss = model(**batch).loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if rising is not None:
-            rising.step()
-        monitor.step()
+        training.step(loss)
         losses.append(loss.item())
         if step in (length, len(batches)):
             accuracies[step] = accuracy(model, test)
