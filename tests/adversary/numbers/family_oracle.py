@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import itertools
 import math
 from collections.abc import Iterator
@@ -21,7 +22,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from support.families import FAMILIES, HEADS, WIDTH, Family, Modules, Sequence, Step, run
-from support.torch_attention import with_weights_of_heads
 from torch import Tensor, nn
 
 PROOF = 1e-9
@@ -261,7 +261,9 @@ def _weights_of_attention(
     original = F.multi_head_attention_forward
 
     def all_heads(*args: Any, **kwargs: Any) -> Any:
-        out, A = with_weights_of_heads(original, *args, **kwargs)
+        call = inspect.signature(original).bind(*args, **kwargs)  # need_weights comes by name or by its place
+        call.arguments.update(need_weights=True, average_attn_weights=False)
+        out, A = original(*call.args, **call.kwargs)
         weights.append(A)
         return out, A.mean(1)
 
