@@ -12,6 +12,7 @@ import pytest
 import scipy.linalg
 import torch
 from support.conformance_methods import make
+from support.oracles import same_spectrum
 
 from oversmooth import theory
 from oversmooth.steering import Spectral, steer, steering_of, verify
@@ -922,16 +923,6 @@ def jacobian(function, X):
     return torch.autograd.functional.jacobian(function, X).reshape(n, n).numpy()
 
 
-def same_values(a, b, tolerance):
-    """Whether two sets of eigenvalues agree one to one."""
-    b = list(b)
-    for value in a:
-        place = min(range(len(b)), key=lambda i: abs(b[i] - value))
-        if abs(b.pop(place) - value) > tolerance:
-            return False
-    return not b
-
-
 @pytest.mark.parametrize("causal", [False, True])
 def test_derivative_of_softmax_attention_at_a_constant_state(causal):
     rng = np.random.default_rng(33)
@@ -948,7 +939,7 @@ def test_derivative_of_softmax_attention_at_a_constant_state(causal):
         blocks = [np.eye(d) + W / i for i in range(2, n + 1)] if causal else [np.eye(d)] * (n - 1)
         expected = np.concatenate([np.linalg.eigvals(np.eye(d) + W), *map(np.linalg.eigvals, blocks)])
         # Where T_P is the identity the eigenvalue 1 is defective by rounding alone.
-        assert same_values(found, expected, 1e-5)
+        assert same_spectrum(torch.tensor(found), torch.tensor(expected), 1e-5)
         if causal:
             assert max(map(radius, blocks)) == pytest.approx(max(radius(blocks[0]), radius(blocks[-1])))
 
@@ -985,7 +976,8 @@ def test_derivative_of_post_norm_at_a_constant_state():
         state = torch.tensor(m).repeat(n, 1)
         second = on_centred(A, [W @ J for W in Ws], base=J)
         expected = np.concatenate([np.linalg.eigvals(M @ J), np.linalg.eigvals(second)])
-        assert same_values(np.linalg.eigvals(jacobian(step, state)), expected, 1e-7)
+        found = torch.tensor(np.linalg.eigvals(jacobian(step, state)))
+        assert same_spectrum(found, torch.tensor(expected), 1e-7)
         if plain:
             B, W = torch.tensor(rng.standard_normal((d, d))), torch.tensor(sum(Ws))
 
