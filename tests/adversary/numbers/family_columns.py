@@ -44,11 +44,7 @@ def diagnosis(name: str, how: str = "padded", implementation: str = "") -> Diagn
     return diagnose(model, case.inputs(how=how), name=name, depth=depth, **amount, **case.settings)
 
 
-def usual(name: str) -> tuple[Family, Diagnosis, list[Passage], list[oracle.Sequence]]:
-    return of(name, "padded")
-
-
-def of(name: str, how: str) -> tuple[Family, Diagnosis, list[Passage], list[oracle.Sequence]]:
+def of(name: str, how: str = "padded") -> tuple[Family, Diagnosis, list[Passage], list[oracle.Sequence]]:
     case, passages = CASES[name], oracle.passages(name, how)
     return case, diagnosis(name, how), passages, case.together(how, passages[0].x)
 
@@ -241,7 +237,7 @@ def _same_verdict(got: str, margin: float, where: str) -> None:
 
 def check_joined(name: str) -> str:
     """All heads together: H, and the radii of the whole matrix."""
-    case, found, passages, which = usual(name)
+    case, found, passages, which = of(name)
     for place, (layer, passage) in enumerate(zip(found.layers[1:], passages, strict=True)):
         if not case.product:
             same_eigenvalues(layer.spectrum.joined["raw"], passage.heads.H.sum(0), f"{layer.name}: H")
