@@ -61,6 +61,12 @@ def interleaved(work: dict[str, Callable[[], Any]], rounds: int, repeats: int) -
     return {name: statistics.median(turn[name] for turn in turns[1:]) for name in work}  # the first is to warm up
 
 
+def memory(counter: str = "VmHWM") -> int:
+    """Bytes, by one of Linux's counters of this process; the most it had. What getrusage says may be its parent's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(counter))
+
+
 class Rows:
     """Rows of work beside what it is compared with, each printed as it comes."""
 

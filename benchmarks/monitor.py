@@ -19,7 +19,6 @@ process on a CPU.
 from __future__ import annotations
 
 import multiprocessing
-import resource
 import statistics
 import tempfile
 import threading
@@ -32,7 +31,7 @@ from typing import Any
 
 import torch
 from measuring import DEVICE as HERE
-from measuring import HARDWARE, ON_GPU, arguments, save, wait
+from measuring import HARDWARE, ON_GPU, arguments, memory, save, wait
 
 import oversmooth
 from oversmooth_papers.engine.loop import Run
@@ -223,7 +222,7 @@ def kind_of(rows: list[dict[str, Any]], step: int) -> str:
     return WITH_SPECTRA if "negative_share" in rows[-1] else DUE
 
 
-def entries(row: str, turns: Turns, memory: float) -> list[dict[str, Any]]:
+def entries(row: str, turns: Turns, held: float) -> list[dict[str, Any]]:
     every, idle, look = EVERY[row], turns.ratio(NOT_DUE), turns.look(DUE)
     ways = {"tokens": look / every}
     if WITH_SPECTRA in turns.pairs:
@@ -242,7 +241,7 @@ def entries(row: str, turns: Turns, memory: float) -> list[dict[str, Any]]:
             "look_in_steps": round(turns.look(DUE if seen == "tokens" else WITH_SPECTRA), 3),
             "step_ms": round(1000 * turns.step, 2),
             "turns": {kind: len(pairs) for kind, pairs in turns.pairs.items()},
-            "peak_memory_ratio": memory,
+            "peak_memory_ratio": held,
         }
         for seen, looks in ways.items()
     ]
@@ -261,16 +260,7 @@ def _peak(row: str, monitored: bool, size: tuple[int, int], passing: bool, compi
         with tempfile.TemporaryDirectory() as folder:
             callbacks = [smoothing(1, 1, passing)] if monitored else []
             fine_tuning(row, 3, Path(folder), callbacks, size=size, compiled=compiled).train()
-    answer.put(torch.cuda.max_memory_allocated() if on_gpu else resident_peak())
-
-
-def resident_peak() -> int:
-    """Bytes. What getrusage says of a process may be its parent's, whose memory it had when it was made."""
-    status = Path("/proc/self/status")
-    if status.is_file():
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
-        return 1024 * int(line.split()[1])
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    answer.put(torch.cuda.max_memory_allocated() if on_gpu else memory())
 
 
 def peak(row: str, monitored: bool, size: tuple[int, int], passing: bool, compiled: bool) -> int:

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
-from measuring import DEVICE, HARDWARE, ON_GPU, Rows, arguments, seconds
+from measuring import DEVICE, HARDWARE, ON_GPU, Rows, arguments, memory, seconds
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -150,15 +150,9 @@ def causal_memory() -> None:
     q, k = torch.randn(1, 1, 16384, 64), torch.randn(1, 1, 16384, 64)
     attention_spectrum(SoftmaxAttention(q[..., :64, :], k[..., :64, :], causal=True))
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak that importing torch left
-    before = _status("VmRSS")
+    before = memory("VmRSS")
     attention_spectrum(SoftmaxAttention(q, k, causal=True))
-    print((_status("VmHWM") - before) / 1024)
-
-
-def _status(name: str) -> int:
-    """One of Linux's memory counters of this process, in KiB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(name))
+    print((memory() - before) / 2**20)
 
 
 def joined_row(kind: str, A: Tensor, W_V: Tensor, W_O: Tensor) -> None:
