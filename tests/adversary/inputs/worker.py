@@ -34,14 +34,9 @@ SECONDS = 120.0
 """After which a command hangs, on a machine that others use too; what it computes itself is judged by MOST_SECONDS."""
 _BLOCKS_OF_A_FULL_DISK = 2048
 QUIET = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "HF_HUB_OFFLINE": "1",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "PYTHONDONTWRITEBYTECODE": "1",
-}
+    "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "PYTHONDONTWRITEBYTECODE": "1",
+}  # fmt: skip
 
 _IMPORTED = (
     "torch._dynamo", "transformers.models.vit.modeling_vit", "transformers.models.gpt2.modeling_gpt2",
