@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
-from support import commands, files_of_packages
+from support import commands, places
 from support.nightly import NIGHTLY, QUICK
 
 REPEATABLE = not os.environ.get("OVERSMOOTH_ANY_EXAMPLES")
@@ -119,4 +119,4 @@ def cifar(tmp_path_factory):
 @pytest.fixture(scope="session")
 def installed():
     """Finds a file of an installed package, without importing the package."""
-    return files_of_packages.installed
+    return places.installed

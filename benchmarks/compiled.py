@@ -8,7 +8,6 @@ far two of its calls are from each other, and of how many images the logits are 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from measuring import DEVICE, HARDWARE, arguments, save
 from torch import Tensor
 
 BATCH = 250
@@ -64,16 +64,14 @@ def in_a_process(variant: str, depth: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--variant", default="orthogonalupdate", help="as the recipe of training names it")
     parser.add_argument("--depth", type=int, default=3, help="blocks")
     parser.add_argument("--processes", type=int, default=5)
     parser.add_argument("--one", action="store_true", help="measure in this process, and print one row")
-    parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if given.one:
-        print(json.dumps(measure(given.variant, given.depth, device)))
+        print(json.dumps(measure(given.variant, given.depth, DEVICE)))
         return
     rows = []
     for process in range(given.processes):
@@ -84,11 +82,8 @@ def main() -> None:
             f"{100 * row['between_calls']:.2f} % between two calls, {row['images_off']} of {row['images']} images off",
             flush=True,
         )
-    if given.json is not None:
-        name = torch.cuda.get_device_name(0) if device.type == "cuda" else "CPU"
-        where = {"device": name, "torch": torch.__version__}
-        what = {"variant": given.variant, "depth": given.depth, "rows": rows}
-        given.json.write_text(json.dumps({**where, **what}, indent=1) + "\n")
+    where = {"device": HARDWARE, "torch": torch.__version__}
+    save(given.json, {**where, "variant": given.variant, "depth": given.depth, "rows": rows})
 
 
 if __name__ == "__main__":

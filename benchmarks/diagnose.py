@@ -10,7 +10,6 @@ run and removed. Nothing here is asserted.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -20,26 +19,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
+from measuring import Rows, arguments, once, seconds
 
 IMAGES, BATCH = 64, 32
-
-
-def seconds(work: Callable[[], object], repeats: int = 3) -> float:
-    """Median wall-clock time after one warm-up."""
-    work()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
 
 
 def peak() -> float:
@@ -78,7 +64,8 @@ def observed(data: str, ranks: int) -> dict[str, float]:
 
     # In turn with the plain pass, so that both meet the same machine.
     plain = lambda: [model(**b) for b in batches]  # noqa: E731
-    pairs = [(seconds(plain, 1), seconds(run, 1)) for _ in range(3)]
+    seconds(plain), run()
+    pairs = [(once(plain), once(run)) for _ in range(3)]
     ratio = statistics.median(b / a for a, b in pairs)
     return {"seconds": statistics.median(b for _, b in pairs), "ratio": ratio, "peak": peak()}
 
@@ -243,12 +230,8 @@ def write_llama(folder: Path, layers: int = 26, width: int = 2560) -> float:
     return total
 
 
-ROWS: list[dict[str, str]] = []
-
-
-def row(work: str, against: str, reach: str, got: str, detail: str) -> None:
-    ROWS.append(dict(work=work, against=against, reach=reach, got=got, detail=detail))
-    print(f"  {work} | {got} | {detail}", flush=True)
+ROWS = Rows()
+row = ROWS.add
 
 
 def tokens_rows(data: str) -> None:
@@ -324,9 +307,8 @@ def _drop_cache(folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = arguments(__doc__)
     parser.add_argument("--data", default=os.environ.get("OVERSMOOTH_DATA"))
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--only", default="tokens,full,bert,llama")
     parser.add_argument("--worker")
     options = parser.parse_args()
@@ -349,12 +331,7 @@ def main() -> None:
     }.items():
         if name in wanted:
             work()
-    table = Table("work", "compared with", "reach", "got", "detail")
-    for entry in ROWS:
-        table.add_row(*entry.values())
-    Console(width=160).print(table)
-    if options.json:
-        options.json.write_text(json.dumps({"where": where, "rows": ROWS}, indent=1) + "\n")
+    ROWS.end(where, options.json)
 
 
 if __name__ == "__main__":

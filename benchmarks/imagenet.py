@@ -13,13 +13,8 @@ Without a GPU: a small ViT on small images in float32, to see that it runs; its 
 
 from __future__ import annotations
 
-import argparse
 import io
-import json
-import platform
 import tempfile
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from measuring import DEVICE, HARDWARE, ON_GPU, arguments, save, seconds
 from PIL import Image
 
 from oversmooth_papers.engine.loop import float32_products
@@ -138,55 +134,33 @@ class Plain:
         self.feed.seek(0)
 
 
-def rate(run: Callable[[], None], batch: int, device: torch.device, repeats: int) -> float:
-    """Images a second, the median of three rounds."""
-    for _ in range(3):
-        run()
-    rounds = []
-    for _ in range(3):
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for _ in range(repeats):
-            run()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        rounds.append(repeats * batch / (time.perf_counter() - begin))
-    return sorted(rounds)[1]
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--quick", action="store_true", help="fewer repeats")
+    parser = arguments(__doc__, quick="fewer repeats")
     parser.add_argument("--workers", type=int, default=worker_count())
     parser.add_argument("--images", type=int, help="JPEGs that are written; 8,192 on a GPU")
     options = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    on_gpu = device.type == "cuda"
-    recipe = settings(device)
-    repeats = (4 if options.quick else 10) if on_gpu else 2
+    recipe = settings(DEVICE)
+    repeats = (4 if options.quick else 10) if ON_GPU else 2
     rates: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as folder, float32_products(device):
+    with tempfile.TemporaryDirectory() as folder, float32_products(DEVICE):
         home = Path(folder) / "noise"
-        write(home, options.images or (8192 if on_gpu else 64), (500, 375) if on_gpu else (100, 75))
+        write(home, options.images or (8192 if ON_GPU else 64), (500, 375) if ON_GPU else (100, 75))
         splits = load_splits(home)
         recipe = recipe.fitted(splits)
         for name, kind in (("ours", Ours), ("plain", Plain)):
-            loop: Any = kind(recipe, splits, device, options.workers)
+            loop: Any = kind(recipe, splits, DEVICE, options.workers)
             for what in ("end_to_end", "loader", "step"):
                 if hasattr(loop, what):
-                    rates[f"{name} {what}"] = rate(getattr(loop, what), recipe.batch, device, repeats)
+                    took = seconds(getattr(loop, what), repeats=repeats, warm_up=3)
+                    rates[f"{name} {what}"] = recipe.batch / took
                     print(f"{name} {what:10} {rates[f'{name} {what}']:10,.1f} images/s", flush=True)
             loop.close()  # a step and its graph hold each other: its workers would stay beside the next loop's
             del loop
     ratios = {what: rates[f"ours {what}"] / rates[f"plain {what}"] for what in ("end_to_end", "step")}
     for what, ratio in ratios.items():
         print(f"{what}: ours is {ratio:.2f} times as fast as plain, with {options.workers} workers")
-    if options.json:
-        hardware = torch.cuda.get_device_name() if on_gpu else platform.machine()
-        facts = {"hardware": hardware, "torch": torch.__version__, "workers": options.workers}
-        options.json.write_text(json.dumps({**facts, "images_per_s": rates, "ratios": ratios}, indent=1) + "\n")
+    facts = {"hardware": HARDWARE, "torch": torch.__version__, "workers": options.workers}
+    save(options.json, {**facts, "images_per_s": rates, "ratios": ratios})
 
 
 if __name__ == "__main__":

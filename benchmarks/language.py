@@ -12,15 +12,11 @@ little. Tokens are random; which they are does not matter to any of this.
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
-import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import torch
+from measuring import DEVICE, HARDWARE, ON_GPU, arguments, save, seconds
 from torch import nn
 
 from oversmooth_papers.engine.loop import float32_products
@@ -89,47 +85,24 @@ def plain(recipe: Recipe, data: Text, device: torch.device, *, compiled: bool) -
     return run
 
 
-def milliseconds(run: Callable[[], None], device: torch.device, repeats: int) -> float:
-    """The median of five rounds."""
-    for _ in range(5):
-        run()
-    rounds = []
-    for _ in range(5):
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for _ in range(repeats):
-            run()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        rounds.append((time.perf_counter() - begin) / repeats * 1e3)
-    return sorted(rounds)[2]
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--quick", action="store_true", help="fewer repeats")
-    options = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    recipe = settings(device)
+    options = arguments(__doc__, quick="fewer repeats").parse_args()
+    recipe = settings(DEVICE)
     data = text(recipe)
-    repeats = 10 if options.quick or device.type == "cpu" else 40
+    rounds = dict(rounds=5, repeats=40 if ON_GPU and not options.quick else 10, warm_up=5)
     times = {}
-    with float32_products(device):
-        times["ours"] = milliseconds(ours(recipe, data, device), device, repeats)
+    with float32_products(DEVICE):
+        times["ours"] = 1e3 * seconds(ours(recipe, data, DEVICE), **rounds)
         for name, compiled in (("eager", False), ("compiled", True)):
-            times[name] = milliseconds(plain(recipe, data, device, compiled=compiled), device, repeats)
+            times[name] = 1e3 * seconds(plain(recipe, data, DEVICE, compiled=compiled), **rounds)
     per_step = recipe.batch * recipe.shape.length
     for name, value in times.items():
         print(f"{name:10} {value:9.2f} ms a step, {per_step / value * 1e3:12,.0f} tokens/s")
     ratios = {name: times[name] / times["ours"] for name in REACH}
     for name, ratio in ratios.items():
         print(f"ours over {name}: {ratio:.2f} (to reach: {REACH[name]})")
-    hardware = torch.cuda.get_device_name() if device.type == "cuda" else platform.machine()
-    if options.json:
-        what = {"hardware": hardware, "torch": torch.__version__, "milliseconds": times, "ratios": ratios}
-        options.json.write_text(json.dumps(what, indent=1) + "\n")
+    facts = {"hardware": HARDWARE, "torch": torch.__version__, "milliseconds": times, "ratios": ratios}
+    save(options.json, facts)
 
 
 if __name__ == "__main__":

@@ -11,16 +11,12 @@ is a row of its own. Nothing is asserted.
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import statistics
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
+from measuring import DEVICE, HARDWARE, ON_GPU, arguments, once, save
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
@@ -32,22 +28,16 @@ A_II = 0.07
 CONTRACTION = 0.4
 """Median of ‖(PA)⁴‖^¼ over layers and heads of DeiT-Tiny; of random weights it is 0.05, and Arnoldi has no work."""
 QUERIES_AND_KEYS = ("q_proj", "k_proj", "attention.query", "attention.key")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def seconds(run: Callable[[], object], repeats: int = 2) -> tuple[float, float]:
-    """(the median after one warm-up, GiB at the peak)."""
-    times = []
+    """(the median after one warm-up, GiB at the peak of the last)."""
+    times, most = [], 0.0
     for _ in range(repeats + 1):
-        if DEVICE == "cuda":
-            torch.cuda.synchronize()
+        if ON_GPU:
             torch.cuda.reset_peak_memory_stats()
-        start = time.perf_counter()
-        run()
-        if DEVICE == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    most = torch.cuda.max_memory_allocated() / 2**30 if DEVICE == "cuda" else 0.0
+        times.append(once(run))
+        most = torch.cuda.max_memory_allocated() / 2**30 if ON_GPU else 0.0
     return statistics.median(times[1:]), most
 
 
@@ -105,7 +95,7 @@ def decoder(layers: int, width: int, heads: int, shared: int, inner: int, positi
     torch.manual_seed(0)
     with torch.device(DEVICE):
         model = LlamaForCausalLM(config)
-    return model.to(torch.bfloat16 if DEVICE == "cuda" else torch.float32).eval()
+    return model.to(torch.bfloat16 if ON_GPU else torch.float32).eval()
 
 
 class Bench:
@@ -209,26 +199,22 @@ ROWS = {"8b": eight_billion, "long": long, "vit": vit, "small": small, "small-di
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rows", default="8b,long,vit" if DEVICE == "cuda" else "small")
-    parser.add_argument("--json", type=Path)
+    parser = arguments(__doc__)
+    parser.add_argument("--rows", default="8b,long,vit" if ON_GPU else "small")
     options = parser.parse_args()
-    where = (
-        torch.cuda.get_device_name() if DEVICE == "cuda" else f"{platform.machine()}, {torch.get_num_threads()} threads"
-    )
+    where = HARDWARE if ON_GPU else f"{HARDWARE}, {torch.get_num_threads()} threads"
     print(f"{where}, torch {torch.__version__}")
     rows = []
     for name in options.rows.split(","):
         print(name)
         rows += ROWS[name]().rows
-        if DEVICE == "cuda":
+        if ON_GPU:
             torch.cuda.empty_cache()
     table = Table("model", "work", "seconds", "× plain", "memory ×")
     for row in rows:
         table.add_row(row["what"], row["work"], f"{row['seconds']:.3f}", f"{row['ratio']:.2f}", f"{row['memory']:.2f}")
     Console(width=140).print(table)
-    if options.json:
-        options.json.write_text(json.dumps({"where": where, "rows": rows}, indent=1) + "\n")
+    save(options.json, {"where": where, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -18,11 +18,7 @@ process on a CPU.
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
-import platform
-import resource
 import statistics
 import tempfile
 import threading
@@ -34,6 +30,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from measuring import DEVICE as HERE
+from measuring import HARDWARE, ON_GPU, arguments, memory, save, wait
 
 import oversmooth
 from oversmooth_papers.engine.loop import Run
@@ -88,11 +86,6 @@ class Turns:
         return statistics.median(plain for pairs in self.pairs.values() for _, plain in pairs) / self.steps
 
 
-def wait() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
 def settings(device: str) -> Any:
     if device == "cuda":
         return replace(PAPER, data="noise")
@@ -137,28 +130,6 @@ def measured_ours(device: torch.device, rounds: int) -> Turns:
     return turns
 
 
-class Baton:
-    """Two threads that take turns: one works while the other waits."""
-
-    def __init__(self, runners: int) -> None:
-        self.runners, self.turn = runners, 0
-        self.gone: set[int] = set()
-        self.condition = threading.Condition()
-
-    def take(self, runner: int) -> None:
-        with self.condition:
-            self.condition.wait_for(lambda: self.turn == runner)
-
-    def pass_on(self, runner: int, *, leave: bool = False) -> None:
-        with self.condition:
-            if leave:
-                self.gone.add(runner)
-            left = [(runner + n) % self.runners for n in range(1, self.runners + 1)]
-            if self.turn == runner:
-                self.turn = next((one for one in left if one not in self.gone), runner)
-            self.condition.notify_all()
-
-
 def fine_tuning(
     row: str, steps: int, output: Path, callbacks: Sequence[Any], *, size: tuple[int, int], compiled: bool
 ) -> Any:
@@ -199,7 +170,7 @@ def measured_trainer(row: str, rounds: int, *, size: tuple[int, int], passing: b
     import transformers
 
     turns = Turns(steps=2 if DEVICE[row] == "cuda" else 1)
-    baton, seconds = Baton(2), ([], [])  # type: tuple[list[float], ...]
+    may_run, seconds = (threading.Semaphore(1), threading.Semaphore(0)), ([], [])  # type: ignore[var-annotated]
     watching = smoothing(2 * turns.steps, 2, passing)
     kinds: list[str] = []
 
@@ -210,7 +181,7 @@ def measured_trainer(row: str, rounds: int, *, size: tuple[int, int], passing: b
             self.runner, self.began = runner, 0.0
 
         def on_train_begin(self, *_: Any, **__: Any) -> None:
-            baton.take(self.runner)
+            may_run[self.runner].acquire()
             self.began = time.perf_counter()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
@@ -220,15 +191,15 @@ def measured_trainer(row: str, rounds: int, *, size: tuple[int, int], passing: b
             seconds[self.runner].append(time.perf_counter() - self.began)
             if self.runner:
                 kinds.append(kind_of(watching.history.rows, state.global_step))
-            baton.pass_on(self.runner)
-            baton.take(self.runner)
+            may_run[1 - self.runner].release()
+            may_run[self.runner].acquire()
             self.began = time.perf_counter()
 
     def train(runner: int) -> None:
         try:
             trainers[runner].train()
         finally:
-            baton.pass_on(runner, leave=True)
+            may_run[1 - runner].release(1_000_000)  # the other has all turns that are left
 
     with tempfile.TemporaryDirectory() as folder:
         steps = (4 * rounds + 2) * turns.steps
@@ -251,7 +222,7 @@ def kind_of(rows: list[dict[str, Any]], step: int) -> str:
     return WITH_SPECTRA if "negative_share" in rows[-1] else DUE
 
 
-def entries(row: str, turns: Turns, memory: float) -> list[dict[str, Any]]:
+def entries(row: str, turns: Turns, held: float) -> list[dict[str, Any]]:
     every, idle, look = EVERY[row], turns.ratio(NOT_DUE), turns.look(DUE)
     ways = {"tokens": look / every}
     if WITH_SPECTRA in turns.pairs:
@@ -270,18 +241,17 @@ def entries(row: str, turns: Turns, memory: float) -> list[dict[str, Any]]:
             "look_in_steps": round(turns.look(DUE if seen == "tokens" else WITH_SPECTRA), 3),
             "step_ms": round(1000 * turns.step, 2),
             "turns": {kind: len(pairs) for kind, pairs in turns.pairs.items()},
-            "peak_memory_ratio": memory,
+            "peak_memory_ratio": held,
         }
         for seen, looks in ways.items()
     ]
 
 
 def _peak(row: str, monitored: bool, size: tuple[int, int], passing: bool, compiled: bool, answer: Any) -> None:
-    on_gpu = torch.cuda.is_available() and DEVICE[row] != "cpu"
+    on_gpu = ON_GPU and DEVICE[row] != "cpu"
     if row == "vit":
-        device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
-        with joined(device) as ranks:
-            run = our_run(monitored, device, ranks)
+        with joined(HERE) as ranks:
+            run = our_run(monitored, HERE, ranks)
             for _ in range(3):
                 steps_of(run, 1, due=True)
     else:
@@ -290,16 +260,7 @@ def _peak(row: str, monitored: bool, size: tuple[int, int], passing: bool, compi
         with tempfile.TemporaryDirectory() as folder:
             callbacks = [smoothing(1, 1, passing)] if monitored else []
             fine_tuning(row, 3, Path(folder), callbacks, size=size, compiled=compiled).train()
-    answer.put(torch.cuda.max_memory_allocated() if on_gpu else resident_peak())
-
-
-def resident_peak() -> int:
-    """Bytes. What getrusage says of a process may be its parent's, whose memory it had when it was made."""
-    status = Path("/proc/self/status")
-    if status.is_file():
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
-        return 1024 * int(line.split()[1])
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    answer.put(torch.cuda.max_memory_allocated() if on_gpu else memory())
 
 
 def peak(row: str, monitored: bool, size: tuple[int, int], passing: bool, compiled: bool) -> int:
@@ -315,24 +276,20 @@ def peak(row: str, monitored: bool, size: tuple[int, int], passing: bool, compil
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", type=Path)
+    parser = arguments(__doc__, quick="few turns of small batches: a check that it runs")
     parser.add_argument("--rows", default="vit,bert,minilm")
     parser.add_argument("--passing", action="store_true", help="the passing batch in place of a probe, in Trainer")
     parser.add_argument("--compiled", action="store_true", help="Trainer with torch_compile=True")
-    parser.add_argument("--quick", action="store_true", help="few turns of small batches: a check that it runs")
     options = parser.parse_args()
     if options.passing and options.compiled:
         # Both models are of one class: code that was compiled for the one without hooks would serve the other.
         parser.error("--passing and --compiled cannot be timed in one process; choose one of them")
-    on_gpu = torch.cuda.is_available()
     rows = options.rows.split(",")
     size = SMALL if options.quick else FULL
     if unknown := [row for row in rows if row not in EVERY]:
         parser.error(f"there is no row {unknown[0]!r}; choose among {', '.join(EVERY)}")
-    threads = f"{platform.machine()}, {torch.get_num_threads()} threads"
     result: dict[str, Any] = {
-        "device": torch.cuda.get_device_name() if on_gpu else threads,
+        "device": HARDWARE if ON_GPU else f"{HARDWARE}, {torch.get_num_threads()} threads",
         "torch": torch.__version__,
         "oversmooth": oversmooth.__version__,
         "from": "the passing batch" if options.passing else "a probe of 8 inputs",
@@ -343,17 +300,16 @@ def main() -> None:
         "not_run": {},
     }
     for row in rows:
-        if DEVICE[row] == "cuda" and not on_gpu:
+        if DEVICE[row] == "cuda" and not ON_GPU:
             result["not_run"][row] = "there is no GPU"
             print(f"{row}: not run, there is no GPU")
             continue
-        on_device = on_gpu and DEVICE[row] != "cpu"
+        on_device = ON_GPU and DEVICE[row] != "cpu"
         peaks = [peak(row, monitored, size, options.passing, options.compiled) for monitored in (False, True)]
         if row == "vit":
-            device = torch.device("cuda", 0) if on_device else torch.device("cpu")
             rounds = 2 if options.quick else 60 if on_device else 16
             torch.set_float32_matmul_precision("high")
-            turns = measured_ours(device, rounds)
+            turns = measured_ours(HERE, rounds)
         else:
             if not on_device:
                 torch.set_num_threads(min(2, torch.get_num_threads()))
@@ -371,8 +327,7 @@ def main() -> None:
                 f"{entry['peak_memory_ratio']:.4f} (reach {REACH_MEMORY:g}){full}",
                 flush=True,
             )
-        if options.json:
-            options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        save(options.json, result)
 
 
 if __name__ == "__main__":

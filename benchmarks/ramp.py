@@ -11,7 +11,6 @@ ramp has ended and at the end.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import time
@@ -20,13 +19,13 @@ from typing import Any
 
 import torch
 import transformers
+from measuring import arguments, save
+from strength import Training
 
-import oversmooth
 from oversmooth.demo.language import MINILM, folder
-from oversmooth.steering import NeuTRENO, ramp, steer
 from oversmooth_papers.tasks.glue.data import load_examples
 
-STRENGTH, BATCH, LENGTH, RATE = 0.6, 8, 48, 5e-5
+BATCH, LENGTH, RATE = 8, 48, 5e-5
 STARTS = ("now", "ramp", "learned", "plain")
 
 
@@ -51,26 +50,18 @@ def run(start: str, seed: int, source: str, batches: list[Any], test: list[Any],
     """Fine-tune once; what came of it."""
     torch.manual_seed(seed)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(source, num_labels=2, dtype=torch.float32)
-    if start != "plain":
-        steer(model, NeuTRENO(STRENGTH if start == "now" else 0.0, learned=start == "learned"))
-    rising = ramp(model, to=STRENGTH, steps=length) if start == "ramp" else None
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
-    monitor = oversmooth.Monitor(model, probe=dict(test[0]), every=50, name=start)
+    training = Training(model, start, length, RATE, probe=dict(test[0]), every=50)
+    monitor = training.monitor
     torch.manual_seed(seed)
     model.train()
     losses, accuracies = [], {}
     for step, batch in enumerate(batches, 1):
         loss = model(**batch).loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if rising is not None:
-            rising.step()
-        monitor.step()
+        training.step(loss)
         losses.append(loss.item())
         if step in (length, len(batches)):
             accuracies[step] = accuracy(model, test)
-    monitor.look()
+    monitor.snapshot()
     assert not monitor.failures, monitor.failures
     last = monitor.history.rows[-1]
     strengths = [value for value in last.get("strength", []) if value is not None]
@@ -86,13 +77,12 @@ def run(start: str, seed: int, source: str, batches: list[Any], test: list[Any],
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--ramp", type=int, default=300, help="steps of the ramp")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--starts", nargs="+", choices=STARTS, default=STARTS)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
@@ -109,10 +99,9 @@ def main() -> None:
             began = time.process_time()
             rows.append(run(start, seed, source, batches, test, options.ramp))
             print(json.dumps(rows[-1]), f"{time.process_time() - began:.0f} s of CPU", flush=True)
-            if options.json:
-                facts = {"model": "MiniLM", "task": "SST-2", "steps": options.steps, "ramp": options.ramp}
-                versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-                options.json.write_text(json.dumps({**facts, **versions, "rows": rows}, indent=1) + "\n")
+            facts = {"model": "MiniLM", "task": "SST-2", "steps": options.steps, "ramp": options.ramp}
+            versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+            save(options.json, {**facts, **versions, "rows": rows})
 
 
 def size(example: dict[str, Any]) -> int:

@@ -8,22 +8,16 @@ on real attention are left out and said to be. Each row names what it is compare
 
 from __future__ import annotations
 
-import argparse
 import io
-import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.table import Table
+from measuring import DEVICE, HARDWARE, ON_GPU, Rows, arguments, memory, seconds
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -31,31 +25,8 @@ from oversmooth.theory import DenseAttention, SoftmaxAttention, attention_spectr
 from oversmooth.theory.dominance import JOINT_STEPS
 
 N, WIDTH, HEADS, LAYERS = 197, 192, 3, 12
-ROWS: list[dict[str, str]] = []
-
-
-def seconds(work: Callable[[], object], repeats: int = 5) -> float:
-    """Median wall-clock time after one warm-up, the GPU's queue drained before each reading."""
-
-    def once() -> float:
-        _drain()
-        start = time.perf_counter()
-        work()
-        _drain()
-        return time.perf_counter() - start
-
-    once()
-    return statistics.median(once() for _ in range(repeats))
-
-
-def _drain() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
-def row(work: str, against: str, reach: str, got: str, detail: str) -> None:
-    ROWS.append(dict(work=work, against=against, reach=reach, got=got, detail=detail))
-    print(f"  {work} | {got} | {detail}", flush=True)
+ROWS = Rows()
+row = ROWS.add
 
 
 def deit(folder: Path, images: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
@@ -113,9 +84,9 @@ def heads_row(kind: str, A: Tensor, W_V: Tensor, W_O: Tensor, reach: str, baseli
     """Dominance of every head against `torch.linalg.eigvals` of as many matrices (timed on `baseline` of them)."""
     count = A.shape[:-2].numel()
     operator = DenseAttention(A)
-    fast = seconds(lambda: dominance(operator, W_V, W_O, per_head=True, **settings), repeats=3) / count
+    fast = seconds(lambda: dominance(operator, W_V, W_O, per_head=True, **settings), rounds=3) / count
     some = A.flatten(0, -3)[:: max(1, count // baseline)][:baseline].contiguous()
-    slow = seconds(lambda: torch.linalg.eigvals(some), repeats=1 if A.is_cuda else 3) / len(some)
+    slow = seconds(lambda: torch.linalg.eigvals(some), rounds=1 if A.is_cuda else 3) / len(some)
     found = dominance(operator, W_V, W_O, per_head=True, **settings)
     smooth, rough = exact_radii(A, W_V, W_O)
     error = (found.rho_rough.double().cpu().flatten() - rough).abs()
@@ -136,9 +107,9 @@ def heads_row(kind: str, A: Tensor, W_V: Tensor, W_O: Tensor, reach: str, baseli
 def weights_row(device: torch.device) -> None:
     g = torch.Generator().manual_seed(0)
     W_V, W_O = torch.randn(12, 768, 64, generator=g).to(device), torch.randn(12, 64, 768, generator=g).to(device)
-    fast = seconds(lambda: head_spectrum(W_V, W_O))
+    fast = seconds(lambda: head_spectrum(W_V, W_O), rounds=5)
     products = W_V @ W_O
-    slow = seconds(lambda: torch.linalg.eigvals(products), repeats=1)
+    slow = seconds(lambda: torch.linalg.eigvals(products), rounds=1)
     row(
         "per-head spectra of one layer, d = 768, 12 heads",
         "eigvals of the d by d products",
@@ -152,8 +123,8 @@ def causal_row(device: torch.device) -> None:
     g = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, 1, 16384, 64, generator=g).to(device) for _ in range(3))
     A = SoftmaxAttention(q, k, causal=True)
-    fast = seconds(lambda: attention_spectrum(A), repeats=3)
-    call = seconds(lambda: scaled_dot_product_attention(q, k, v, is_causal=True), repeats=3)
+    fast = seconds(lambda: attention_spectrum(A), rounds=3)
+    call = seconds(lambda: scaled_dot_product_attention(q, k, v, is_causal=True), rounds=3)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -179,22 +150,16 @@ def causal_memory() -> None:
     q, k = torch.randn(1, 1, 16384, 64), torch.randn(1, 1, 16384, 64)
     attention_spectrum(SoftmaxAttention(q[..., :64, :], k[..., :64, :], causal=True))
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak that importing torch left
-    before = _status("VmRSS")
+    before = memory("VmRSS")
     attention_spectrum(SoftmaxAttention(q, k, causal=True))
-    print((_status("VmHWM") - before) / 1024)
-
-
-def _status(name: str) -> int:
-    """One of Linux's memory counters of this process, in KiB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(name))
+    print((memory() - before) / 2**20)
 
 
 def joined_row(kind: str, A: Tensor, W_V: Tensor, W_O: Tensor) -> None:
     times, residuals = [], []
     for layer in range(LAYERS):
         operator = DenseAttention(A[0, layer])
-        times.append(seconds(lambda: dominance(operator, W_V[layer], W_O[layer], limit=False), repeats=3))  # noqa: B023
+        times.append(seconds(lambda: dominance(operator, W_V[layer], W_O[layer], limit=False), rounds=3))  # noqa: B023
         residuals.append(dominance(operator, W_V[layer], W_O[layer], limit=False).residual.item())
     row(
         f"multi-head ρ_rough, n = {N}, d = {WIDTH}, {HEADS} heads, {kind}",
@@ -215,10 +180,10 @@ def causal_joined_row(device: torch.device) -> None:
     O = torch.randn(heads, k, d, generator=g) * d**-0.5  # noqa: E741
     A, V, O = SoftmaxAttention(q.to(device), key.to(device), causal=True).dense(), V.to(device), O.to(device)  # noqa: E741
     within = dominance(A, V, O, limit=False, steps=JOINT_STEPS)
-    fast = seconds(lambda: dominance(A, V, O, limit=False, steps=JOINT_STEPS), repeats=3)
+    fast = seconds(lambda: dominance(A, V, O, limit=False, steps=JOINT_STEPS), rounds=3)
     blocks = torch.einsum("hi,hdk,hke->ide", A.diagonal()[0], V, O)[1:] + torch.eye(d, device=device)
     some = blocks[:: n // 16].contiguous()
-    slow = seconds(lambda: torch.linalg.eigvals(some), repeats=1) / len(some) * len(blocks)
+    slow = seconds(lambda: torch.linalg.eigvals(some), rounds=1) / len(some) * len(blocks)
     exact = torch.linalg.eigvals(blocks.double().cpu()).abs().max()
     row(
         f"multi-head ρ_rough, causal, n = {n}, d = {d}, {heads} heads on {shared}, within {JOINT_STEPS} products",
@@ -231,14 +196,11 @@ def causal_joined_row(device: torch.device) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path, default=os.environ.get("OVERSMOOTH_DATA"))
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--images", type=int, default=128, help="images on the GPU: 36 matrices each")
     options = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    name = torch.cuda.get_device_name() if device.type == "cuda" else platform.machine()
-    where = f"{name}, {len(os.sched_getaffinity(0))} CPU cores, torch {torch.__version__}"
+    where = f"{HARDWARE}, {len(os.sched_getaffinity(0))} CPU cores, torch {torch.__version__}"
     print(where, flush=True)
 
     kinds = {"Gaussian": gaussian}
@@ -247,8 +209,8 @@ def main() -> None:
     else:
         print("no data folder: the rows on DeiT-Tiny's attention are left out (--data, OVERSMOOTH_DATA)")
     for kind, make in kinds.items():
-        A, W_V, W_O = make(options.images if device.type == "cuda" else 2, device)
-        if device.type == "cuda":
+        A, W_V, W_O = make(options.images if ON_GPU else 2, DEVICE)
+        if ON_GPU:
             heads_row(kind, A, W_V, W_O, "500 ×", baseline=16)
             heads_row(kind, A, W_V, W_O, "500 ×", baseline=16, tolerance=1e-3)
         else:
@@ -256,16 +218,11 @@ def main() -> None:
             heads_row(kind, A, W_V, W_O, reach, baseline=64)
             heads_row(kind, A, W_V, W_O, reach, baseline=64, steps=24 if kind == "DeiT-Tiny" else 48)
         joined_row(kind, A, W_V, W_O)
-    weights_row(device)
-    causal_row(device)
-    causal_joined_row(device)
+    weights_row(DEVICE)
+    causal_row(DEVICE)
+    causal_joined_row(DEVICE)
 
-    table = Table("work", "compared with", "reach", "got", "detail", title=where, show_lines=True)
-    for entry in ROWS:
-        table.add_row(*entry.values())
-    Console(width=150).print(table)
-    if options.json:
-        options.json.write_text(json.dumps({"where": where, "rows": ROWS}, indent=1, ensure_ascii=False) + "\n")
+    ROWS.end(where, options.json)
 
 
 if __name__ == "__main__":

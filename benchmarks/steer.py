@@ -8,19 +8,14 @@ one: the same model with patch 4, small batches, in float32, eagerly; the ratios
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
-import statistics
-import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import torch
+from measuring import DEVICE, HARDWARE, arguments, interleaved, save
 from torch import Tensor, nn
 
 from oversmooth.steering import FeatScale, Method, NeuTRENO, Spectral, fold, steer, steering_of, verify
+from oversmooth_papers.cuda_graphs import captured
 from oversmooth_papers.tasks.images.recipe import Shape
 from oversmooth_papers.tasks.images.vit import ViT
 
@@ -63,24 +58,6 @@ def training_step(model: nn.Module, batch: int, device: str) -> Callable[[], Non
     return captured(step) if device == "cuda" else step
 
 
-def captured(step: Callable[[], Any]) -> Callable[[], None]:
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(4):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-
-    def replay(_keeps: Any = step) -> None:  # what the graph reads and writes lives as long as step does
-        graph.replay()
-
-    return replay
-
-
 def inference(model: nn.Module, batch: int, device: str) -> Callable[[], None]:
     images = torch.randn(batch, 3, model.shape.image, model.shape.image, device=device)
     model.eval()
@@ -91,25 +68,6 @@ def inference(model: nn.Module, batch: int, device: str) -> Callable[[], None]:
             return run(images)
 
     return captured(step) if device == "cuda" else step
-
-
-def interleaved(steps: dict[str, Callable[[], None]], device: str, rounds: int, repeats: int) -> dict[str, float]:
-    """Median milliseconds of each, taken in turns so that a machine that slows down slows all of them."""
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(rounds):
-        for name, step in steps.items():
-            _wait(device)
-            begin = time.perf_counter()
-            for _ in range(repeats):
-                step()
-            _wait(device)
-            times[name].append((time.perf_counter() - begin) / repeats * 1e3)
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-def _wait(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 def orthogonality(model: nn.Module) -> float | None:
@@ -125,19 +83,17 @@ def orthogonality(model: nn.Module) -> float | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--quick", action="store_true", help="few repetitions")
+    parser = arguments(__doc__, quick="few repetitions")
     parser.add_argument("--only", nargs="*", help="methods by name")
     options = parser.parse_args()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = DEVICE.type
     torch.set_float32_matmul_precision("high")
     batch = 96 if device == "cuda" else 8
     rounds, repeats = (3, 5) if options.quick else (9, 50 if device == "cuda" else 2)
     chosen = {n: m for n, m in TRAINED.items() if not options.only or n in options.only or m is None}
     models = {name: make(method, device) for name, method in chosen.items()}
     steps = {name: training_step(model, batch, device) for name, model in models.items()}
-    train = interleaved(steps, device, rounds, repeats)
+    train = interleaved(steps, rounds, repeats)
     rows = []
     for name, milliseconds in train.items():
         ratio = milliseconds / train[_ALONE]
@@ -152,19 +108,18 @@ def main() -> None:
     still = {_ALONE: inference(make(None, device), batch, device)}
     still["Spectral, folded"] = inference(fold(make(Spectral("sharpen", start="cold"), device)), batch, device)
     still["NeuTRENO"] = inference(make(NeuTRENO(0.6), device), batch, device)
-    infer = interleaved(still, device, rounds, repeats)
+    infer = interleaved(still, rounds, repeats)
     for name, milliseconds in infer.items():
         ratio = milliseconds / infer[_ALONE]
         rows.append({"work": "inference", "method": name, "ms": milliseconds, "ratio": ratio})
         print(f"inference  {name:24s} {milliseconds:8.3f} ms  {ratio:5.3f} ×", flush=True)
     facts = {
-        "device": torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine(),
+        "device": HARDWARE,
         "torch": torch.__version__,
         "batch": batch,
         "rows": rows,
     }
-    if options.json:
-        options.json.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    save(options.json, facts)
 
 
 if __name__ == "__main__":

@@ -9,14 +9,13 @@ takes two thirds of the steps.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
-from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from measuring import arguments, save
 
 import oversmooth
 from oversmooth.demo.language import MINILM, folder
@@ -26,10 +25,29 @@ from oversmooth.steering import NeuTRENO, ramp, steer
 STRENGTH = 0.6
 
 
+class Training:
+    """A model whose λ̃ begins in one of the ways, its optimiser and its monitor."""
+
+    def __init__(self, model: torch.nn.Module, start: str, ramped: int, rate: float, **watched: Any) -> None:
+        """ramped: steps of the ramp."""
+        if start != "plain":
+            steer(model, NeuTRENO(STRENGTH if start == "now" else 0.0, learned=start == "learned"))
+        self.rising = ramp(model, to=STRENGTH, steps=ramped) if start == "ramp" else None
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+        self.monitor = oversmooth.Monitor(model, name=start, **watched)
+
+    def step(self, loss: torch.Tensor) -> None:
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        if self.rising is not None:
+            self.rising.step()
+        self.monitor.step()
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--steps", type=int, default=24)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     transformers.utils.logging.disable_progress_bar()
     source = str(folder(MINILM))
@@ -49,10 +67,8 @@ def main() -> None:
     for start in ("now", "learned", "ramp"):
         torch.manual_seed(0)
         model = copy.deepcopy(original)
-        steer(model, NeuTRENO(STRENGTH if start == "now" else 0.0, learned=start == "learned"))
-        rising = ramp(model, to=STRENGTH, steps=2 * options.steps // 3) if start == "ramp" else None
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-        monitor = oversmooth.Monitor(model, probe=dict(held_out), every=max(1, options.steps // 4), name=start)
+        every = max(1, options.steps // 4)
+        training = Training(model, start, 2 * options.steps // 3, 1e-4, probe=dict(held_out), every=every)
 
         def error(model: torch.nn.Module = model) -> float:
             with torch.no_grad():
@@ -61,16 +77,10 @@ def main() -> None:
 
         errors = [error()]
         for step in range(options.steps):
-            loss = (model(**texts).last_hidden_state - wanted)[mask].square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            if rising is not None:
-                rising.step()
-            monitor.step()
-            if (step + 1) % max(1, options.steps // 4) == 0:
+            training.step((model(**texts).last_hidden_state - wanted)[mask].square().mean())
+            if (step + 1) % every == 0:
                 errors.append(error())
-        last = monitor.history.rows[-1]
+        last = training.monitor.history.rows[-1]
         found.append(
             {
                 "start": start,
@@ -81,9 +91,8 @@ def main() -> None:
             }
         )
         print(json.dumps(found[-1]), flush=True)
-    if options.json:
-        facts = {"model": "MiniLM", "steps": options.steps, "torch": torch.__version__, "rows": found}
-        options.json.write_text(json.dumps(facts, indent=1) + "\n")
+    facts = {"model": "MiniLM", "steps": options.steps, "torch": torch.__version__, "rows": found}
+    save(options.json, facts)
 
 
 if __name__ == "__main__":

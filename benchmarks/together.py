@@ -11,23 +11,21 @@ the device already.
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
 import queue
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.synchronize import Barrier
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from measuring import DEVICE, HARDWARE, ON_GPU, arguments, save, wait
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from train import endless, our_step, settings, wait
+from train import endless, our_step, settings
 
 from oversmooth_papers.compiling import compiled
 from oversmooth_papers.cuda_graphs import captured
@@ -116,17 +114,16 @@ def work(number: int, most: int, seconds: float, barrier: Barrier, answers: Any)
 
     The last one's is that of all seeds in one program; its turn comes after all others'.
     """
-    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     torch.set_float32_matmul_precision("high")
     torch.set_num_threads(1)
-    recipe = settings(device)
+    recipe = settings(DEVICE)
     stacks = number == most
     attention = ""
     if stacks:
-        step, attention = first_stacked(recipe, most, device)
+        step, attention = first_stacked(recipe, most, DEVICE)
     else:
-        step = endless(our_step(recipe, device))
-    few = _AT_ONCE if device.type == "cuda" else 1
+        step = endless(our_step(recipe, DEVICE))
+    few = _AT_ONCE if ON_GPU else 1
     for together in range(1, most + 2):
         barrier.wait(_LONGEST)
         if stacks if together > most else number < together:
@@ -136,10 +133,9 @@ def work(number: int, most: int, seconds: float, barrier: Barrier, answers: Any)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--most", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     barrier, answers = context.Barrier(options.most + 1), context.Queue()
@@ -161,26 +157,24 @@ def main() -> None:
         process.join()
     speeds = {together: sum(each for at, each, _ in rows if at == together) for together in range(1, options.most + 1)}
     one_program, attention = next((each, attention) for _, each, attention in rows if attention)
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    print(f"{'at once':>8s} {'images/s':>10s} {'of one':>7s}   ({device})")
+    print(f"{'at once':>8s} {'images/s':>10s} {'of one':>7s}   ({HARDWARE})")
     for together, each in speeds.items():
         print(f"{together:8d} {each:10,.0f} {each / speeds[1]:7.2f}")
     of_one = one_program / speeds[1]
     print(f"{options.most} seeds in one program: {one_program:,.0f} images/s, {of_one:.2f} of one run ({attention})")
-    if options.json:
-        facts = {
-            "device": device,
-            "torch": torch.__version__,
-            "images per second": {str(at): round(each, 1) for at, each in speeds.items()},
-            "ratios": {str(at): round(each / speeds[1], 4) for at, each in speeds.items()},
-            "seeds in one program": {
-                "seeds": options.most,
-                "attention": attention,
-                "images per second": round(one_program, 1),
-                "ratio": round(of_one, 4),
-            },
-        }
-        options.json.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    facts = {
+        "device": HARDWARE,
+        "torch": torch.__version__,
+        "images per second": {str(at): round(each, 1) for at, each in speeds.items()},
+        "ratios": {str(at): round(each / speeds[1], 4) for at, each in speeds.items()},
+        "seeds in one program": {
+            "seeds": options.most,
+            "attention": attention,
+            "images per second": round(one_program, 1),
+            "ratio": round(of_one, 4),
+        },
+    }
+    save(options.json, facts)
 
 
 if __name__ == "__main__":

@@ -9,14 +9,11 @@ time of the process. "plus" rows add to the moments of the same arrays.
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
+from measuring import DEVICE, HARDWARE, ON_GPU, arguments, save, wait
 from torch import Tensor
 
 from oversmooth.trace.reducers.sites import SiteMetrics
@@ -40,13 +37,12 @@ SITES = 2
 def fastest(run: Callable[[], object], times: int) -> float:
     """Seconds."""
     run()
-    clock = time.perf_counter if torch.cuda.is_available() else time.process_time
+    clock = time.perf_counter if ON_GPU else time.process_time
     found = []
     for _ in range(times):
         begun = clock()
         run()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        wait()
         found.append(clock() - begun)
     return min(found)
 
@@ -62,8 +58,7 @@ def products(x: Tensor) -> Callable[[], Tensor]:
 
 def measured(shape: tuple[int, ...], times: int) -> dict[str, float]:
     """The ratio of each reducer."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    x = (torch.randn(shape) * torch.linspace(3, 0.3, shape[-1]) + 0.3).to(device)
+    x = (torch.randn(shape) * torch.linspace(3, 0.3, shape[-1]) + 0.3).to(DEVICE)
     block = fastest(products(x), times)
     found = {"block, ms": 1e3 * block}
     for name, settings in REDUCERS.items():
@@ -79,19 +74,15 @@ def measured(shape: tuple[int, ...], times: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--quick", action="store_true", help="small arrays, to see that it runs")
-    given = parser.parse_args()
+    given = arguments(__doc__, quick="small arrays, to see that it runs").parse_args()
     shapes = {"quick": (2, 20, 16)} if given.quick else SHAPES
     rows = {name: measured(shape, 3 if given.quick else 15) for name, shape in shapes.items()}
     for name, row in rows.items():
         print(name)
         for what, value in row.items():
             print(f"  {what:34} {value:.2f}" if what.startswith("block") else f"  {what:34} + {100 * value:.0f} %")
-    if given.json is not None:
-        where = {"machine": platform.processor(), "threads": torch.get_num_threads(), "torch": torch.__version__}
-        given.json.write_text(json.dumps({**where, "rows": rows}, indent=1))
+    where = {"machine": HARDWARE, "threads": torch.get_num_threads(), "torch": torch.__version__}
+    save(given.json, {**where, "rows": rows})
 
 
 if __name__ == "__main__":

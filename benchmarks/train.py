@@ -11,17 +11,13 @@ float32; the ratios then say little about GPUs. Images are random; their bytes d
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
+from measuring import DEVICE, HARDWARE, ON_GPU, arguments, interleaved, once, save, wait
 from torch import nn
 
 from oversmooth_papers.cuda_graphs import captured
@@ -126,21 +122,6 @@ def timm_step(
     return name, step
 
 
-def interleaved(work: dict[str, Callable[[], Any]], rounds: int, repeats: int) -> dict[str, float]:
-    """Median milliseconds of each, taken in turns so that a machine that slows down slows all of them."""
-    times: dict[str, list[float]] = {name: [] for name in work}
-    for place in range(rounds + 1):  # the first is to warm up
-        for name, function in work.items():
-            wait()
-            begin = time.perf_counter()
-            for _ in range(repeats):
-                function()
-            wait()
-            if place:
-                times[name].append((time.perf_counter() - begin) / repeats * 1e3)
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
 def profile(step: Callable[[], None]) -> None:
     """The kernels of twenty steps, those first that take longest."""
     from torch.profiler import ProfilerActivity
@@ -148,26 +129,13 @@ def profile(step: Callable[[], None]) -> None:
 
     for _ in range(5):
         step()
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if ON_GPU else [])
     with profiler(activities=activities) as taken:
         for _ in range(20):
             step()
         wait()
-    by = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
+    by = "self_cuda_time_total" if ON_GPU else "self_cpu_time_total"
     print(taken.key_averages().table(sort_by=by, row_limit=40, max_name_column_width=90))
-
-
-def wait() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
-def once(function: Callable[[], Any]) -> float:
-    wait()
-    begin = time.perf_counter()
-    function()
-    wait()
-    return time.perf_counter() - begin
 
 
 def corruptions(recipe: Recipe, device: torch.device, count: int) -> tuple[float, float, dict[str, float]]:
@@ -183,20 +151,16 @@ def corruptions(recipe: Recipe, device: torch.device, count: int) -> tuple[float
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--quick", action="store_true", help="few repetitions, few images")
+    parser = arguments(__doc__, quick="few repetitions, few images")
     parser.add_argument("--only", nargs="*", choices=PARTS, default=PARTS)
     parser.add_argument("--profile", action="store_true", help="where the time of our step goes, and nothing else")
     options = parser.parse_args()
-    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     torch.set_float32_matmul_precision("high")
-    on_gpu = device.type == "cuda"
-    rounds, repeats = (3, 3) if options.quick else (9, 20 if on_gpu else 4)
-    recipe = settings(device)
+    rounds, repeats = (3, 3) if options.quick else (9, 20 if ON_GPU else 4)
+    recipe = settings(DEVICE)
     ratios: dict[str, float] = {}
     facts: dict[str, Any] = {
-        "device": torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine(),
+        "device": HARDWARE,
         "torch": torch.__version__,
         "batch": recipe.batch,
         "turns": rounds,
@@ -207,42 +171,41 @@ def main() -> None:
     def note(name: str, value: Any) -> None:
         facts[name] = value
         print(f"{name}: {value}", flush=True)
-        if options.json:
-            options.json.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        save(options.json, facts)
 
     if options.profile:
-        profile(endless(our_step(recipe, device)))
+        profile(endless(our_step(recipe, DEVICE)))
         return
     begin = time.perf_counter()
-    plain = our_step(recipe, device)
+    plain = our_step(recipe, DEVICE)
     note("seconds to compile and capture the plain step", round(time.perf_counter() - begin, 1))
     work: dict[str, Callable[[], Any]] = {"plain": endless(plain)}
     if "step" in options.only:
-        other, work["other"] = timm_step(recipe, device)
+        other, work["other"] = timm_step(recipe, DEVICE)
         note("compared with", other)
-    if "compiled" in options.only and on_gpu:
-        other, work["compiled"] = timm_step(recipe, device, compiled=True)
+    if "compiled" in options.only and ON_GPU:
+        other, work["compiled"] = timm_step(recipe, DEVICE, compiled=True)
         note("and with", other)
-    if "graphed" in options.only and on_gpu:
-        other, work["graphed"] = timm_step(recipe, device, graphed=True)
+    if "graphed" in options.only and ON_GPU:
+        other, work["graphed"] = timm_step(recipe, DEVICE, graphed=True)
         note("and in graphs with", other)
     steered = {}
     if "steered" in options.only:
         for variant in ("smooth", "sharpen"):
-            steered[variant] = our_step(replace(recipe, variant=variant), device)
+            steered[variant] = our_step(replace(recipe, variant=variant), DEVICE)
             work[variant] = endless(steered[variant])
     forms = {}
     if "forms" in options.only:
         for name, case in CASES.items():
             if name not in ("plain", "warm"):  # a warm start costs nothing later
-                forms[name] = our_step(replace(recipe, **case.changes), device)
+                forms[name] = our_step(replace(recipe, **case.changes), DEVICE)
                 work[f"form {name}"] = endless(forms[name])
     if "augmentation" in options.only:
 
         def augmentation() -> None:
             plain.batch()
 
-        replay = captured(augmentation) if on_gpu else augmentation
+        replay = captured(augmentation) if ON_GPU else augmentation
 
         def alone() -> None:
             plain.feed.draw(plain.generator)
@@ -250,8 +213,8 @@ def main() -> None:
 
         work["augmentation"] = alone
     if "monitoring" in options.only:
-        monitor = SmoothingProbe(plain.task, plain.model, device)
-        work["monitoring"] = lambda: monitor.look(1)
+        monitor = SmoothingProbe(plain.task, plain.model, DEVICE)
+        work["monitoring"] = lambda: monitor.snapshot(1)
     milliseconds = interleaved(work, rounds, repeats)
     note("milliseconds", {name: round(value, 4) for name, value in milliseconds.items()})
     speeds = {
@@ -275,8 +238,8 @@ def main() -> None:
     if "monitoring" in milliseconds:
         ratios["monitoring"] = milliseconds["monitoring"] / (50 * step + milliseconds["monitoring"])
     if "corruptions" in options.only:
-        count = 10_000 if on_gpu and not options.quick else 200
-        making, testing, kinds = corruptions(recipe, device, count)
+        count = 10_000 if ON_GPU and not options.quick else 200
+        making, testing, kinds = corruptions(recipe, DEVICE, count)
         note("corruptions, s", {"images": count, "making": making, "testing": testing, **kinds})
         ratios["corruptions"] = making / testing
     note("ratios", {name: round(value, 4) for name, value in ratios.items()})

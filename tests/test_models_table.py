@@ -4,11 +4,9 @@ import re
 
 import pytest
 from adversary.numbers import family_cases
-from adversary.numbers.family_columns import sampled
-from support import families_table, timm_models
-from support.families import REFUSED
-
-from oversmooth import InputError, diagnose
+from adversary.numbers.family_columns import refusal, sampled
+from adversary.numbers.test_families import one_sentence
+from support import families_table
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
@@ -28,7 +26,7 @@ def notes() -> families_table.Notes:
 
 def test_every_family_is_listed_once():
     named = [line.split("|")[1].strip() for line in WRITTEN if line.startswith("| ")]
-    refused = [model.name for model in (*REFUSED, *family_cases.REFUSED)]
+    refused = [model.name for model in families_table.ALL_REFUSED]
     assert named == ["family", *families_table.families(), "family", *family_cases.WHO, "model", *refused], AGAIN
     assert "| family | " + " | ".join(families_table.COLUMNS) + " |" in WRITTEN, AGAIN
 
@@ -42,16 +40,9 @@ def test_rows_are_what_the_oracle_finds(name):
     assert families_table.row(name, notes()) in WRITTEN, AGAIN
 
 
-@pytest.mark.parametrize("model", REFUSED, ids=lambda model: model.name)
+@pytest.mark.parametrize("model", families_table.ALL_REFUSED, ids=lambda model: model.name)
 def test_what_is_refused_says_why(model):
-    if model.library == "timm" and not timm_models.available():
+    if not model.usable:
         pytest.skip("no timm here")
-    with pytest.raises(InputError) as error:
-        diagnose(model.build().eval(), model.given())
-    assert model.says in str(error.value)
-    assert f"| {model.name} | {model.why} |" in WRITTEN, AGAIN
-
-
-@pytest.mark.parametrize("model", family_cases.REFUSED, ids=lambda model: model.name)
-def test_refusals_are_the_sentences_that_are_said(model):
-    assert f"| {model.name} | {families_table.refused()[model.name]} |" in WRITTEN, AGAIN
+    one_sentence(refusal(model))
+    assert families_table.refused(model) in WRITTEN, AGAIN

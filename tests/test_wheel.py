@@ -26,7 +26,7 @@ import oversmooth
 from oversmooth.models import load
 for path in sys.argv[1:]:
     loaded = load(path)
-    diagnosis = oversmooth.diagnose(loaded.model, loaded.inputs(count=1), depth=0, joined=0)
+    diagnosis = oversmooth.diagnose(loaded.model, loaded.inputs(count=1), depth=0, spectra=False, ranks=0)
     print(loaded.name, len(diagnosis.layers) - 1)
 """
 

@@ -12,6 +12,7 @@ import os
 import statistics
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,18 +81,14 @@ def numbers(job: tuple[nn.Module, torch.Tensor], **settings: Any) -> dict[str, A
 
 def in_threads(jobs: list[tuple[nn.Module, torch.Tensor]], **settings: Any) -> list[dict[str, Any]]:
     """Each diagnosis in a thread of its own, all begun together."""
-    together, found = threading.Barrier(len(jobs)), {}
+    together = threading.Barrier(len(jobs))
 
-    def work(place: int) -> None:
+    def work(job: tuple[nn.Module, torch.Tensor]) -> dict[str, Any]:
         together.wait()
-        found[place] = numbers(jobs[place], **settings)
+        return numbers(job, **settings)
 
-    threads = [threading.Thread(target=work, args=(place,)) for place in range(len(jobs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [found.get(place, {}) for place in range(len(jobs))]
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        return list(pool.map(work, jobs))
 
 
 def main() -> None:

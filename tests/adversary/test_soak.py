@@ -19,7 +19,6 @@ def test_diagnoses_leave_nothing_behind():
     assert last.memory - first.memory < 16 * 2**20
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_threads_get_the_numbers_that_they_would_get_alone():
     model, other = soak.small_vit(0), soak.small_vit(1)
     jobs = [(model, soak.batch(0)), (other, soak.batch(1)), (model, soak.batch(2))]

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from support.files_of_packages import installed
-from support.places import DATA
+from support.places import DATA, installed
 
 from oversmooth.inputs.pictures import picture
 

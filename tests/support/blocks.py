@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class SelfAttention(nn.Module):
-    """Fused attention. together: one weight for q, k and v, or three. mask: whatever torch's fused call takes."""
+    """Attention by `mix`, which is handed what comes with the tokens. together: one weight for q, k and v, or three."""
 
     def __init__(self, width: int, heads: int = 2, *, together: bool = True) -> None:
         super().__init__()
@@ -20,10 +20,14 @@ class SelfAttention(nn.Module):
         else:
             self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(width, width) for _ in range(4))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        """mask: whatever torch's fused call takes."""
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    def forward(self, x: Tensor, *given: Any, **named: Any) -> Tensor:
         parts = self.qkv(x).chunk(3, -1) if self.together else (self.q_proj(x), self.k_proj(x), self.v_proj(x))
         q, k, v = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts)
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
+        mixed = self.mix(q, k, v, *given, **named).transpose(1, 2).flatten(2)
         return self.proj(mixed) if self.together else self.out_proj(mixed)
 
 

@@ -12,11 +12,13 @@ import functools
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from adversary.numbers import family_oracle as oracle
 from support.conformance_methods import (
     METHODS,
     REASONS,
@@ -39,7 +41,7 @@ from support.conformance_methods import (
     steered,
     value_weight,
 )
-from support.conformance_oracle import free_of, output_map, put, spectral_weights, value_bias, written
+from support.conformance_oracle import free_of, put, spectral_weights, written
 from support.families import FAMILIES, HEADS, WIDTH, Family, run, tensors
 from support.family_checks import same_bits, with_dropout
 from torch import Tensor, nn
@@ -157,29 +159,27 @@ def _check_bias(
 
     Put into the stock model; all other biases are as they were.
     """
-    b_V, b_O = value_bias(plain_modules, family, place), output_map(plain_modules, family, place)[1]
-    now = output_map(modules, family, place)[1]
-    if isinstance(b_V, Tensor) and isinstance(b_O, Tensor):
-        old, new = (output_map(each, family, place)[0] for each in (plain_modules, start_modules))
+    b_V = oracle.value_weight(family, plain_modules, place)[1]
+    old, b_O = oracle.output_weight(family, plain_modules, place)
+    if b_V is None:
+        return
+    if b_O is not None:
+        new, _ = oracle.output_weight(family, start_modules, place)
         b_O = b_O + sum(b_V[h] @ (old[h] - new[h]) for h in range(HEADS))
-        close(now, b_O, 1e-9, "output bias")
+        close(oracle.output_weight(family, modules, place)[1], b_O, 1e-9, "output bias")
         module, weight = output_weight(family, place)
         getattr(stock_modules[module], weight.replace("weight", "bias")).data.copy_(b_O)
-    assert torch.equal(torch.as_tensor(value_bias(modules, family, place)), torch.as_tensor(b_V)), "value bias"
+    assert torch.equal(oracle.value_weight(family, modules, place)[1], b_V), "value bias"
 
 
 def _same_beside_values(family: Family, module: str, weight: str, live: Tensor, plain: Tensor) -> None:
     """Queries and keys, where they share the weight: the very bits they were."""
-    is_value = any(value_weight(family, place) == (module, weight) for place in places(family))
-    if family.packing == "separate" or not is_value:
+    if not any(value_weight(family, place) == (module, weight) for place in places(family)):
         return
-    live, plain = (live.mT, plain.mT) if family.packing == "conv" else (live, plain)
-    if family.packing in ("stacked", "conv"):
-        rest = slice(0, (HEADS + family.kv_heads) * family.head_dim)
-        same_bits([live[rest]], [plain[rest]])
-    else:
-        by_head = (HEADS, 3, family.head_dim)
-        same_bits([live.unflatten(0, by_head)[:, :2]], [plain.unflatten(0, by_head)[:, :2]])
+    live, plain = live.detach().clone(), plain.detach().clone()
+    for W in (live, plain):
+        oracle.value_rows(family, W).zero_()
+    same_bits([live], [plain])
 
 
 def _check_spectra(family: Family, method: str, W_V: Tensor, W_O: Tensor, L: Tensor) -> None:
@@ -603,19 +603,17 @@ def check_optimiser(name: str, method: str) -> None:
 
 def _learned(tested: Any, family: Family, place: int) -> int:
     """Numbers that the methods of one layer learn. Where V⁰ comes from, nothing is added and nothing learned."""
+    numbers = {
+        "Inversion": 2 * WIDTH * HEADS, "GatedAttention": WIDTH * HEADS * family.head_dim, "FeatScale": 2 * WIDTH,
+        "AttnScale": HEADS, "Centred": HEADS, "Laplacian": HEADS,
+    }  # fmt: skip
+    is_source = place == family.runs[0] and family.runs.count(place) == 1
     total = 0
-    source = place == family.runs[0] and family.runs.count(place) == 1
     for method in tested.methods:
         kind = type(method).__name__
-        if kind in ("Inversion", "GatedAttention"):
-            total += WIDTH * HEADS * (2 if kind == "Inversion" else family.head_dim)
-            continue
-        if not getattr(method, "learned", False):
-            continue
-        if kind in ("NeuTRENO", "ValueResidual") and source:
-            continue
-        per_head = kind in ("AttnScale", "Centred", "Laplacian") or (kind == "NeuTRENO" and method.per == "head")
-        total += 2 * WIDTH if kind == "FeatScale" else HEADS if per_head else 1
+        learned = getattr(method, "learned", kind in ("Inversion", "GatedAttention"))
+        if learned and not (is_source and kind in ("NeuTRENO", "ValueResidual")):
+            total += HEADS if getattr(method, "per", "") == "head" else numbers.get(kind, 1)
     return total
 
 
@@ -637,26 +635,19 @@ def check_threads(name: str, method: str) -> None:
             seen.waited = True
             barrier.wait()
 
-    handle = last.register_forward_pre_hook(wait)
-    got: list[Any] = [None, None]
-
-    def work(i: int) -> None:
+    def work(given: Any) -> list[Tensor]:
         try:
             with torch.no_grad():
-                got[i] = outputs(model, family, givens[i])
-        except Exception as error:
+                return outputs(model, family, given)
+        except Exception:
             barrier.abort()
-            got[i] = error
+            raise
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    handle = last.register_forward_pre_hook(wait)
+    with ThreadPoolExecutor(2) as pool:
+        for result, alone in zip(pool.map(work, givens), expected, strict=True):
+            same_bits(result, alone)
     handle.remove()
-    for result, e in zip(got, expected, strict=True):
-        assert not isinstance(result, Exception), repr(result)
-        same_bits(result, e)
 
 
 def check_refused(name: str, method: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 import torch
+from adversary.numbers import family_oracle as oracle
 from support.conformance_methods import (
     KeepDouble,
     Row,
@@ -92,18 +93,20 @@ class ByHand:
     def _replace(self, _: nn.Module, _args: Any, out: Any, *, modules: dict[str, nn.Module], place: int) -> Any:
         family = self.family
         assert self.read is not None
-        q, k, V = projected(modules, family, place, self.read)
+        W_V, b_V = oracle.value_weight(family, modules, place)
+        V = self.read[:, None] @ W_V + (0.0 if b_V is None else b_V[:, None])
         if family.library in ("torch", "toy"):
+            q, k = queries_and_keys(modules, family, place, self.read)
             scores = q @ k.mT / family.head_dim**0.5
             mask = family.mask()
             if mask is not None:
                 scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
             self._keep(scores.softmax(-1))
-        Y = self._formula(self.attention[self.run], V, place, *output_map(modules, family, place))
+        Y = self._formula(self.attention[self.run], V, place, *oracle.output_weight(family, modules, place))
         Y = Y if family.batch_first else Y.transpose(0, 1)
         return (Y, None) if isinstance(out, tuple) else Y.reshape(out.shape)
 
-    def _formula(self, A: Tensor, V: Tensor, place: int, W_O: Tensor, b_O: Tensor | float) -> Tensor:
+    def _formula(self, A: Tensor, V: Tensor, place: int, W_O: Tensor, b_O: Tensor | None) -> Tensor:
         """A ``(batch, heads, n, n)``, V ``(batch, heads, n, k)``, W_O ``(heads, k, d)``."""
         n, mask, at = A.shape[-1], self.family.mask(), self.set_to[place]
         eye = torch.eye(n, dtype=A.dtype)
@@ -143,7 +146,7 @@ class ByHand:
                 k = V.shape[-1]
                 gates = [self.read @ at["gatedattention.gate"][h * k : (h + 1) * k].T for h in range(HEADS)]
                 U = torch.stack([U[:, h] * 2 / (1 + (-gate).exp()) for h, gate in enumerate(gates)], 1)
-        Y = (U @ W_O).sum(1) + b_O
+        Y = (U @ W_O).sum(1) + (0.0 if b_O is None else b_O)
         J = J[:, 0]
         for method in self.tested.methods:
             if isinstance(method, steering.FeatScale):
@@ -166,40 +169,11 @@ def _by_head(value: Tensor | float) -> Tensor:
     return torch.as_tensor(value, dtype=torch.float64).reshape(-1, 1, 1)
 
 
-def weight_and_bias(modules: dict[str, nn.Module], family: Family, where: tuple[str, str]) -> tuple[Tensor, Any]:
-    """``(out, in)`` and the bias, or 0."""
-    module, name = modules[where[0]], where[1]
-    W = getattr(module, name).detach()
-    bias = getattr(module, name.replace("weight", "bias"), None)
-    return (W.mT if family.packing == "conv" else W), (0.0 if bias is None else bias.detach())
-
-
-def projected(modules: dict[str, nn.Module], family: Family, place: int, x: Tensor) -> tuple[Any, Any, Tensor]:
-    """Queries, keys (None where they have a weight of their own) and values by head, ``(batch, heads, n, k)``."""
-    W, bias = weight_and_bias(modules, family, value_weight(family, place))
-    out = x @ W.mT + bias
-    k, shared = family.head_dim, family.kv_heads
-    if family.packing == "separate":
-        parts = [out]
-    elif family.packing in ("stacked", "conv"):
-        parts = list(out.split([HEADS * k, shared * k, shared * k], dim=-1))
-    else:
-        parts = [part.flatten(-2) for part in out.unflatten(-1, (HEADS, 3, k)).unbind(-2)]
-    heads = [part.unflatten(-1, (-1, k)).transpose(1, 2) for part in parts]
-    V = heads[-1].repeat_interleave(HEADS // shared, dim=1)
-    return (heads[0], heads[1], V) if len(heads) == 3 else (None, None, V)
-
-
-def value_bias(modules: dict[str, nn.Module], family: Family, place: int) -> Tensor | float:
-    """``(heads, k)``, or 0."""
-    _, _, with_bias = projected(modules, family, place, torch.zeros(1, 1, WIDTH, dtype=torch.float64))
-    _, bias = weight_and_bias(modules, family, value_weight(family, place))
-    return with_bias[0, :, 0] if isinstance(bias, Tensor) else 0.0
-
-
-def output_map(modules: dict[str, nn.Module], family: Family, place: int) -> tuple[Tensor, Tensor | float]:
-    W, bias = weight_and_bias(modules, family, output_weight(family, place))
-    return W.mT.unflatten(0, (HEADS, family.head_dim)), bias
+def queries_and_keys(modules: dict[str, nn.Module], family: Family, place: int, x: Tensor) -> list[Tensor]:
+    """``(batch, heads, n, k)``, of weights that make values too, one after another."""
+    module, name = value_weight(family, place)
+    W, b = (getattr(modules[module], each) for each in (name, name.replace("weight", "bias")))
+    return [part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (x @ W.mT + b).chunk(3, -1)[:2]]
 
 
 def written(family: Family, tested: Row, model: nn.Module) -> list[Tensor]:
@@ -279,23 +253,12 @@ def spectral_weights(
 
 def put(modules: dict[str, nn.Module], family: Family, place: int, W_V: Tensor, W_O: Tensor) -> None:
     """Into a model that is not steered; queries and keys that share the weight stay."""
-    module, name = value_weight(family, place)
-    W = getattr(modules[module], name)
-    k, shared = family.head_dim, family.kv_heads
-    rows = W_V.mT.reshape(shared * k, WIDTH)
+    value, output = (
+        getattr(modules[m], name) for m, name in (value_weight(family, place), output_weight(family, place))
+    )
     with torch.no_grad():
-        whole = (W.mT if family.packing == "conv" else W).clone()
-        if family.packing == "separate":
-            whole = rows
-        elif family.packing in ("stacked", "conv"):
-            whole[(HEADS + shared) * k :] = rows
-        else:
-            for h in range(HEADS):
-                whole[(3 * h + 2) * k : (3 * h + 3) * k] = W_V[h].T
-        W.copy_(whole.mT if family.packing == "conv" else whole)
-        module, name = output_weight(family, place)
-        flat = W_O.reshape(HEADS * k, WIDTH)
-        getattr(modules[module], name).copy_(flat if family.packing == "conv" else flat.mT)
+        oracle.value_rows(family, value).copy_(W_V.mT)
+        oracle.output_rows(family, output).copy_(W_O)
 
 
 def free_of(modules: dict[str, nn.Module], family: Family, place: int) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -429,80 +429,47 @@ _ALL = [
     described(
         "DINOv2",
         hf("Dinov2", hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=4, **_PICTURE, drop_path_rate=0.3),
-        pixels,
-        "encoder.layer.{}",
-        "attention." + ("attention.value" if _DINOV2_NESTED else "v_proj"),
-        "attention." + ("output.dense" if _DINOV2_NESTED else "o_proj"),
-        branch="layer_scale1",
-        factor="layer_scale1.lambda1",
-        reader="norm2",
+        pixels, "encoder.layer.{}", "attention." + ("attention.value" if _DINOV2_NESTED else "v_proj"),
+        "attention." + ("output.dense" if _DINOV2_NESTED else "o_proj"), branch="layer_scale1",
+        factor="layer_scale1.lambda1", reader="norm2",
     ),
     described(
-        "CLIP (vision)",
-        hf("CLIPVision", **SIZES, **_PICTURE),
-        pixels,
-        _renamed("encoder.layers.{}", "vision_model.encoder.layers.{}"),
-        "self_attn.v_proj",
-        "self_attn.out_proj",
+        "CLIP (vision)", hf("CLIPVision", **SIZES, **_PICTURE), pixels,
+        _renamed("encoder.layers.{}", "vision_model.encoder.layers.{}"), "self_attn.v_proj", "self_attn.out_proj",
         reader="layer_norm2",
     ),
     described("BERT", hf("Bert", **SIZES, **WORDS), **_BERT),
     described("RoBERTa", hf("Roberta", **SIZES, **WORDS), **_BERT),
     described("ALBERT", hf("Albert", **_ALBERT_SIZES | dict(num_hidden_layers=12)), **_ALBERT, runs=(0,) * 12),
     described(
-        "ALBERT (2 groups)",
-        hf("Albert", **_ALBERT_SIZES | dict(num_hidden_layers=4), num_hidden_groups=2),
-        **_ALBERT,
+        "ALBERT (2 groups)", hf("Albert", **_ALBERT_SIZES | dict(num_hidden_layers=4), num_hidden_groups=2), **_ALBERT,
         runs=(0, 0, 1, 1),
     ),
     described(
-        "DistilBERT",
-        hf("DistilBert", dim=WIDTH, n_layers=2, n_heads=4, hidden_dim=48, vocab_size=64),
-        text,
-        "transformer.layer.{}",
-        "attention.v_lin",
-        "attention.out_lin",
-        after="sa_layer_norm",
-        last="output_layer_norm",
+        "DistilBERT", hf("DistilBert", dim=WIDTH, n_layers=2, n_heads=4, hidden_dim=48, vocab_size=64), text,
+        "transformer.layer.{}", "attention.v_lin", "attention.out_lin", after="sa_layer_norm", last="output_layer_norm",
         norm="post",
     ),
     described(
-        "ModernBERT",
-        hf("ModernBert", **SIZES, **WORDS, cls_token_id=1, sep_token_id=2, local_attention=4),
-        *(text, "layers.{}", "attn.Wqkv", "attn.Wo"),
-        reader="mlp_norm",
-        packing="stacked",
-        local=True,
+        "ModernBERT", hf("ModernBert", **SIZES, **WORDS, cls_token_id=1, sep_token_id=2, local_attention=4), text,
+        "layers.{}", "attn.Wqkv", "attn.Wo", reader="mlp_norm", packing="stacked", local=True,
     ),
     described(
-        "GPT-2",
-        hf("GPT2", n_embd=WIDTH, n_layer=2, n_head=4, n_positions=32, **WORDS),
-        *(text, "h.{}", "attn.c_attn", "attn.c_proj"),
-        reader="ln_2",
-        packing="conv",
-        causal=True,
-        massive="wte.weight",
+        "GPT-2", hf("GPT2", n_embd=WIDTH, n_layer=2, n_head=4, n_positions=32, **WORDS), text, "h.{}", "attn.c_attn",
+        "attn.c_proj", reader="ln_2", packing="conv", causal=True, massive="wte.weight",
     ),
     described(
-        "GPT-NeoX (parallel)",
-        hf("GPTNeoX", **SIZES, **WORDS, use_parallel_residual=True),
-        **_NEOX,
+        "GPT-NeoX (parallel)", hf("GPTNeoX", **SIZES, **WORDS, use_parallel_residual=True), **_NEOX,
         beside=(("mlp", 1.0),),
     ),
     described(
-        "GPT-NeoX (one after another)",
-        hf("GPTNeoX", **SIZES, **WORDS, use_parallel_residual=False),
-        **_NEOX,
+        "GPT-NeoX (one after another)", hf("GPTNeoX", **SIZES, **WORDS, use_parallel_residual=False), **_NEOX,
         reader="post_attention_layernorm",
     ),
     described("OPT", hf("OPT", **_OPT_SIZES), **_OPT, reader="final_layer_norm"),
     described(
-        "OPT (Post-LN)",
-        hf("OPT", **_OPT_SIZES, do_layer_norm_before=False),
-        **_OPT,
-        norm="post",
-        after="self_attn_layer_norm",
-        last="final_layer_norm",
+        "OPT (Post-LN)", hf("OPT", **_OPT_SIZES, do_layer_norm_before=False), **_OPT, norm="post",
+        after="self_attn_layer_norm", last="final_layer_norm",
     ),
     described("Llama", hf("Llama", **GQA), **LLAMA),
     described("Mistral", hf("Mistral", **GQA, sliding_window=4), **LLAMA),
@@ -512,25 +479,19 @@ _ALL = [
     described("SmolLM3", hf("SmolLM3", **GQA), **LLAMA),
     described("Phi-3", hf("Phi3", **GQA), **LLAMA | dict(value="self_attn.qkv_proj"), packing="stacked"),
     described(
-        "Whisper (encoder)",
-        hf("Whisper", **_WHISPER_SIZES, max_source_positions=TOKENS, num_mel_bins=8),
-        *(sound, "encoder.layers.{}", "self_attn.v_proj", "self_attn.out_proj"),
-        reader="final_layer_norm",
+        "Whisper (encoder)", hf("Whisper", **_WHISPER_SIZES, max_source_positions=TOKENS, num_mel_bins=8), sound,
+        "encoder.layers.{}", "self_attn.v_proj", "self_attn.out_proj", reader="final_layer_norm",
     ),
     described(
         "T5 (encoder)",
-        hf("T5", "EncoderModel", d_model=WIDTH, d_kv=12, num_layers=2, num_heads=4, d_ff=48, vocab_size=64),
-        *(text, "encoder.block.{}", "layer.0.SelfAttention.v", "layer.0.SelfAttention.o"),
-        reader="layer.1.layer_norm",
-        kind="rms",
-        head_dim=12,
+        hf("T5", "EncoderModel", d_model=WIDTH, d_kv=12, num_layers=2, num_heads=4, d_ff=48, vocab_size=64), text,
+        "encoder.block.{}", "layer.0.SelfAttention.v", "layer.0.SelfAttention.o", reader="layer.1.layer_norm",
+        kind="rms", head_dim=12,
     ),
     described("timm ViT", _timm("vision_transformer", "VisionTransformer"), **_TIMM, massive="cls_token"),
     described(
         "timm ViT (q/k norm, LayerScale)",
-        _timm("vision_transformer", "VisionTransformer", qk_norm=True, init_values=0.1),
-        **_TIMM,
-        branch="ls1",
+        _timm("vision_transformer", "VisionTransformer", qk_norm=True, init_values=0.1), **_TIMM, branch="ls1",
         factor="ls1.gamma",
     ),
     described("torch encoder (Post-LN)", lambda: _encoder(), **_ENCODER, **_POST, **_SEQUENCE_FIRST),
@@ -539,36 +500,37 @@ _ALL = [
     ),
     described("torch encoder (Pre-LN)", lambda: _encoder(norm_first=True), **_ENCODER, **_PRE, **_SEQUENCE_FIRST),
     described(
-        "torch encoder (Pre-LN, batch first)",
-        lambda: _encoder(norm_first=True, batch_first=True),
-        **_ENCODER,
-        **_PRE,
+        "torch encoder (Pre-LN, batch first)", lambda: _encoder(norm_first=True, batch_first=True), **_ENCODER, **_PRE,
         given=padded,
     ),
     described(
-        "around nn.MultiheadAttention",
-        lambda: Stack(HandBlock(), HandBlock()),
+        "around nn.MultiheadAttention", lambda: Stack(HandBlock(), HandBlock()),
         **_ENCODER | _PRE | dict(given=array, block="blocks.{}", value="attn", output="attn"),
     ),
     described("attention alone (Pre-LN)", lambda: Stack(ToyBlock(True), ToyBlock(True)), **_TOY),
     described(
         "attention alone (no norm)", lambda: Stack(ToyBlock(False), ToyBlock(False)), **_TOY, norm="none", kind=None
     ),
-]
+]  # fmt: skip
 FAMILIES = {family.name: family for family in _ALL}
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A model that cannot be looked at, and says so."""
+    """A model that cannot be looked at."""
 
     name: str
     build: Callable[[], nn.Module] = field(repr=False)
     given: Callable[[], Any] = field(repr=False)
-    why: str
-    says: str
-    """Part of the message."""
-    library: str = "timm"
+    says: tuple[str, ...]
+    """The refusal has one of these."""
+    why: str = ""
+    """What docs/models.md says in place of the refusal."""
+    library: str = "transformers"
+
+    @property
+    def usable(self) -> bool:
+        return self.library != "timm" or timm_models.available()
 
 
 class ExtraKey(HandBlock):
@@ -586,33 +548,25 @@ def _parallel_scaling() -> nn.Module:
     return _timm("vision_transformer", "VisionTransformer", block_fn=ParallelScalingBlock)()
 
 
-_NO_BIAS = "its value bias is put together again in every call", "qkv did not run"
+_NO_BIAS = dict(
+    given=image, says=("qkv did not run",), why="its value bias is put together again in every call", library="timm"
+)
 REFUSED = [
-    Refused("timm EVA", _timm("eva", "Eva"), image, *_NO_BIAS),
-    Refused("timm BEiT", _timm("beit", "Beit"), image, *_NO_BIAS),
+    Refused("timm EVA", _timm("eva", "Eva"), **_NO_BIAS),
+    Refused("timm BEiT", _timm("beit", "Beit"), **_NO_BIAS),
     Refused(
-        "timm EVA (separate q, k, v)",
-        _timm("eva", "Eva", qkv_fused=False),
-        image,
-        "v_proj beside proj is no layout that is known",
-        "v_proj.weight looks like attention's values",
+        "timm EVA (separate q, k, v)", _timm("eva", "Eva", qkv_fused=False), image,
+        ("v_proj.weight looks like attention's values",), "v_proj beside proj is no layout that is known", "timm",
     ),
     Refused(
-        "timm ViT with parallel scaling blocks",
-        _parallel_scaling,
-        image,
-        "one weight has q, k, v and the MLP's first layer",
-        "no attention found",
+        "timm ViT with parallel scaling blocks", _parallel_scaling, image, ("no attention found",),
+        "one weight has q, k, v and the MLP's first layer", "timm",
     ),
     Refused(
-        "nn.MultiheadAttention with add_zero_attn or bias_k",
-        lambda: Stack(ExtraKey()),
-        array,
-        "the token it adds has no place in A",
-        "adds a token of its own",
-        library="torch",
+        "nn.MultiheadAttention with add_zero_attn or bias_k", lambda: Stack(ExtraKey()), array,
+        ("adds a token of its own",), "the token it adds has no place in A", "torch",
     ),
-]
+]  # fmt: skip
 
 
 def usable() -> list[str]:

@@ -11,10 +11,11 @@ from adversary.numbers import family_cases
 from adversary.numbers.family_cases import CASES
 from adversary.numbers.family_columns import outcome, refusal, usable
 from support import timm_models
-from support.families import REFUSED
+from support.families import REFUSED, Refused
 from support.places import ROOT
 
 TABLE = ROOT / "docs" / "models.md"
+ALL_REFUSED = [*REFUSED, *family_cases.REFUSED]
 COLUMNS = ("tokens", "changes", "ρ per head", "joined", "padding", "bf16", "disk")
 _HEAD = """\
 # Models that are known to work
@@ -73,15 +74,12 @@ def _tidy(sentence: str) -> str:
     return re.sub(r"/\S*/tmp\w+", "the checkpoint", sentence).replace("|", "\\|")
 
 
-def refused() -> dict[str, str]:
-    """What is said of each: of the older ones in our words, of the newer ones in the package's."""
-    said = {model.name: model.why for model in REFUSED}
-    for model in family_cases.REFUSED:
-        try:
-            said[model.name] = _tidy(refusal(model.name))
-        except AssertionError:
-            said[model.name] = "wrong"
-    return said
+def refused(model: Refused) -> str:
+    """In our words, or in the package's."""
+    try:
+        return f"| {model.name} | {model.why or _tidy(refusal(model))} |"
+    except AssertionError:
+        return f"| {model.name} | wrong |"
 
 
 def families() -> list[str]:
@@ -94,7 +92,7 @@ def text() -> str:
     first = [*head, *(row(name, notes) for name in families())]
     second = [*head, *(row(name, notes) for name in family_cases.WHO)]
     footnotes = [f"{number}. {sentence}" for sentence, number in notes.items()]
-    more = ["| model | why |", "|---|---|", *(f"| {name} | {why} |" for name, why in refused().items())]
+    more = ["| model | why |", "|---|---|", *map(refused, ALL_REFUSED)]
     parts = ["\n".join(first) + "\n", _WHO, "\n".join(second) + "\n", "\n## Notes\n\n", "\n".join(footnotes) + "\n"]
     return _HEAD + "".join(parts) + _REFUSED + "\n".join(more) + "\n"
 

@@ -7,13 +7,11 @@ tests/adversary/numbers, which knows more families and takes nothing from the pa
 from __future__ import annotations
 
 import functools
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import torch
 from adversary.numbers.family_cases import CASES
-from adversary.numbers.family_columns import same_layer
+from adversary.numbers.family_columns import on_disk, same_layer
 from adversary.numbers.family_oracle import Passage, passages, stream
 from adversary.numbers.family_oracle import metrics as slow_metrics
 from support.families import FAMILIES, HEADS, WIDTH, Family, run, tensors
@@ -137,18 +135,10 @@ def has_config(name: str) -> bool:
 
 
 def check_disk(name: str) -> None:
-    """What anatomy finds in a live model it finds in its checkpoint; without a configuration if told heads and norm."""
+    """What anatomy finds in a live model it finds in its checkpoint."""
     case = CASES[name]
-    model = case.make()
-    with tempfile.TemporaryDirectory() as folder:
-        if has_config(name):
-            model.save_pretrained(folder)
-            disk = locate(folder, **case.settings)
-        else:
-            file = Path(folder) / "weights.pt"
-            torch.save(model.state_dict(), file)
-            disk = locate(file, heads=HEADS, norm=case.norm)
-        same_anatomy(locate(model, **case.settings), disk)
+    with on_disk(case) as disk:
+        same_anatomy(locate(case.make(), **case.settings), disk)
         assert any(layer.norm_position == "unknown" for layer in disk) == (name in NORM_NOT_SAID), "where norms stand"
 
 

@@ -61,30 +61,18 @@ def example(
                 dominance=_dominance(draw, inputs, rho_heads, spectrum.rho_smooth or 1.0, depth[i]),
             )
         )
+    model = {
+        "name": name, "class": "VisionTransformer", "layers": layers, "heads": heads, "width": heads * head_dim,
+        "norm": "post" if post_norm else "pre", "dtype": "float32",
+    }  # fmt: skip
+    provenance = {
+        "oversmooth": "0.1.0", "torch": "2.11.0", "created": "2025-01-31T12:00:00+00:00", "seed": seed,
+        "data": "made-up images", "inputs": inputs, "tokens": [197, 197], "variant": "raw", "seconds": 1.5,
+        "counting_rule": "one maximum over all pairs", "massive_rule": "norm over 10 times the median", "top1": None,
+    }  # fmt: skip
     return Diagnosis(
-        model={
-            "name": name,
-            "class": "VisionTransformer",
-            "layers": layers,
-            "heads": heads,
-            "width": heads * head_dim,
-            "norm": "post" if post_norm else "pre",
-            "dtype": "float32",
-        },
-        provenance={
-            "oversmooth": "0.1.0",
-            "torch": "2.11.0",
-            "created": "2025-01-31T12:00:00+00:00",
-            "seed": seed,
-            "data": "made-up images",
-            "inputs": inputs,
-            "tokens": [197, 197],
-            "variant": "raw",
-            "seconds": 1.5,
-            "counting_rule": "one maximum over all pairs",
-            "massive_rule": "norm over 10 times the median",
-            "top1": None,
-        },
+        model=model,
+        provenance=provenance,
         layers=found,
         extrapolation=[_extrapolation(what, float(log_ratio[-1]), draw) for what in ("last block", "stack")],
         verdict=[

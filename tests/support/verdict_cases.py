@@ -171,4 +171,4 @@ CASES = {
         reason=Reason("steering", detail="X acts"),
         notes=[Note("special_counted")],
     ),
-}
+}  # fmt: skip

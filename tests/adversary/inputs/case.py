@@ -13,7 +13,7 @@ import re
 import shutil
 import stat
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -200,25 +200,23 @@ def judge(case: Case, outcome: Outcome, place: Place) -> list[str]:
     ]
 
 
-def _of_process(case: Case, outcome: Outcome) -> list[str]:
-    wrong = []
+def _of_process(case: Case, outcome: Outcome) -> Iterator[str]:
     text = outcome.err.decode("utf-8", "replace")
     allowed = case.codes or {"refused": (2,), "fine": (0,), "either": (0, 2)}[case.expected]
     if outcome.hung:
-        wrong.append("hang")
+        yield "hang"
     elif outcome.seconds > MOST_SECONDS + (0.0 if case.imported else IMPORTS) and not case.slow:
-        wrong.append(f"time: {outcome.seconds:.0f} s of a processor")
+        yield f"time: {outcome.seconds:.0f} s of a processor"
     elif outcome.memory > MOST_MEMORY:
-        wrong.append(f"memory: {outcome.memory / 1e9:.1f} GB or more")
+        yield f"memory: {outcome.memory / 1e9:.1f} GB or more"
     elif outcome.code is not None and outcome.code < 0 and outcome.code not in case.codes:
-        wrong.append(f"crash: signal {-outcome.code}")
+        yield f"crash: signal {-outcome.code}"
     elif "Traceback (most recent call last)" in text or "Exception ignored" in text:
-        wrong.append(f"traceback: {_last_line(text)}")
+        yield f"traceback: {_last_line(text)}"
     elif outcome.code not in allowed:
-        wrong.append(f"exit code {outcome.code} in place of {' or '.join(map(str, allowed))}")
+        yield f"exit code {outcome.code} in place of {' or '.join(map(str, allowed))}"
     if outcome.survivors:
-        wrong.append("a process was left behind")
-    return wrong
+        yield "a process was left behind"
 
 
 def _last_line(text: str) -> str:
@@ -226,65 +224,57 @@ def _last_line(text: str) -> str:
     return lines[-1][:200] if lines else ""
 
 
-def _of_text(case: Case, outcome: Outcome) -> list[str]:
-    wrong = []
+def _of_text(case: Case, outcome: Outcome) -> Iterator[str]:
     for where, printed in (("stdout", outcome.out), ("stderr", outcome.err)):
         try:
             text = printed.decode("utf-8")
         except UnicodeDecodeError:
             if "PYTHONIOENCODING" not in case.environment:
-                wrong.append(f"{where} is not UTF-8")
+                yield f"{where} is not UTF-8"
             text = printed.decode("latin-1")
         if case.process == "terminal":  # bars move the cursor; what a title or a clipboard takes, they never send
             text = text if "\x1b]" in text else ""
         raw = sorted({c for c in text if c not in "\n\t" and (unicodedata.category(c) == "Cc" or ord(c) in _BIDI)})
         if raw:
-            wrong.append(f"raw control characters on {where}: {', '.join(map(ascii, raw))}")
+            yield f"raw control characters on {where}: {', '.join(map(ascii, raw))}"
         if "zebra" in text and "[bold]zebra" not in text:
-            wrong.append(f"markup was read as markup on {where}")
-    return wrong
+            yield f"markup was read as markup on {where}"
 
 
-def _of_sentence(case: Case, outcome: Outcome) -> list[str]:
-    if outcome.code != 2 or outcome.hung:
-        return []
+def _of_sentence(case: Case, outcome: Outcome) -> Iterator[str]:
     sentence = outcome.sentence
+    if outcome.code != 2 or outcome.hung:
+        return
     if not sentence:
-        return ["no sentence"]
-    wrong = []
+        yield "no sentence"
+        return
     if len(sentence) > LONGEST_SENTENCE:
-        wrong.append(f"a sentence of {len(sentence)} letters")
+        yield f"a sentence of {len(sentence)} letters"
     if "\n" in sentence:
-        wrong.append("more than one line")
+        yield "more than one line"
     if re.search(r"(?<!\w)(?<!\bis )\(\s*\)|\(None\)|: ;", sentence):  # a value may be ()
-        wrong.append("a gap in the sentence")
+        yield "a gap in the sentence"
     own = re.sub(r"\(.*\)", "", sentence)  # what a library says stands in brackets
     if re.search(r"<[\w.]+ object at 0x|\bNoneType\b|object has no attribute|KeyError|unexpected keyword", own):
-        wrong.append("Python's words, not a reader's")
+        yield "Python's words, not a reader's"
     if case.says and not any(word.lower() in sentence.lower() for word in case.says):
-        wrong.append(f"does not name {' or '.join(word[:40] for word in case.says)!r}")
-    return wrong
+        yield f"does not name {' or '.join(word[:40] for word in case.says)!r}"
 
 
-def _of_files(outcome: Outcome) -> list[str]:
-    before, after = outcome.before, outcome.after
-    wrong = []
+def _of_files(outcome: Outcome) -> Iterator[str]:
+    before, after, line = outcome.before, outcome.after, outcome.arguments
     if any(Path(name).name == MARKER for name in after):
-        wrong.append("CODE OF THE INPUT WAS RUN")
-    changed = sorted(name for name in before if name in after and before[name] != after[name])
-    line = outcome.arguments
+        yield "CODE OF THE INPUT WAS RUN"
     named = {Path(b).parts[0] for a, b in itertools.pairwise(line) if a in _WRITES and Path(b).parts}
     both = {*before, *after} if outcome.code == 0 else set()
     outputs = {name for name in both if _is_output(name) or Path(name).parts[0] in named}
+    changed = sorted(name for name in before if name in after and before[name] != after[name])
     if not set(changed) <= outputs:
-        wrong.append(f"changed: {', '.join(changed[:3])}")
+        yield f"changed: {', '.join(changed[:3])}"
     if gone := sorted(set(before) - set(after) - outputs):
-        wrong.append(f"removed: {', '.join(gone[:3])}")
-    new = sorted(set(after) - set(before))
-    left = [name for name in new if Path(name).name != MARKER and name not in outputs]
-    if left:
-        wrong.append(f"left behind: {', '.join(map(ascii, left[:3]))}")
-    return wrong
+        yield f"removed: {', '.join(gone[:3])}"
+    if left := [name for name in sorted(set(after) - set(before) - outputs) if Path(name).name != MARKER]:
+        yield f"left behind: {', '.join(map(ascii, left[:3]))}"
 
 
 def _is_output(name: str) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import itertools
+import multiprocessing
 import os
-import pickle
 import pkgutil
 import random
 import re
@@ -19,11 +19,13 @@ import shutil
 import sys
 import tempfile
 import time
-import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from adversary.inputs import worker
 from adversary.inputs.case import Case, Outcome, Place, judge
@@ -77,67 +79,53 @@ def sample(cases: Sequence[Case], most: int, seed: int = 0) -> list[Case]:
     """The same cases every time, of every class: few of a class with few."""
     draw = random.Random(seed)
     quick = [case for case in cases if case.process == "forked" and not case.slow]
-    by_group = [sorted(group, key=lambda _: draw.random()) for _, group in _grouped(quick)]
+    by_group = [
+        sorted(group, key=lambda _: draw.random()) for group in _grouped(quick, lambda case: case.group).values()
+    ]
     by_turns = itertools.chain.from_iterable(itertools.zip_longest(*by_group))
     return list(itertools.islice((case for case in by_turns if case is not None), most))
 
 
-def _grouped(cases: Sequence[Case]) -> Iterator[tuple[str, list[Case]]]:
-    for name in dict.fromkeys(case.group for case in cases):
-        yield name, [case for case in cases if case.group == name]
+def _grouped(items: Iterable[Any], group: Callable[[Any], str]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for item in items:
+        found.setdefault(group(item), []).append(item)
+    return found
+
+
+_given: dict[str, Any] = {}
 
 
 def run(cases: Sequence[Case], folder: Path, kit: Path, jobs: int = 1, keep: bool = False) -> list[Row]:
     """Each case in a folder of its own, in several processes. Call `worker.prepare` first."""
-    working, began = {}, time.monotonic()
-    for job in range(jobs):
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                mine = []
-                for i in range(job, len(cases), jobs):
-                    mine.append((i, *_one(cases[i], folder / str(i), kit, keep)))
-                    if job == 0 and len(mine) % 100 == 0:
-                        _tell(i + 1, len(cases), time.monotonic() - began)
-                (folder / f"{job}.rows").write_bytes(pickle.dumps(mine))
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(code)
-        working[pid] = job
-    failed = [job for pid, job in working.items() if os.waitpid(pid, 0)[1]]
-    if failed:
-        raise RuntimeError(f"process {failed[0]} of {jobs} did not get through its cases")
-    found = [row for job in range(jobs) for row in pickle.loads((folder / f"{job}.rows").read_bytes())]
-    return [Row(cases[i], outcome, wrong) for i, outcome, wrong in sorted(found, key=lambda row: row[0])]
+    rows, began = [], time.monotonic()
+    given = dict(cases=cases, folder=folder, kit=kit, keep=keep)  # cases hold functions: a fork has them, a pickle not
+    forks = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(jobs, forks, initializer=_given.update, initargs=(given,)) as pool:
+        for done, (case, found) in enumerate(zip(cases, pool.map(_one, range(len(cases))), strict=True), 1):
+            rows.append(Row(case, *found))
+            if done % 100 == 0:
+                left = (time.monotonic() - began) / done * (len(cases) - done) / 60
+                print(f"{done:,} of {len(cases):,} cases, about {left:.0f} min left", file=sys.stderr, flush=True)
+    return rows
 
 
-def _tell(done: int, all_cases: int, seconds: float) -> None:
-    left = seconds / done * (all_cases - done) / 60
-    print(f"{done:,} of {all_cases:,} cases, about {left:.0f} min left", file=sys.stderr, flush=True)
-
-
-def _one(case: Case, folder: Path, kit: Path, keep: bool) -> tuple[Outcome, list[str]]:
-    place = Place(folder, kit)
-    folder.mkdir()
+def _one(number: int) -> tuple[Outcome, list[str]]:
+    case, place = _given["cases"][number], Place(_given["folder"] / str(number), _given["kit"])
+    place.folder.mkdir()
     outcome = worker.run(case, place)
     wrong = judge(case, outcome, place)
     if wrong:
         print(f"{case.name}: {_plain('; '.join(wrong))}", file=sys.stderr, flush=True)
-    if not keep:
-        worker.swept(folder)
+    if not _given["keep"]:
+        worker.swept(place.folder)
     return outcome, wrong
 
 
 def summary(rows: Sequence[Row]) -> str:
     """How many held, by class."""
     lines = [f"{'class':<16}{'cases':>7}{'held':>7}{'failed':>8}"]
-    groups = {
-        name: [row for row in rows if row.case.group == name] for name in dict.fromkeys(r.case.group for r in rows)
-    }
-    for name, some in {**groups, "all": list(rows)}.items():
+    for name, some in {**_grouped(rows, attrgetter("case.group")), "all": list(rows)}.items():
         failed = sum(bool(row.wrong) for row in some)
         lines.append(f"{name:<16}{len(some):>7}{len(some) - failed:>7}{failed:>8}")
     kinds = Counter(re.split(r"[:\d]", wrong)[0].strip() for row in rows for wrong in row.wrong)

@@ -18,20 +18,11 @@ SMALL_RUN = (
     "--warmup", "0", "--device", "cpu",
 )  # fmt: skip
 PAYLOADS = {
-    "colour": "\x1b[31mred\x1b[0m",
-    "title": "\x1b]0;owned\x07red",
-    "c1": "\x9b31mred",
-    "bidi": "\u202ered",
-    "return": "red\rgreen",
-    "newline": "red\ngreen",
-    "bell": "\x07red",
-    "bold": "[bold]zebra[/bold]red",
-    "closing": "red[/b]",
-    "link": "[link=x]red",
-    "emoji": "red:pile_of_poo:",
-    "unicode": "redⅧ\u0301\U0001f600",
+    "colour": "\x1b[31mred\x1b[0m", "title": "\x1b]0;owned\x07red", "c1": "\x9b31mred", "bidi": "\u202ered",
+    "return": "red\rgreen", "newline": "red\ngreen", "bell": "\x07red", "bold": "[bold]zebra[/bold]red",
+    "closing": "red[/b]", "link": "[link=x]red", "emoji": "red:pile_of_poo:", "unicode": "redⅧ\u0301\U0001f600",
     "zero width": "red\u200b\u2060",
-}
+}  # fmt: skip
 """Names and texts that say more to a terminal than to a reader. All contain red, by which they are found again."""
 
 

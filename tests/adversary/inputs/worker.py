@@ -12,6 +12,7 @@ import ctypes
 import gc
 import importlib
 import io
+import multiprocessing
 import os
 import pickle
 import pty
@@ -33,14 +34,9 @@ SECONDS = 120.0
 """After which a command hangs, on a machine that others use too; what it computes itself is judged by MOST_SECONDS."""
 _BLOCKS_OF_A_FULL_DISK = 2048
 QUIET = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "HF_HUB_OFFLINE": "1",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "PYTHONDONTWRITEBYTECODE": "1",
-}
+    "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "PYTHONDONTWRITEBYTECODE": "1",
+}  # fmt: skip
 
 _IMPORTED = (
     "torch._dynamo", "transformers.models.vit.modeling_vit", "transformers.models.gpt2.modeling_gpt2",
@@ -72,29 +68,25 @@ def prepare(folder: Path) -> Path:
 
 def _made(folder: Path) -> list[str]:
     """Fill the kit; the modules that were needed."""
-    from adversary.inputs import kit
-
     said, needed = folder.with_name("kit.log"), folder.with_name("kit.modules")
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            with open(said, "wb", 0) as file:
-                os.dup2(file.fileno(), 1)
-                os.dup2(file.fileno(), 2)
-            os.environ.update(OVERSMOOTH_CACHE=str(folder.with_name("kit-cache")), HOME=str(folder.parent))
-            os.chdir(folder)
-            kit.make(folder)
-            needed.write_text("\n".join(sys.modules))
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    if os.waitpid(pid, 0)[1]:
+    process = multiprocessing.get_context("fork").Process(target=_fill, args=(folder, said, needed))
+    process.start()
+    process.join()
+    if process.exitcode:
         raise RuntimeError(f"the good inputs could not be made:\n{said.read_text()}")
     return needed.read_text().splitlines()
+
+
+def _fill(folder: Path, said: Path, needed: Path) -> None:
+    from adversary.inputs import kit
+
+    with open(said, "wb", 0) as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.environ.update(OVERSMOOTH_CACHE=str(folder.with_name("kit-cache")), HOME=str(folder.parent))
+    os.chdir(folder)
+    kit.make(folder)
+    needed.write_text("\n".join(sys.modules))
 
 
 def run(case: Case, place: Place) -> Outcome:

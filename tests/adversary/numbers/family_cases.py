@@ -6,7 +6,7 @@ Third-party sources were read, not copied: what stands here is where the stream 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from support.families import (
     WORDS,
     Family,
     Modules,
+    Refused,
     Stack,
     Step,
     array,
@@ -193,28 +194,19 @@ _DESCRIBED = [
         "Granite", hf("Granite", **GQA, residual_multiplier=0.22, embedding_multiplier=2.0), **LLAMA, factor=0.22
     ),
     described(
-        "GraniteMoe",
-        hf("GraniteMoe", **GQA, residual_multiplier=0.6, num_local_experts=2, num_experts_per_tok=1),
-        **LLAMA,
-        factor=0.6,
+        "GraniteMoe", hf("GraniteMoe", **GQA, residual_multiplier=0.6, num_local_experts=2, num_experts_per_tok=1),
+        **LLAMA, factor=0.6,
     ),
     described("MiniMax", hf("MiniMax", **_MINIMAX, **_FULL), **_IN_MINIMAX),
     described("MiniMax (linear, then full)", hf("MiniMax", **_MINIMAX, **_MIXED), **_IN_MINIMAX | _LINEAR_FIRST),
     described(
-        "FalconH1",
-        hf("FalconH1", **_FALCON_H1),
-        **LLAMA,
+        "FalconH1", hf("FalconH1", **_FALCON_H1), **LLAMA,
         steps=(Step("attention", "in:layers.{}.pre_ff_layernorm"), END),
-        other_course=(Step("attention", "sum"), Step("mamba", "in:layers.{}.pre_ff_layernorm"), END),
-        factor=0.3,
+        other_course=(Step("attention", "sum"), Step("mamba", "in:layers.{}.pre_ff_layernorm"), END), factor=0.3,
         beside=(("mamba", 0.4),),
     ),
     described(
-        "Mllama vision",
-        hf("MllamaVision", **_MLLAMA),
-        block="transformer.layers.{}",
-        **_IN_MLLAMA,
-        runs=(0, 1, 2),
+        "Mllama vision", hf("MllamaVision", **_MLLAMA), block="transformer.layers.{}", **_IN_MLLAMA, runs=(0, 1, 2),
     ),
     described(
         "Mllama vision (global, gated)",
@@ -239,127 +231,82 @@ _DESCRIBED = [
     described("Phi", hf("Phi", **SIZES, **WORDS), **LLAMA | _BESIDE | dict(output="self_attn.dense", kv_heads=HEADS)),
     described(
         "Falcon (one after another, per head)",
-        hf("Falcon", **_FALCON_SIZES, multi_query=False, parallel_attn=False, bias=True),
-        **_FALCON,
-        reader="post_attention_layernorm",
-        packing="per head",
+        hf("Falcon", **_FALCON_SIZES, multi_query=False, parallel_attn=False, bias=True), **_FALCON,
+        reader="post_attention_layernorm", packing="per head",
     ),
     described(
-        "Falcon (parallel, one key and value)",
-        hf("Falcon", **_FALCON_SIZES, multi_query=True, parallel_attn=True),
-        **_FALCON | _BESIDE,
-        packing="stacked",
-        kv_heads=1,
+        "Falcon (parallel, one key and value)", hf("Falcon", **_FALCON_SIZES, multi_query=True, parallel_attn=True),
+        **_FALCON | _BESIDE, packing="stacked", kv_heads=1,
     ),
     described(
-        "Falcon (new, groups)",
-        hf("Falcon", **_FALCON_SIZES, new_decoder_architecture=True, num_kv_heads=2),
-        **_FALCON | _BESIDE,
-        packing="per group",
-        kv_heads=2,
+        "Falcon (new, groups)", hf("Falcon", **_FALCON_SIZES, new_decoder_architecture=True, num_kv_heads=2),
+        **_FALCON | _BESIDE, packing="per group", kv_heads=2,
     ),
     described(
-        "BLIP (vision)",
-        hf("BlipVision", **SIZES, image_size=16, patch_size=4),
-        *(pixels, "encoder.layers.{}", "self_attn.qkv", "self_attn.projection"),
-        reader="layer_norm2",
-        packing="stacked",
+        "BLIP (vision)", hf("BlipVision", **SIZES, image_size=16, patch_size=4), pixels, "encoder.layers.{}",
+        "self_attn.qkv", "self_attn.projection", reader="layer_norm2", packing="stacked",
     ),
     described(
-        "InternVL (vision)",
-        hf("InternVLVision", **SIZES, image_size=[16, 16], patch_size=[4, 4]),
-        *(pixels, "encoder.layer.{}", "attention.v_proj", "attention.projection_layer"),
-        reader="layernorm_after",
+        "InternVL (vision)", hf("InternVLVision", **SIZES, image_size=[16, 16], patch_size=[4, 4]), pixels,
+        "encoder.layer.{}", "attention.v_proj", "attention.projection_layer", reader="layernorm_after",
         factor="lambda_1",
     ),
     described(
-        "BLOOM",
-        hf("Bloom", hidden_size=WIDTH, n_head=HEADS, n_layer=2, **WORDS),
-        **_FALCON,
-        reader="post_attention_layernorm",
-        packing="per head",
+        "BLOOM", hf("Bloom", hidden_size=WIDTH, n_head=HEADS, n_layer=2, **WORDS), **_FALCON,
+        reader="post_attention_layernorm", packing="per head",
     ),
     described(
-        "ESM",
-        hf("Esm", **SIZES, **WORDS, max_position_embeddings=40),
-        *(text, "encoder.layer.{}", "attention.self.value", "attention.output.dense"),
-        reader="LayerNorm",
+        "ESM", hf("Esm", **SIZES, **WORDS, max_position_embeddings=40), text, "encoder.layer.{}",
+        "attention.self.value", "attention.output.dense", reader="LayerNorm",
     ),
     described(
-        "MPT",
-        hf("Mpt", d_model=WIDTH, n_heads=HEADS, n_layers=2, max_seq_len=32, vocab_size=64),
-        *(text, "blocks.{}", "attn.Wqkv", "attn.out_proj"),
-        reader="norm_2",
-        packing="stacked",
-        massive="wte.weight",
+        "MPT", hf("Mpt", d_model=WIDTH, n_heads=HEADS, n_layers=2, max_seq_len=32, vocab_size=64), text, "blocks.{}",
+        "attn.Wqkv", "attn.out_proj", reader="norm_2", packing="stacked", massive="wte.weight",
     ),
     described(
-        "GPTBigCode (multi-query)",
-        hf("GPTBigCode", **GPT_SIZES, multi_query=True),
-        **_BIGCODE,
-        packing="stacked",
+        "GPTBigCode (multi-query)", hf("GPTBigCode", **GPT_SIZES, multi_query=True), **_BIGCODE, packing="stacked",
         kv_heads=1,
     ),
     described(
-        "GPTBigCode (all heads)",
-        hf("GPTBigCode", **GPT_SIZES, multi_query=False),
-        **_BIGCODE,
-        packing="per head",
+        "GPTBigCode (all heads)", hf("GPTBigCode", **GPT_SIZES, multi_query=False), **_BIGCODE, packing="per head",
     ),
     described(
-        "CodeGen",
-        hf("CodeGen", n_embd=WIDTH, n_layer=2, n_head=HEADS, rotary_dim=4, n_positions=32, **WORDS),
-        *(text, "h.{}", "attn.qkv_proj", "attn.out_proj"),
-        **_BESIDE,
-        packing="codegen",
-        massive="wte.weight",
+        "CodeGen", hf("CodeGen", n_embd=WIDTH, n_layer=2, n_head=HEADS, rotary_dim=4, n_positions=32, **WORDS), text,
+        "h.{}", "attn.qkv_proj", "attn.out_proj", **_BESIDE, packing="codegen", massive="wte.weight",
     ),
     described(
-        "DeBERTa",
-        hf("Deberta", **_DEBERTA_SIZES),
-        **_DEBERTA,
-        value="attention.self.in_proj",
-        packing="per head",
+        "DeBERTa", hf("Deberta", **_DEBERTA_SIZES), **_DEBERTA, value="attention.self.in_proj", packing="per head",
     ),
     described(
-        "DeBERTa v2",
-        hf("DebertaV2", **_DEBERTA_SIZES, position_buckets=8),
-        **_DEBERTA,
+        "DeBERTa v2", hf("DebertaV2", **_DEBERTA_SIZES, position_buckets=8), **_DEBERTA,
         value="attention.self.value_proj",
     ),
     described("DeepSeek-V3", hf("DeepseekV3", **_DEEPSEEK), **LLAMA | _LATENT),
     described(
-        "GPT-OSS",
-        hf("GptOss", **GQA, head_dim=8, num_local_experts=2, num_experts_per_tok=1, sliding_window=4),
-        **LLAMA,
-        gated="sink",
+        "GPT-OSS", hf("GptOss", **GQA, head_dim=8, num_local_experts=2, num_experts_per_tok=1, sliding_window=4),
+        **LLAMA, gated="sink",
     ),
     described("Qwen3-Next", hf("Qwen3Next", **_QWEN3_NEXT, **_FULL), **_IN_QWEN3_NEXT),
     described(
         "Qwen3-Next (linear, then full)", hf("Qwen3Next", **_QWEN3_NEXT, **_MIXED), **_IN_QWEN3_NEXT | _LINEAR_FIRST
     ),
     described(
-        "ModernBERT decoder",
-        hf("ModernBertDecoder", **SIZES, **WORDS, cls_token_id=1, sep_token_id=2),
-        *(text, "layers.{}", "attn.v_proj", "attn.Wo"),
-        reader="mlp_norm",
-        may_decline=True,
+        "ModernBERT decoder", hf("ModernBertDecoder", **SIZES, **WORDS, cls_token_id=1, sep_token_id=2), text,
+        "layers.{}", "attn.v_proj", "attn.Wo", reader="mlp_norm", may_decline=True,
     ),
     described("BART (encoder)", hf("Bart", **BART_SIZES), **_BART),
     described("PLBart (encoder)", hf("PLBart", **BART_SIZES), **_BART),
     described("MVP (encoder)", hf("Mvp", **BART_SIZES), **_BART),
     described(
-        "Data2VecAudio",
-        hf("Data2VecAudio", **WAV | dict(num_conv_pos_embeddings=2), conv_pos_kernel_size=3),
+        "Data2VecAudio", hf("Data2VecAudio", **WAV | dict(num_conv_pos_embeddings=2), conv_pos_kernel_size=3),
         **_WAV_POST,
     ),
     described("Nemotron", hf("Nemotron", **GQA, head_dim=8), **LLAMA),
     described(
-        "VaultGemma",
-        hf("VaultGemma", **GQA, head_dim=8, sliding_window=4),
+        "VaultGemma", hf("VaultGemma", **GQA, head_dim=8, sliding_window=4),
         **LLAMA | dict(reader="pre_feedforward_layernorm"),
     ),
-]
+]  # fmt: skip
 
 
 # Modules as people write them
@@ -377,8 +324,7 @@ def _own(name: str, block: type[nn.Module], *steps: Step, **more: Any) -> Family
 _OWN = [
     _own("0.5 of attention", own.Halved, factor=0.5),
     _own(
-        "one unnamed gate",
-        own.OneGate,
+        "one unnamed gate", own.OneGate,
         factor=lambda modules, place: modules[f"blocks.{place}"].zeta.detach().double().tanh(),
     ),
     _own("an unnamed gate by channel", own.ChannelGate, factor="zeta"),
@@ -389,7 +335,7 @@ _OWN = [
     _own("parallel, both with a factor", own.Beside, steps=(), factor=0.6, beside=(("mlp", 0.4),)),
     _own("a functional norm reads the sum", own.Functional, factor=0.7, may_decline=True),
     _own("0.5 of nn.MultiheadAttention", own.HalvedHand, factor=0.5, value="attn", output="attn", library="torch"),
-]
+]  # fmt: skip
 
 
 # Who counts as a token
@@ -455,31 +401,19 @@ _WHO = [
     _told("BERT, one input of one token", _three),
     _told("Llama, one input of one token", _three),
     _told(
-        "Llama, two sequences in a row",
-        _packed,
+        "Llama, two sequences in a row", _packed,
         sequences_of=lambda _given: [(0, torch.arange(5)), (0, torch.arange(5, 8))],
     ),
     described(
-        "BERT behind a prefix",
-        lambda: own.Prefixed(hf("Bert", **SIZES, **WORDS)()),
-        *(text, "bert.encoder.layer.{}", "attention.self.value", "attention.output.dense"),
-        after="attention.output.LayerNorm",
-        last="output.LayerNorm",
-        norm="post",
-        on_disk=False,
-        tokens_of=_behind_a_prefix,
+        "BERT behind a prefix", lambda: own.Prefixed(hf("Bert", **SIZES, **WORDS)()), text, "bert.encoder.layer.{}",
+        "attention.self.value", "attention.output.dense", after="attention.output.LayerNorm", last="output.LayerNorm",
+        norm="post", on_disk=False, tokens_of=_behind_a_prefix,
     ),
     described(
-        "own: a mask under another name",
-        own.SeeingStack,
-        *(_lit, "blocks.{}", "attn.to_qkv", "attn.to_out"),
-        reader="norm2",
-        packing="stacked",
-        library="toy",
-        on_disk=False,
-        tokens_of=lambda given: given.get("lit"),
+        "own: a mask under another name", own.SeeingStack, _lit, "blocks.{}", "attn.to_qkv", "attn.to_out",
+        reader="norm2", packing="stacked", library="toy", on_disk=False, tokens_of=lambda given: given.get("lit"),
     ),
-]
+]  # fmt: skip
 
 CASES.update({case.name: case for case in [*_DESCRIBED, *_OWN, *_WHO]})
 WHO = [case.name for case in _WHO]
@@ -487,17 +421,6 @@ WHO = [case.name for case in _WHO]
 
 
 # What is refused
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A model that cannot be looked at, and the words of which its refusal must have one."""
-
-    name: str
-    build: Callable[[], nn.Module] = field(repr=False)
-    given: Callable[[], Any] = field(repr=False)
-    words: tuple[str, ...]
-
 
 _SWIN = dict(image_size=16, patch_size=2, embed_dim=32, depths=(2, 2), num_heads=(4, 4), window_size=4)
 _GEMMA_3N = dict(
@@ -507,12 +430,11 @@ _GEMMA_3N = dict(
 _LONGFORMER = dict(**SIZES, **WORDS, attention_window=4, max_position_embeddings=32)
 REFUSED = [
     Refused(
-        "Swin",
-        hf("Swin", **_SWIN),
+        "Swin", hf("Swin", **_SWIN),
         lambda: {"pixel_values": torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(7))},
         ("window", "stage", "fewer tokens"),
     ),
     Refused("I-BERT", hf("IBert", **SIZES, **WORDS), text, ("integer", "quanti")),
     Refused("Gemma 3n", hf("Gemma3nText", **_GEMMA_3N), text, ("stream", "altup", "copies")),
     Refused("Longformer", hf("Longformer", **_LONGFORMER), text, ("window", "chunk", "sliding", "n by n")),
-]
+]  # fmt: skip

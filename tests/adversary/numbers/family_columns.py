@@ -9,20 +9,21 @@ from __future__ import annotations
 import functools
 import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from adversary.numbers import family_oracle as oracle
-from adversary.numbers.family_cases import CASES, REFUSED
+from adversary.numbers.family_cases import CASES
 from adversary.numbers.family_oracle import Passage
-from support.families import HEADS, Family, run
+from support.families import HEADS, Family, Refused, run
 from support.nightly import some
 from torch import Tensor, nn
 
 from oversmooth import Diagnosis, InputError, diagnose
-from oversmooth.anatomy import locate
+from oversmooth.anatomy import Anatomy, locate
 
 NO_PADDING = "takes no padding"
 NO_FILE = "its factors are in no weight of a known name"
@@ -43,11 +44,7 @@ def diagnosis(name: str, how: str = "padded", implementation: str = "") -> Diagn
     return diagnose(model, case.inputs(how=how), name=name, depth=depth, **amount, **case.settings)
 
 
-def usual(name: str) -> tuple[Family, Diagnosis, list[Passage], list[oracle.Sequence]]:
-    return of(name, "padded")
-
-
-def of(name: str, how: str) -> tuple[Family, Diagnosis, list[Passage], list[oracle.Sequence]]:
+def of(name: str, how: str = "padded") -> tuple[Family, Diagnosis, list[Passage], list[oracle.Sequence]]:
     case, passages = CASES[name], oracle.passages(name, how)
     return case, diagnosis(name, how), passages, case.together(how, passages[0].x)
 
@@ -240,7 +237,7 @@ def _same_verdict(got: str, margin: float, where: str) -> None:
 
 def check_joined(name: str) -> str:
     """All heads together: H, and the radii of the whole matrix."""
-    case, found, passages, which = usual(name)
+    case, found, passages, which = of(name)
     for place, (layer, passage) in enumerate(zip(found.layers[1:], passages, strict=True)):
         if not case.product:
             same_eigenvalues(layer.spectrum.joined["raw"], passage.heads.H.sum(0), f"{layer.name}: H")
@@ -347,21 +344,26 @@ def check_sdpa(name: str) -> str:
     return ""
 
 
-def check_disk(name: str) -> str:
-    """W_V and W_O with the factor, and the norm, from a checkpoint."""
-    case = CASES[name]
-    if not case.on_disk:
-        return NO_FILE
+@contextmanager
+def on_disk(case: Family) -> Iterator[Anatomy]:
+    """What anatomy finds in a checkpoint; without a configuration it is told heads and norm."""
     model = case.make()
     with tempfile.TemporaryDirectory() as folder:
         if case.library == "transformers":
             model.save_pretrained(folder)
-            layers = list(locate(folder, **case.settings))
+            yield locate(folder, **case.settings)
         else:
             file = Path(folder) / "weights.pt"
             torch.save(model.state_dict(), file)
-            layers = list(locate(file, heads=HEADS, norm="post" if case.norm == "post" else None))
-        passages = oracle.passages(name)
+            yield locate(file, heads=HEADS, norm=case.norm or None)
+
+
+def check_disk(name: str) -> str:
+    """W_V and W_O with the factor, and the norm, from a checkpoint."""
+    case, passages = CASES[name], oracle.passages(name)
+    if not case.on_disk:
+        return NO_FILE
+    with on_disk(case) as layers:
         assert len(layers) == len(passages), f"{len(layers)} layers, and {len(passages)} is true"
         for layer, passage in zip(layers, passages, strict=True):
             same_layer(case, layer, passage)
@@ -424,17 +426,16 @@ def outcome(column: str, name: str) -> str | Exception:
 
 
 @functools.cache
-def refusal(name: str) -> str:
+def refusal(model: Refused) -> str:
     """What is said of a model that cannot be looked at; AssertionError where it does not name the reason."""
-    (model,) = (each for each in REFUSED if each.name == name)
     torch.manual_seed(0)
     try:
         diagnose(model.build().eval(), model.given(), depth=0)
     except InputError as error:
         text = str(error)
-        assert any(word in text.lower() for word in model.words), f"none of {model.words} in: {text}"
+        assert any(word in text.lower() for word in model.says), f"none of {model.says} in: {text}"
         return text
-    raise AssertionError(f"{name} is not refused")
+    raise AssertionError(f"{model.name} is not refused")
 
 
 def usable() -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import itertools
 import math
 from collections.abc import Iterator
@@ -21,7 +22,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from support.families import FAMILIES, HEADS, WIDTH, Family, Modules, Sequence, Step, run
-from support.torch_attention import with_weights_of_heads
 from torch import Tensor, nn
 
 PROOF = 1e-9
@@ -65,19 +65,26 @@ class Passage:
 # Where values lie
 
 
-def _value_rows(packing: str, W: Tensor, kv: int, k: int) -> Tensor:
-    """(rows, …) of the weight that makes values -> (kv_heads, k, …)."""
+def value_rows(case: Family, W: Tensor) -> Tensor:
+    """A view of the values in the weight that makes them: ``(kv_heads, k, …)``, … being d, or nothing for a bias."""
+    kv, k = case.kv_heads, case.head_dim
+    W = W.mT if case.packing == "conv" and W.ndim > 1 else W
     rest = W.shape[1:]
-    if packing == "separate":
+    if case.packing == "separate":
         return W.reshape(kv, k, *rest)
-    if packing in ("stacked", "conv"):
+    if case.packing in ("stacked", "conv"):
         return W[(HEADS + kv) * k :].reshape(kv, k, *rest)
-    if packing == "per head":
+    if case.packing == "per head":
         return W.reshape(HEADS, 3, k, *rest)[:, 2]
-    if packing == "per group":
+    if case.packing == "per group":
         return W.reshape(kv, HEADS // kv + 2, k, *rest)[:, -1]
-    assert packing == "codegen"  # four parts, each with its queries, then its values, then its keys
+    assert case.packing == "codegen"  # four parts, each with its queries, then its values, then its keys
     return W.reshape(4, 3, HEADS * k // 4, *rest)[:, 1].reshape(HEADS, k, *rest)
+
+
+def output_rows(case: Family, W: Tensor) -> Tensor:
+    """A view of the output weight: ``(heads, k, d)``."""
+    return (W if case.packing == "conv" else W.mT).unflatten(0, (HEADS, case.head_dim))
 
 
 def value_weight(case: Family, modules: Modules, place: int) -> tuple[Tensor, Tensor | None]:
@@ -88,31 +95,28 @@ def value_weight(case: Family, modules: Modules, place: int) -> tuple[Tensor, Te
     else:
         module = getattr(module, "v_proj", module)  # WavLM hands the weights to a function
         W, b = module.weight, getattr(module, "bias", None)
-    b_V = None if b is None else _by_query_head(case, b, bias=True)
+    b_V = None if b is None else _by_query_head(case, b)
     around = modules[case.value.format(place).rpartition(".")[0]]
     if isinstance(getattr(around, "v_bias", None), Tensor):  # DeBERTa has it beside the weight
         b_V = around.v_bias.detach().double().reshape(HEADS, case.head_dim)
     return _by_query_head(case, W).mT, b_V
 
 
-def _by_query_head(case: Family, W: Tensor, bias: bool = False) -> Tensor:
-    W = W.detach().double()
-    W = W.mT if case.packing == "conv" and not bias else W
-    values = _value_rows(case.packing, W, case.kv_heads, case.head_dim)
+def _by_query_head(case: Family, W: Tensor) -> Tensor:
+    values = value_rows(case, W.detach().double())
     return values.repeat_interleave(HEADS // len(values), 0)
 
 
-def _output_weight(case: Family, modules: Modules, place: int) -> tuple[Tensor, Tensor | None]:
+def output_weight(case: Family, modules: Modules, place: int) -> tuple[Tensor, Tensor | None]:
+    """(W_O, b_O), (heads, k, d) and (d,)."""
     module = modules[case.output.format(place)]
     module = getattr(module, "out_proj", module)
-    W = module.weight.detach().double()
-    W = W if case.packing == "conv" else W.mT
     bias = getattr(module, "bias", None)
-    return W.reshape(HEADS, case.head_dim, WIDTH), None if bias is None else bias.detach().double()
+    return output_rows(case, module.weight.detach().double()), None if bias is None else bias.detach().double()
 
 
 def heads_of(case: Family, modules: Modules, place: int) -> Heads:
-    W_O = _output_weight(case, modules, place)[0] * case.scale(modules, place)
+    W_O = output_weight(case, modules, place)[0] * case.scale(modules, place)
     W_V = case.product(modules, place)[0] if case.product else value_weight(case, modules, place)[0]
     return Heads(W_V, W_O, case.keep)
 
@@ -257,7 +261,9 @@ def _weights_of_attention(
     original = F.multi_head_attention_forward
 
     def all_heads(*args: Any, **kwargs: Any) -> Any:
-        out, A = with_weights_of_heads(original, *args, **kwargs)
+        call = inspect.signature(original).bind(*args, **kwargs)  # need_weights comes by name or by its place
+        call.arguments.update(need_weights=True, average_attn_weights=False)
+        out, A = original(*call.args, **call.kwargs)
         weights.append(A)
         return out, A.mean(1)
 
@@ -325,7 +331,7 @@ def _prove(case: Family, modules: Modules, passage: Passage, counted: Tensor | N
 
 
 def project(case: Family, modules: Modules, place: int, mixed: Tensor) -> Tensor:
-    W_O, b_O = _output_weight(case, modules, place)
+    W_O, b_O = output_weight(case, modules, place)
     out = (mixed @ W_O).sum(1)
     return out if b_O is None else out + b_O
 

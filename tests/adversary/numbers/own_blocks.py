@@ -11,14 +11,11 @@ from support.families import WIDTH, HandBlock, ToyAttention
 from torch import Tensor, nn
 
 
-class Own(nn.Module):
-    """A block that takes notes of its stream in plain attributes, which no module reads."""
+class Own(Block):
+    """Takes notes of its stream in plain attributes, which no module reads."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.attn = ToyAttention()
-        self.mlp = nn.Sequential(nn.Linear(WIDTH, 48), nn.GELU(), nn.Linear(48, WIDTH))
+        super().__init__(WIDTH, ToyAttention(), 48)
         self.notes: dict[str, Tensor] = {}
         self.setup()
 

@@ -1,10 +1,10 @@
-"""Every family against the oracle, column by column: right, or refused in one sentence that says why."""
+"""Every family against the oracle, column by column: right, or one sentence says why not."""
 
 import dataclasses
 
 import pytest
-from adversary.numbers import family_columns, family_oracle
-from adversary.numbers.family_cases import CASES, REFUSED
+from adversary.numbers import family_oracle
+from adversary.numbers.family_cases import CASES
 from adversary.numbers.family_columns import COLUMNS, outcome, sampled, usable
 from support.nightly import some
 
@@ -29,11 +29,6 @@ def test_a_cell(name, column):
 def test_the_oracle_proves_its_own_description(name):
     for how in ("padded", *CASES[name].other_ways()):
         family_oracle.passages(name, how)
-
-
-@pytest.mark.parametrize("model", REFUSED, ids=lambda model: model.name)
-def test_what_is_refused_says_why(model):
-    one_sentence(family_columns.refusal(model.name))
 
 
 def test_a_wrong_description_is_found_out(monkeypatch):

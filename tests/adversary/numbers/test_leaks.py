@@ -6,11 +6,12 @@ The oracle knows nothing of masks: it moves one token and looks whether another 
 import copy
 import functools
 import pickle
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 import torch.nn.functional as F
+from support.blocks import Block, SelfAttention, Stack
 from support.conformance_methods import make
 from support.families import FAMILIES, text
 from support.nightly import nightly, some
@@ -171,53 +172,25 @@ SHARP = OPEN.pop("sharp")
 # Models around them
 
 
-class Attention(nn.Module):
-    """fused: one weight for q, k and v; else three."""
-
+class Attention(SelfAttention):
     def __init__(self, look, together=True):
-        super().__init__()
-        self.heads, self.look, self.together = HEADS, look, together
-        if together:
-            self.to_qkv = nn.Linear(D, 3 * D)
-        else:
-            self.to_q, self.to_k, self.to_v = (nn.Linear(D, D) for _ in range(3))
-        self.to_out = nn.Linear(D, D)
+        super().__init__(D, HEADS, together=together)
+        self.look = look
         self.register_buffer("tril", torch.ones(64, 64, dtype=torch.bool).tril())
         self.register_buffer("calls", torch.zeros((), dtype=torch.long))
 
     def forward(self, x, *given, **named):
         self.calls += 1
         self.last = x
-        parts = self.to_qkv(x).chunk(3, -1) if self.together else (self.to_q(x), self.to_k(x), self.to_v(x))
-        q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in parts)
-        return self.to_out(self.look(self, q, k, v, *given, **named).transpose(1, 2).flatten(2))
+        return super().forward(x, *given, **named)
 
-
-class Block(nn.Module):
-    def __init__(self, attn):
-        super().__init__()
-        self.norm1, self.attn = nn.LayerNorm(D), attn
-        self.norm2, self.mlp = nn.LayerNorm(D), nn.Sequential(nn.Linear(D, 48), nn.GELU(), nn.Linear(48, D))
-
-    def forward(self, x, *given, **named):
-        x = x + self.attn(self.norm1(x), *given, **named)
-        return x + self.mlp(self.norm2(x))
-
-
-class Model(nn.Module):
-    def __init__(self, *blocks):
-        super().__init__()
-        self.blocks = nn.ModuleList(blocks)
-
-    def forward(self, x, *given, **named):
-        for block in self.blocks:
-            x = block(x, *given, **named)
-        return x
+    def mix(self, *parts, **named):
+        return self.look(self, *parts, **named)
 
 
 def model_of(*looks, together=True, dtype=torch.float32):
     torch.manual_seed(1)
-    return Model(*[Block(Attention(look, together)) for look in looks]).to(dtype).eval()
+    return Stack(*[Block(D, Attention(look, together), 48) for look in looks]).to(dtype).eval()
 
 
 def tokens(n=N, dtype=torch.float32, batch=2):
@@ -326,18 +299,16 @@ def test_what_is_not_seen_is_not_averaged(method):
         check_refused(model_of(look), method, tokens(), says=says)
 
 
-@by_method
-@pytest.mark.parametrize("dtype", some([torch.bfloat16, torch.float16, torch.float64], 2), ids=str)
-@pytest.mark.parametrize("how", ["is_causal", "-1e4 by hand", "a buffer, filled", "a window"])
-def test_hidden_tokens_are_found_in_every_precision(how, dtype, method):
-    check_refused(model_of(HIDING[how], dtype=dtype), method, tokens(dtype=dtype))
+PRECISIONS = [dict(dtype=dtype) for dtype in some([torch.bfloat16, torch.float16, torch.float64], 2)]
+LENGTHS = [dict(n=n, batch=batch) for n, batch in ((2, 1), (2, 3), (3, 1), (5, 3), (8, 1), (40, 2))]
 
 
 @by_method
-@pytest.mark.parametrize(("n", "batch"), [(2, 1), (2, 3), (3, 1), (5, 3), (8, 1), (40, 2)])
-def test_hidden_tokens_are_found_at_every_length(n, batch, method):
-    for how in ("is_causal", "-1e9 by hand", "earlier tokens"):
-        check_refused(model_of(HIDING[how]), method, tokens(n, batch=batch))
+@pytest.mark.parametrize("given", [*PRECISIONS, *LENGTHS], ids=str)
+def test_hidden_tokens_are_found_in_every_precision_and_at_every_length(given, method):
+    for how in ("is_causal", "-1e4 by hand", "a buffer, filled", "a window", "-1e9 by hand", "earlier tokens"):
+        if given.get("n", N) > 3 or how != "a window":  # which is wider than three tokens
+            check_refused(model_of(HIDING[how], dtype=given.get("dtype", torch.float32)), method, tokens(**given))
 
 
 @by_method
@@ -431,7 +402,7 @@ def padding(left=False):
     return hidden.flip(-1) if left else hidden
 
 
-class Padded(Model):
+class Padded(Stack):
     """Says which tokens count, as torch's encoders do."""
 
     def forward(self, x, src_key_padding_mask):
@@ -606,13 +577,13 @@ class HoldsProjections(nn.Module):
 @by_method
 def test_attention_that_is_no_module(method):
     x = tokens()
-    model = Model(HoldsProjections(True), HoldsProjections(True)).eval()
+    model = Stack(HoldsProjections(True), HoldsProjections(True)).eval()
     refuses(steer(model, method, heads=HEADS), x)
     unsteer(model)
     assert not sees(model, x, 0, -1)
-    model = steer(Model(HoldsProjections(False), HoldsProjections(False)), method, heads=HEADS)
+    model = steer(Stack(HoldsProjections(False), HoldsProjections(False)), method, heads=HEADS)
     model(x)
-    refuses(steer(Model(HoldsProjections(False), HoldsProjections(True)), method, heads=HEADS), x)
+    refuses(steer(Stack(HoldsProjections(False), HoldsProjections(True)), method, heads=HEADS), x)
 
 
 class AroundTorch(nn.Module):
@@ -635,9 +606,9 @@ class AroundTorch(nn.Module):
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_torchs_own_attention(batch_first, method):
     x = tokens()
-    check_refused(Model(AroundTorch(True, batch_first)).eval(), method, x)
+    check_refused(Stack(AroundTorch(True, batch_first)).eval(), method, x)
     for train in (False, True):
-        steer(Model(AroundTorch(False, batch_first)).train(train), method)(x)
+        steer(Stack(AroundTorch(False, batch_first)).train(train), method)(x)
 
 
 @by_method
@@ -661,7 +632,7 @@ def test_a_forward_that_was_replaced(method):
 
     for look, fits in ((fused_open, True), (fused_causal, False)):
         model = model_of(look)
-        for module in (model.blocks[0].attn, model.blocks[0].attn.to_qkv):
+        for module in (model.blocks[0].attn, model.blocks[0].attn.qkv):
             add_hook_to_module(module, ModelHook())
         steer(model, method)
         if fits:
@@ -684,7 +655,7 @@ def test_looking_leaves_no_trace(method):
 
     model, x = steer(model_of(cached, cached), method), tokens()
     attn = model.blocks[0].attn
-    attn.to_out.register_forward_hook(lambda *_: seen.append(1))
+    attn.proj.register_forward_hook(lambda *_: seen.append(1))
     attn.register_forward_pre_hook(lambda *_: seen.append(2))
     cache = []
     model(x, cache)
@@ -725,7 +696,7 @@ def test_weights_under_autocast_keep_their_gradients():
 @by_method
 @pytest.mark.parametrize("kind", ["recomputed", "reentrant", "selective"])
 def test_activation_checkpointing(kind, method):
-    class Recomputed(Model):
+    class Recomputed(Stack):
         def forward(self, x):
             keep = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default}
             policy = lambda _ctx, op, *_, **__: (  # noqa: E731
@@ -739,7 +710,7 @@ def test_activation_checkpointing(kind, method):
             return x
 
     found = []
-    for cls in (Model, Recomputed):
+    for cls in (Stack, Recomputed):
         model = steer(cls(*model_of(fused_open, fused_open).blocks).train(), method)
         x = tokens().requires_grad_()
         if kind == "reentrant" and cls is Recomputed:
@@ -783,13 +754,8 @@ def test_two_passes_at_once():
     model, x = model_of(fused_open, fused_open).train(), tokens(30)
     expected = steer(copy.deepcopy(model), Centred(0.5))(x)
     steer(model, Centred(0.5))
-    got = [None] * 4
-    threads = [threading.Thread(target=lambda i=i: got.__setitem__(i, model(x))) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(torch.equal(one, expected) for one in got)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(torch.equal(one, expected) for one in pool.map(model, [x] * 4))
 
 
 @by_method
@@ -883,7 +849,7 @@ def test_a_compiled_model_of_transformers(method):
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_where_attention_is_no_module():
     torch._dynamo.reset()
-    model, x = steer(Model(HoldsProjections(False)).eval(), Centred(0.5), heads=HEADS), tokens()
+    model, x = steer(Stack(HoldsProjections(False)).eval(), Centred(0.5), heads=HEADS), tokens()
     compiled = torch.compile(model, backend="eager")
     with pytest.raises(InputError, match="run one batch through the model as it is"):
         compiled(x)

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from support.blocks import Stack
+from support.blocks import Block, Stack
 from support.families import HEADS, ToyAttention
 from support.families import WIDTH as D
 from torch import nn
@@ -17,15 +17,12 @@ N = 12
 QUICK = dict(depth=0, joined=0, ranks=0)
 
 
-class Block(nn.Module):
+class Ruled(Block):
     """rule: how attention, MLP and stream are put together; it notes the state after attention where there is one."""
 
     def __init__(self, rule):
-        super().__init__()
-        self.rule, self.attn = rule, ToyAttention()
-        self.norm1, self.norm2 = nn.LayerNorm(D), nn.LayerNorm(D)
-        self.mlp = nn.Sequential(nn.Linear(D, 48), nn.GELU(), nn.Linear(48, D))
-        self.gamma = nn.Parameter(torch.randn(D))
+        super().__init__(D, ToyAttention(), 48)
+        self.rule, self.gamma = rule, nn.Parameter(torch.randn(D))
 
     def forward(self, x):
         self.entered = x
@@ -33,7 +30,7 @@ class Block(nn.Module):
 
 
 def net(rule):
-    return Stack(Block(rule), Block(rule)).eval()
+    return Stack(Ruled(rule), Ruled(rule)).eval()
 
 
 def made(rule):
@@ -151,7 +148,7 @@ class Adaptive(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.blocks = nn.ModuleList([Block(lambda b, x: x + b.attn(b.norm1(x)))])
+        self.blocks = nn.ModuleList([Ruled(lambda b, x: x + b.attn(b.norm1(x)))])
 
     def forward(self, x):
         for _ in range(2 if x.shape[1] < 8 else 4):
@@ -184,7 +181,7 @@ class TwoStreams(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.blocks = nn.ModuleList([Block(self.rule) for _ in range(2)])
+        self.blocks = nn.ModuleList([Ruled(self.rule) for _ in range(2)])
         for block in self.blocks:
             block.forward = functools.partial(self.rule, block)
 

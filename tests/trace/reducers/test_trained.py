@@ -9,8 +9,7 @@
 
 import pytest
 import torch
-from support.files_of_packages import installed
-from support.places import DATA
+from support.places import DATA, installed
 from torch import nn
 
 from oversmooth import metrics, models

@@ -30,12 +30,9 @@ FEW = ("help", "a refusal", "a saved diagnosis")
 WORLDS: dict[str, dict[str, str]] = {
     "LC_ALL=C": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
     **{f"PYTHONIOENCODING={name}": {"PYTHONIOENCODING": name} for name in ("ascii", "latin-1", "utf-16")},
-    **{f"COLUMNS={width}": {"COLUMNS": width} for width in ("1", "0", "x", "20")},
-    "TERM=dumb": {"TERM": "dumb"},
-    "TERM is empty": {"TERM": ""},
-    "NO_COLOR": {"NO_COLOR": "1"},
-    "PYTHONHASHSEED": {"PYTHONHASHSEED": "1"},
-}
+    **{f"COLUMNS={width}": {"COLUMNS": width} for width in ("1", "0", "x", "20")}, "TERM=dumb": {"TERM": "dumb"},
+    "TERM is empty": {"TERM": ""}, "NO_COLOR": {"NO_COLOR": "1"}, "PYTHONHASHSEED": {"PYTHONHASHSEED": "1"},
+}  # fmt: skip
 
 
 def _case(label: str, line: Line, expected: Any = "fine", real: bool = False, **more: Any) -> Case:
@@ -149,24 +146,14 @@ def _variables() -> Iterator[Case]:
 
 
 VARIABLES = {
-    "OMP_NUM_THREADS": ("x", "-1", "100000"),
-    "CUDA_VISIBLE_DEVICES": ("x", "99"),
+    "OMP_NUM_THREADS": ("x", "-1", "100000"), "CUDA_VISIBLE_DEVICES": ("x", "99"),
     "OVERSMOOTH_DATA": ("/nowhere", "\x1b[31mred", "", "/dev/zero", "x" * 5000),
-    "HF_HOME": ("/proc/nowhere", "/dev/null"),
-    "HF_ENDPOINT": ("nonsense", "http://127.0.0.1:9"),
-    "HF_HUB_OFFLINE": ("0", "x"),
-    "HTTPS_PROXY": ("http://127.0.0.1:9", "nonsense"),
-    "TORCH_HOME": ("/dev/null",),
-    "MPLBACKEND": ("nonsense",),
-    "TMPDIR": ("/nowhere", "/dev/null"),
-    "HOME": ("/nowhere", "/dev/null", ""),
-    "XDG_CACHE_HOME": ("/dev/null",),
-    "OVERSMOOTH_CACHE": ("/dev/null", "/proc/x", "", "x" * 5000),
-    "PWD": ("/nowhere",),
-    "LANG": ("x", "\x1b[31mred"),
-    "PAGER": ("touch CODE-RAN",),
-    "EDITOR": ("touch CODE-RAN",),
-}
+    "HF_HOME": ("/proc/nowhere", "/dev/null"), "HF_ENDPOINT": ("nonsense", "http://127.0.0.1:9"),
+    "HF_HUB_OFFLINE": ("0", "x"), "HTTPS_PROXY": ("http://127.0.0.1:9", "nonsense"), "TORCH_HOME": ("/dev/null",),
+    "MPLBACKEND": ("nonsense",), "TMPDIR": ("/nowhere", "/dev/null"), "HOME": ("/nowhere", "/dev/null", ""),
+    "XDG_CACHE_HOME": ("/dev/null",), "OVERSMOOTH_CACHE": ("/dev/null", "/proc/x", "", "x" * 5000),
+    "PWD": ("/nowhere",), "LANG": ("x", "\x1b[31mred"), "PAGER": ("touch CODE-RAN",), "EDITOR": ("touch CODE-RAN",),
+}  # fmt: skip
 
 
 def _homes() -> Iterator[Case]:

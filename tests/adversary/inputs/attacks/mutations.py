@@ -51,20 +51,10 @@ def _twice(held: bytes) -> bytes:
 
 
 VALUES: dict[str, Any] = {
-    "null": None,
-    "text": "\x1b[31mred[/b]",
-    "-1": -1,
-    "0": 0,
-    "10^9": 10**9,
-    "10^30": 10**30,
-    "a fraction": 0.3,
-    "infinite": float("inf"),
-    "NaN": float("nan"),
-    "true": True,
-    "a list": [],
-    "a list of lists": [[[1]]],
+    "null": None, "text": "\x1b[31mred[/b]", "-1": -1, "0": 0, "10^9": 10**9, "10^30": 10**30, "a fraction": 0.3,
+    "infinite": float("inf"), "NaN": float("nan"), "true": True, "a list": [], "a list of lists": [[[1]]],
     "an object": {"a": {"b": None}},
-}
+}  # fmt: skip
 
 
 def paths(found: Any, before: tuple[str | int, ...] = (), most: int = 1) -> Iterator[tuple[str | int, ...]]:

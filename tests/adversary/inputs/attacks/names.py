@@ -119,14 +119,12 @@ PLACES: dict[str, Callable[[Place, str], list[str]]] = {
     "a column": _column,
     "an array": _array,
     "a picture": line_with(
-        *("diagnose", "vit", "--no-spectra", "--data", "images"),
-        copy=("vit", "images"),
+        "diagnose", "vit", "--no-spectra", "--data", "images", copy=("vit", "images"),
         files={"images/{}.png": "not a picture"},
     ),
     "a data file": line_with("diagnose", "vit", "--data", "{}.npz", copy=("vit",), files={"{}.npz": "not an archive"}),
     "a text": line_with(
-        *("diagnose", "gpt", "--no-spectra", "--inputs", "2", "--data", "{}.txt"),
-        copy=("gpt",),
+        "diagnose", "gpt", "--no-spectra", "--inputs", "2", "--data", "{}.txt", copy=("gpt",),
         also={"text.txt": "{}.txt"},
     ),
     "metadata": _metadata,
@@ -137,7 +135,7 @@ PLACES: dict[str, Callable[[Place, str], list[str]]] = {
     "a tensor": _tensor,
     "a damaged tensor": lambda place, text: _tensor(place, text, float("nan")),
     "a stack": line_with("diagnose", "vit", "--inputs", "2", "--stack", "{}", copy=("vit",)),
-}
+}  # fmt: skip
 
 
 def _page_is_safe(place: Place, _outcome: Outcome) -> str | None:

@@ -53,25 +53,13 @@ NEEDED = ("vit", "steered", "run", CIFAR, "results", "d.json", "images.npz")
 AGAIN = ("-1", "empty", "colour")
 """For an option that another command has too: what is asked of it is asked in one place."""
 ANY = {
-    "empty": "",
-    "markup": "[/b]",
-    "bold": "[bold]zebra[/bold]",
-    "colour": "\x1b[31mred",
-    "long": "x" * 5000,
-    "unicode": "½ⅷ\u202eевил",
-    "bytes": b"\xff\xfe",
-}
+    "empty": "", "markup": "[/b]", "bold": "[bold]zebra[/bold]", "colour": "\x1b[31mred", "long": "x" * 5000,
+    "unicode": "½ⅷ\u202eевил", "bytes": b"\xff\xfe",
+}  # fmt: skip
 NUMBERS = {
-    "0": "0",
-    "-1": "-1",
-    "10^9": "1000000000",
-    "10^40": "9" * 40,
-    "nan": "nan",
-    "inf": "inf",
-    "fraction": "0.5",
-    "1e400": "1e400",
-    "arabic": "٣٣٣٣",
-}
+    "0": "0", "-1": "-1", "10^9": "1000000000", "10^40": "9" * 40, "nan": "nan", "inf": "inf", "fraction": "0.5",
+    "1e400": "1e400", "arabic": "٣٣٣٣",
+}  # fmt: skip
 
 
 SHOW_SAVED = ("diagnose", "spectrum", "reproduce table1", "reproduce fig2", "reproduce fig5")
