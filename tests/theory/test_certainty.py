@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.oracles import apply_layer, attention, normal, weights
+from support.oracles import apply_layer, attention, weights
 
 from oversmooth.theory import AttentionChange, dominance
 from oversmooth.theory.bounds import Region, certified, error_of_pairs, is_sure, moved
@@ -151,20 +151,3 @@ def test_the_limit_of_changed_causal_attention_is_an_eigenarray(mean, shift):
     mu = (X.conj() * TX).sum() / X.abs().square().sum()
     assert abs(mu.abs() - found.rho_rough) < 1e-9
     assert (TX - mu * X).abs().max() < 1e-9
-
-
-def test_the_condition_of_a_tokens_block_against_its_matrix():
-    from oversmooth.theory.small_matrices import eigenvectors
-    from oversmooth.theory.systems import CausalBlocks
-
-    W_V, W_O = weights(2, 20, 3, seed=5)
-    W_V = W_V[[0, 0, 1, 1]]
-    W_O = torch.cat([W_O, weights(2, 20, 3, seed=6)[1]])
-    blocks = CausalBlocks(normal(5, 4, seed=7).abs(), W_V, W_O)
-    full = torch.einsum("ih,hdk,hke->ide", blocks.diagonal, W_V, W_O)
-    assert torch.allclose(blocks.matrices(), full)
-    values = torch.linalg.eigvals(full)
-    theta = values.gather(1, values.abs().argmax(-1, keepdim=True))[:, 0]
-    assert torch.allclose(blocks.condition(theta), eigenvectors(full, theta)[1], rtol=1e-6)
-    nothing = torch.zeros_like(theta)
-    assert (blocks.condition(nothing) >= 1).all()

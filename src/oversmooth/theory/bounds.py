@@ -141,8 +141,7 @@ def _by_discs(B: Tensor, region: Region, eps: float) -> bool | None:
         return True
     # Each connected part of the discs' union has as many eigenvalues as discs: one part wholly outside is enough.
     near = (values[:, None] - values).abs() <= radius[:, None] + radius
-    parts = components(near[None])
-    return True if any(bool(outside[tokens].all()) for tokens, _ in parts.blocks(0)) else None
+    return True if any(bool(outside[tokens].all()) for tokens, _ in components(near)) else None
 
 
 def _eigenvalues_and_conditions(M: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -23,12 +23,17 @@ from oversmooth.theory.small_matrices import complex_of, eigenvalues, eigenvecto
 class LinearSystem(Protocol):
     """A batch of linear operators on ``(items, size)`` real vectors."""
 
-    items: int
     size: int
-    rank: Tensor
-    """``(items,)``, the dimension of each item's subspace; that many steps give all its eigenvalues."""
     dtype: torch.dtype
     device: torch.device
+
+    @property
+    def items(self) -> int: ...
+
+    @property
+    def rank(self) -> Tensor:
+        """``(items,)``, the dimension of each item's subspace; that many steps give all its eigenvalues."""
+        ...
 
     def apply(self, v: Tensor) -> Tensor:
         """The product with every operator, ``(items, size) -> (items, size)``."""
