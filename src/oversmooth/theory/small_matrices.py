@@ -346,13 +346,21 @@ def eigenvalue_error(M: Tensor, value: Tensor, eps: float) -> Tensor:
     return torch.linalg.matrix_norm(M) * (eps * condition).clamp(max=eps ** (1 / M.shape[-1]))
 
 
+def eigenvalues_and_conditions(M: Tensor) -> tuple[Tensor, Tensor]:
+    """All eigenvalues of each matrix, and their condition numbers, ``(..., m)``; not finite where these are not known.
+
+    They are the lengths of the rows of V⁻¹, V the unit eigenvectors.
+    """
+    values, vectors = eigenpairs(M)
+    return values, torch.linalg.vector_norm(inverse(vectors), dim=-1)
+
+
 def eigenvalues_and_errors(M: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """All eigenvalues of each matrix, ``(..., m)``, and estimates of how far rounding to ε of M's norm moves each.
 
     Estimated for all, since an ill-conditioned eigenvalue that seems not to matter may in truth be the largest.
     """
-    values, vectors = eigenpairs(M)
-    lengths = torch.linalg.vector_norm(inverse(vectors), dim=-1)
+    values, lengths = eigenvalues_and_conditions(M)
     lengths = torch.where(lengths.isfinite(), lengths, 1 / eps)
     return values, torch.linalg.matrix_norm(M)[..., None] * (eps * lengths).clamp(max=eps ** (1 / M.shape[-1]))
 
