@@ -59,13 +59,11 @@ def rounding(A: AttentionOperator) -> Tensor:
 class Region:
     """S, in float64: the eigenvalues t of A for which ``|base + λ_j (t − shift)|`` is at most ρ for all j."""
 
-    lam: Tensor
-    """``(k,)`` complex, closed under conjugation."""
+    lam: Tensor  # (k,) complex, closed under conjugation
     base: float
     shift: float
     rho: float
-    slack: Tensor
-    """``(k,)``: how far ρ and each λ may be off, as a change of |μ|."""
+    slack: Tensor  # (k,): how far ρ and each λ may be off, as a change of |μ|
 
     def score(self, z: Tensor) -> Tensor:
         """``max_j |base + λ_j (z − shift)|``, of the shape of z."""
@@ -82,14 +80,9 @@ def moved(condition: Tensor, change: Tensor, size: Tensor, dimension: int) -> Te
 
 
 def error_of_pairs(A: AttentionOperator, blur: Tensor, slope: Tensor, condition: Tensor, residual: Tensor) -> Tensor:
-    """How far ``|base + λ (t − s)|`` may be off, ``(items,)``.
+    """How far ``|base + λ (t − s)|`` may be off, ``(items,)``, for a t of this condition.
 
-    Args:
-        A: ``(items, n, n)``, attention.
-        blur: ``(items,)``, its `rounding`.
-        slope: ``(items,)``, |λ|.
-        condition: ``(items,)``, of t.
-        residual: ``(items,)``, of the Ritz pair, times |λ|.
+    slope: |λ|; blur: A's `rounding`; residual: of the Ritz pair, times |λ|.
     """
     size = slope * blur / (ROUNDINGS * A.rounding)  # |λ| ‖A‖
     return moved(condition, residual + slope * blur, size, A.tokens - 1)

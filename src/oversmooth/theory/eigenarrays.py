@@ -29,15 +29,9 @@ def eigenarray(
 
 
 def token_vector(flat: AttentionOperator, t: Tensor, one: Tensor) -> Tensor:
-    """The eigenvector of changed attention for each item's eigenvalue t ≠ 1 of A, centred and constant part together.
+    """The eigenvector ``(items, n)`` of changed attention for each item's eigenvalue t ≠ 1 of A.
 
-    Args:
-        flat: attention, one item per head.
-        t: ``(items,)``, the eigenvalues.
-        one: ``(items,)``, the eigenvalue on constant arrays before shifting: 1, or less where J is subtracted from A.
-
-    Returns:
-        ``(items, n)`` complex, one vector per item.
+    one: ``(items,)``, the eigenvalue on constant arrays before shifting: 1, or less where J is subtracted from A.
     """
     if flat.causal:
         z = _causal_token_vector(flat, t)

@@ -165,28 +165,19 @@ class Arnoldi:
 
 @dataclass
 class Extremal:
-    """The highest-scoring Ritz value of each item."""
+    """The highest-scoring Ritz value of each item, ``(items,)``."""
 
     value: Tensor
-    """``(items,)`` complex."""
     score: Tensor
-    """``(items,)``, its score."""
-    residual: Tensor
-    """``(items,)``, of the Ritz pair: it is exact for an operator that differs by this much."""
-    condition: Tensor
-    """``(items,)``, of the Ritz value: 1/|yᴴx| of its left and right vectors in the basis."""
-    slack: Tensor
-    """``(items,)``, how far the score may be off: several times what residual and condition number make of it."""
+    residual: Tensor  # of the Ritz pair, which is exact for an operator that differs by this much
+    condition: Tensor  # of the Ritz value: 1/|yᴴx| of its left and right vectors in the basis
+    slack: Tensor  # how far the score may be off: several times what residual and condition number make of it
     converged: Tensor
-    """``(items,)`` boolean."""
-    beaten: Tensor
-    """``(items,)`` boolean: whether it stopped because another item of its group scores higher, slack included."""
-    vector: Tensor | None
-    """``(items, size)`` complex, the Ritz vector; None if not asked for."""
+    beaten: Tensor  # whether it stopped because another item of its group scores higher, slack included
+    vector: Tensor | None  # (items, size) complex, the Ritz vector; None if not asked for
 
     @classmethod
     def nothing(cls, system: LinearSystem, vectors: bool) -> Extremal:
-        """Before the first step: nothing is known of any item."""
         value = torch.zeros(system.items, dtype=complex_of(system.dtype), device=system.device)
         zero, no = value.real.clone(), torch.zeros_like(value, dtype=torch.bool)
         array = value.new_zeros(system.items, system.size) if vectors else None

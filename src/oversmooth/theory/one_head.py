@@ -40,16 +40,12 @@ class _Found:
 
     radius: Tensor
     t: Tensor
-    which: Tensor
-    """The index of λ."""
+    which: Tensor  # the index of λ
     residual: Tensor
     condition: Tensor
-    directly: Tensor
-    """Whether it is from all eigenvalues of A, not from a Krylov space."""
-    exact: Tensor
-    """Eigenvalues on a diagonal are exact; those of larger blocks are not."""
-    repeated: Tensor
-    """Causal: whether t is on the diagonal more than once; the number of its vectors is then open."""
+    directly: Tensor  # whether it is from all eigenvalues of A, not from a Krylov space
+    exact: Tensor  # eigenvalues on a diagonal are exact; those of larger blocks are not
+    repeated: Tensor  # causal: whether t is on the diagonal more than once; the number of its vectors is then open
     error: Tensor
     certified: Tensor
     doubted: Tensor
@@ -317,12 +313,7 @@ class HeadSpectra:
     def reach(self, smooth: Tensor, constant: Tensor, rough: Tensor, t: Tensor, base: float) -> Tensor:
         """How much larger either radius may be, ``(items,)``, if every eigenvalue of H is off by its error.
 
-        Args:
-            smooth: ``(items,)``, the radius on constant arrays.
-            constant: ``(items,)``, what attention multiplies λ by there.
-            rough: ``(items,)``, the radius on centred arrays.
-            t: ``(items,)``, what attention multiplies λ by where that radius is attained.
-            base: the weight of the residual connection.
+        constant and t are what attention multiplies λ by where the smooth radius and the rough one are attained.
         """
         excess = torch.zeros_like(self.constant_error[:, 0])
         for lam, error, radius, factor in (
@@ -338,19 +329,15 @@ class HeadSpectra:
 class Pairs:
     """The eigenvalues ``μ_ij = base + λ_j (t_i − shift)`` of one head, item by item, for any t."""
 
-    lam: Tensor
-    """``(items, j)`` complex, eigenvalues of H."""
-    shift: Tensor
-    """``(items,)``, what is subtracted from t."""
-    base: float
-    """The weight of the residual connection."""
+    lam: Tensor  # (items, j) complex, eigenvalues of H
+    shift: Tensor  # (items,), what is subtracted from t
+    base: float  # the weight of the residual connection
 
     def select(self, index: Tensor) -> Pairs:
-        """Those of some of the items."""
         return Pairs(self.lam[index], self.shift[index], self.base)
 
     def mu(self, t: Tensor) -> Tensor:
-        """All of them, ``(items, i) -> (items, i, j)``."""
+        """``(items, i) -> (items, i, j)``"""
         return self.base + (t - self.shift[:, None])[..., None] * self.lam[:, None, :]
 
     def largest(self, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -360,10 +347,7 @@ class Pairs:
         return value.clamp(min=0), i, at.gather(1, i[:, None])[:, 0]
 
     def largest_for_each(self, t: Tensor, reach: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """For every t ``(items, i)`` the largest |μ| over λ, and which λ attains it, in pieces that fit in memory.
-
-        reach: ``(items, 1)`` or ``(items, i)``, by how much t may be off, for the largest that |μ| can then be.
-        """
+        """For every t ``(items, i)``, off by reach at most, the largest |μ| over λ, and which λ attains it."""
         rows = max(1, _CHUNK // max(1, t.shape[-1] * self.lam.shape[-1]))
         reach = self.shift.new_zeros(len(t), 1) if reach is None else reach
         best = []

@@ -56,14 +56,10 @@ class Rough:
 
     mu: Tensor
     residual: Tensor
-    error: Tensor
-    """How far it may be off: residual and rounding of A, times its condition number."""
-    above: Tensor
-    """How much larger than found the radius may be, since the search was stopped."""
-    repeated: Tensor
-    """Whether other eigenvalues are as large; what X tends to is then not known."""
-    array: Tensor | None = None
-    """``(items, n, d)``, its eigenarray, if it was asked for."""
+    error: Tensor  # how far it may be off: residual and rounding of A, times its condition number
+    above: Tensor  # how much larger than found the radius may be, since the search was stopped
+    repeated: Tensor  # whether other eigenvalues are as large; what X tends to is then not known
+    array: Tensor | None = None  # (items, n, d), its eigenarray, if it was asked for
 
     @property
     def largest_error(self) -> Tensor:
@@ -78,15 +74,9 @@ class Rough:
 
 
 class SharedWeights:
-    """A batch of attention arrays under the same weights.
+    """A batch of attention arrays ``(items, heads, n, n)`` under the same weights.
 
-    Args:
-        A: ``(items, heads, n, n)``, attention.
-        W_V: ``(heads, d, k)``, value weights.
-        W_O: ``(heads, k, d)``, output weights.
-        update: what is applied.
-        search: how to search for eigenvalues.
-        centred: False to act on all arrays, for a part of a larger A whose rows sum to less than one.
+    centred: False to act on all arrays, for a part of a larger A whose rows sum to less than one.
     """
 
     def __init__(

@@ -89,22 +89,15 @@ class Simulation:
 
 @dataclass(frozen=True)
 class Settings:
-    """The rare settings of `simulate`, which takes them as keywords."""
+    """The rare settings of `simulate`, which takes them as keywords and explains them."""
 
     norm: Norm = "none"
-    """LayerNorm before the layer ("pre") or after it ("post")."""
     gamma: Tensor | float = 1.0
-    """``()`` or ``(d,)``, the norm's γ."""
     beta: Tensor | float = 0.0
-    """``()`` or ``(d,)``, the norm's β."""
     eps: float = 1e-6
-    """The norm's ε."""
     every: int = 1
-    """Record metrics only every this many layers, and at the end."""
     bands_only: bool = False
-    """Leave cosines, ranks and the spectral norm NaN, which is several times faster."""
     progress: Callable[[int], None] | None = None
-    """Called with the number of layers done."""
 
     def __post_init__(self) -> None:
         arguments.choice(self.norm, "norm", ("none", "pre", "post"))
@@ -128,7 +121,7 @@ def simulate(
     """Apply ``X ← X + Σ_h A_h X W_V^h W_O^h`` layer after layer, and record the metrics of X.
 
     A single A, W_V, W_O and bias are repeated for every layer; lists of them are a stack, which starts over when it
-    ends. Further keywords are those of `Settings`: norm, gamma, beta, eps, every, bands_only and progress.
+    ends.
 
     Args:
         X: ``(..., n, d)``, the input tokens.
@@ -139,6 +132,10 @@ def simulate(
         residual: False leaves X itself out, a number takes that many times X; or a list, one number per layer.
         bias: ``(d,)``, added to every token at every layer; or a list, one per layer, None where a layer has none.
         neutreno: ``()`` or ``(heads,)``, λ̃; every layer but the first adds ``λ̃ (V⁰ − V)``, V⁰ the values of the first.
+        settings: ``norm``, LayerNorm before the layer ("pre") or after it ("post"), with ``gamma`` and ``beta``, ``()``
+            or ``(d,)``, and ``eps``; ``every``, to record metrics only every this many layers, and at the end;
+            ``bands_only``, to leave cosines, ranks and the spectral norm NaN, which is several times faster;
+            ``progress``, called with the number of layers done.
 
     Raises:
         InputError: shapes that do not fit, entries that are not finite, or masks that differ between layers or heads.
