@@ -69,7 +69,6 @@ class Arnoldi:
     def __init__(self, system: LinearSystem, seed: int) -> None:
         self.system = system
         self.steps = 0
-        self.restarted = False
         self._generator = torch.Generator(device=system.device).manual_seed(seed)
         start = system.project(self._random())
         start = system.project(start / _length(start))
@@ -117,7 +116,7 @@ class Arnoldi:
 
     def ritz_values(self) -> Tensor:
         """The eigenvalues of H, ``(b, steps)`` complex."""
-        return eigenvalues(self.H[:, : self.steps], hessenberg=not self.restarted)
+        return eigenvalues(self.H[:, : self.steps])
 
     def residual(self, y: Tensor, items: Tensor | slice = slice(None)) -> Tensor:
         """``‖A x − θ x‖`` of one Ritz vector of each of these items, by its coefficients y."""
@@ -160,7 +159,7 @@ class Arnoldi:
         Q = (Q @ U[:, :rank]).to(self.H)
         self.V = torch.cat([Q.mT @ self.V[0, :m], self.V[0, m : m + 1]])[None]
         self.H = torch.cat([Q.mT @ self.H[0, :m] @ Q, self.H[0, m : m + 1] @ Q])[None]
-        self.steps, self.restarted = rank, True
+        self.steps = rank
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Eigenvalues of many small matrices: LAPACK on every core, or a kernel of our own on a GPU.
+"""Eigenvalues of many small matrices: LAPACK on every core, whatever device they are on.
 
 LAPACK takes one matrix at a time, and torch on a GPU does no better. The matrices are small, so they go to the CPU
 and are shared among threads: torch releases the interpreter while LAPACK works.
@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import islice
 from threading import Barrier, BrokenBarrierError, Lock, local
-from types import ModuleType
 from typing import TypeVar
 
 import torch
@@ -24,27 +23,11 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 # Rows of matrices that each thread has at least.
 _WORTH_SHARING = 128
-# From this many matrices on, and up to this size, a GPU is ahead of the CPU.
-_WORTH_A_KERNEL, _LARGEST_FOR_KERNEL = 32, 128
 # Above this size a single matrix is worth all cores; below it LAPACK's own threads are no help, and while another
 # process works they wait for each other, many times as long as the work takes.
 _LARGE = 1024
 _here = local()
 _starting = Lock()
-
-
-@cache
-def _kernel() -> ModuleType | None:
-    """The GPU kernel, where Triton can compile it and it gives LAPACK's numbers on a sample; else None."""
-    sample = torch.randn(4, 8, 8, generator=torch.Generator().manual_seed(0)).triu(-1)
-    try:
-        from oversmooth.theory import _hessenberg_kernel
-
-        radii = _hessenberg_kernel.eigenvalues(sample.cuda()).abs().amax(-1).cpu()
-    except Exception:  # no Triton, no compiler, another kind of GPU: LAPACK does as well, only slower
-        return None
-    right = torch.allclose(radii, torch.linalg.eigvals(sample).abs().amax(-1), rtol=1e-3)
-    return _hessenberg_kernel if right else None
 
 
 def _pool() -> ThreadPoolExecutor:
@@ -98,26 +81,10 @@ def _cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def eigenvalues(M: Tensor, *, hessenberg: bool = False) -> Tensor:
-    """All eigenvalues of each matrix, on M's device.
-
-    Args:
-        M: ``(..., m, m)``, the matrices.
-        hessenberg: whether all are zero below the first subdiagonal, which a batch on a GPU makes use of.
-
-    Returns:
-        ``(..., m)`` complex, in no order.
-    """
+def eigenvalues(M: Tensor) -> Tensor:
+    """All eigenvalues of each matrix, on M's device, ``(..., m, m) -> (..., m)`` complex, in no order."""
     if M.numel() == 0:
         return M.new_zeros(M.shape[:-1]).to(complex_of(M.dtype))
-    many = M.ndim == 3 and len(M) >= _WORTH_A_KERNEL and 2 <= M.shape[-1] <= _LARGEST_FOR_KERNEL
-    kernel = _kernel() if hessenberg and many and M.is_cuda and M.dtype == torch.float32 else None
-    if kernel is not None:
-        values: Tensor = kernel.eigenvalues(finite(M))
-        lost = values.isnan().any(-1)
-        if lost.any():
-            values[lost] = eigenvalues(M[lost])
-        return values
     (values,) = _shared(_eigvals, _flat(M).cpu())
     return values.reshape(M.shape[:-1]).to(M.device)
 
