@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -225,10 +226,7 @@ def nested(words: Sequence[str], shape: Sequence[int]) -> Words:
     >>> nested(["rough", "smooth"], (2, 1)), nested(["tie"], ())
     ([['rough'], ['smooth']], 'tie')
     """
-    if not shape:
-        return words[0]
-    inner = math.prod(shape[1:])
-    return [nested(words[i * inner : (i + 1) * inner], shape[1:]) for i in range(shape[0])]
+    return numpy.array(words, dtype=object).reshape(shape).tolist()
 
 
 def _weights_alone(V: Tensor, O: Tensor, about: Tensor, causal: bool) -> str:  # noqa: E741

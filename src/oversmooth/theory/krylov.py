@@ -15,9 +15,17 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from oversmooth.theory.bounds import SAFETY
-from oversmooth.theory.small_matrices import complex_of, eigenvalues, eigenvector, eigenvectors, finite, lapack
+from oversmooth.theory.small_matrices import (
+    complex_of,
+    eigenpairs,
+    eigenvalues,
+    eigenvector,
+    eigenvectors,
+    real_and_imaginary,
+)
 
 
 class LinearSystem(Protocol):
@@ -82,10 +90,7 @@ class Arnoldi:
     def extend(self, steps: int) -> None:
         """Grow the basis to `steps` vectors."""
         grow = steps - self.steps
-        self.V = torch.cat([self.V, self.V.new_empty(len(self.V), grow, self.V.shape[-1])], dim=1)
-        H = self.H.new_zeros(len(self.H), steps + 1, steps)
-        H[:, : self.H.shape[1], : self.H.shape[2]] = self.H
-        self.H = H
+        self.V, self.H = pad(self.V, (0, 0, 0, grow)), pad(self.H, (0, grow, 0, grow))
         eps = torch.finfo(self.V.dtype).eps
         for j in range(self.steps, steps):
             basis = self.V[:, : j + 1]
@@ -131,7 +136,7 @@ class Arnoldi:
     def expand(self, y: Tensor) -> Tensor:
         """``V y``: the vector with these coefficients, ``(b, m) -> (b, size)`` complex."""
         V = self.V[:, : self.steps].mT
-        return torch.complex((V @ y.real[..., None])[..., 0], (V @ y.imag[..., None])[..., 0])
+        return real_and_imaginary(lambda part: (V @ part[..., None])[..., 0], y)
 
     def select(self, keep: Tensor) -> Arnoldi:
         """The same state for some of the items."""
@@ -146,12 +151,9 @@ class Arnoldi:
         Any orthonormal basis Q of an invariant subspace of H keeps the relation: V ← V Q, H ← Qᵀ H Q, h ← h Q.
         """
         m = self.steps
-        with lapack():
-            values, vectors = torch.linalg.eig(finite(self.H[0, :m].double().cpu()))
-        values = values[None].to(self.H.device, complex_of(self.H.dtype))
-        scores = score(values, values.real.new_zeros(1, 1), index)
-        order = scores[0].argsort(descending=True)[:keep].cpu()
-        chosen = vectors[:, order]
+        values, vectors = eigenpairs(self.H[:1, :m].double())
+        scores = score(values.to(complex_of(self.H.dtype)), self.H.new_zeros(1, 1), index)
+        chosen = vectors[0][:, scores[0].argsort(descending=True)[:keep]]
         # A real invariant subspace holds both parts of every complex vector; conjugates repeat them, and are dropped.
         Q, R = torch.linalg.qr(torch.cat([chosen.real, chosen.imag], dim=1))
         U, s, _ = torch.linalg.svd(R)

@@ -166,8 +166,3 @@ class Radii:
         columns = {name: [getattr(part, name) for part in parts] for name in vars(parts[0])}
         known = {name: values for name, values in columns.items() if not any(v is None for v in values)}
         return Radii(**{name: torch.cat(values) for name, values in known.items()})
-
-
-def real_and_imaginary(linear: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """A real linear map applied to a complex array."""
-    return torch.complex(linear(x.real), linear(x.imag))

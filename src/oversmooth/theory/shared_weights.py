@@ -17,7 +17,7 @@ from torch import Tensor
 from oversmooth.theory.bounds import SAFETY, moved, rounding
 from oversmooth.theory.krylov import Extremal, LinearSystem, extremal
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, centred_matrix, reflector
-from oversmooth.theory.radii import Radii, Search, Update, real_and_imaginary
+from oversmooth.theory.radii import Radii, Search, Update
 from oversmooth.theory.reducible import has_long_paths, union_of_heads
 from oversmooth.theory.small_matrices import (
     complex_of,
@@ -26,6 +26,7 @@ from oversmooth.theory.small_matrices import (
     eigenvalues_and_errors,
     eigenvector,
     eigenvectors,
+    real_and_imaginary,
 )
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads
 from oversmooth.theory.tokens import centre_tokens, token_mean

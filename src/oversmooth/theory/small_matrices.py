@@ -314,3 +314,8 @@ def eigenvalues_and_errors(M: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 def complex_of(dtype: torch.dtype) -> torch.dtype:
     """The complex dtype of the same precision."""
     return torch.complex128 if dtype == torch.float64 else torch.complex64
+
+
+def real_and_imaginary(linear: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """A real linear map applied to a complex array."""
+    return torch.complex(linear(x.real), linear(x.imag))

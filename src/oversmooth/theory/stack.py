@@ -31,9 +31,9 @@ from oversmooth.safety.errors import InputError
 from oversmooth.theory.dominance import Verdict, is_biased
 from oversmooth.theory.krylov import extremal
 from oversmooth.theory.operators import AttentionOperator, as_operator
-from oversmooth.theory.radii import TIE, real_and_imaginary
+from oversmooth.theory.radii import TIE
 from oversmooth.theory.reasons import Reason, finite
-from oversmooth.theory.small_matrices import eigenvalue_error, eigenvalues
+from oversmooth.theory.small_matrices import eigenvalue_error, eigenvalues, real_and_imaginary
 from oversmooth.theory.spectrum import check_tolerance
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads
 from oversmooth.theory.weights import check_weights, on_constant_arrays
