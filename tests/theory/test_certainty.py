@@ -5,7 +5,8 @@ import torch
 from support.oracles import apply_layer, attention, weights
 
 from oversmooth.theory import AttentionChange, dominance
-from oversmooth.theory.bounds import Region, certified, error_of_pairs, is_sure, moved
+from oversmooth.theory.bounds import Region, certified
+from oversmooth.theory.errors import error_of_pairs, is_sure, moved
 from oversmooth.theory.operators import DenseAttention
 
 

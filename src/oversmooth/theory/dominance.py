@@ -17,7 +17,8 @@ from torch import Tensor
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.theory import one_head, several_heads
-from oversmooth.theory.bounds import DEFECTIVE, SAFETY, Words, nested
+from oversmooth.theory.bounds import Words, nested
+from oversmooth.theory.errors import DEFECTIVE, SAFETY
 from oversmooth.theory.limit import LimitArray
 from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.radii import AttentionChange, Radii, Search, Update

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from oversmooth.theory.operators import AttentionOperator, centred_matrix, reflector
 from oversmooth.theory.radii import Update
-from oversmooth.theory.small_matrices import divided, eigenvector, real_and_imaginary
-from oversmooth.theory.tokens import token_mean
+from oversmooth.theory.small_matrices import divided, eigenvector
+from oversmooth.theory.tokens import real_and_imaginary, token_mean
 from oversmooth.theory.weights import smaller_product
 
 

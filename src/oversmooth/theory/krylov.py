@@ -17,15 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from oversmooth.theory.bounds import SAFETY
-from oversmooth.theory.small_matrices import (
-    complex_of,
-    eigenpairs,
-    eigenvalues,
-    eigenvector,
-    eigenvectors,
-    real_and_imaginary,
-)
+from oversmooth.theory.errors import SAFETY
+from oversmooth.theory.small_matrices import complex_of, eigenpairs, eigenvalues, eigenvector, eigenvectors
+from oversmooth.theory.tokens import real_and_imaginary
 
 
 class LinearSystem(Protocol):

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from oversmooth.safety.errors import InputError
-from oversmooth.theory.bounds import CERTIFY_TOKENS, SUSPICIOUS, Region, certified, error_of_pairs, is_sure, rounding
+from oversmooth.theory.bounds import CERTIFY_TOKENS, Region, certified
 from oversmooth.theory.eigenarrays import eigenarray
+from oversmooth.theory.errors import SUSPICIOUS, eigenvalues_and_errors, error_of_pairs, is_sure, rounding
 from oversmooth.theory.krylov import extremal
 from oversmooth.theory.operators import AttentionOperator, DenseAttention
 from oversmooth.theory.radii import Radii, Search, Update
 from oversmooth.theory.reducible import centred_block, fallen_apart, has_long_paths
-from oversmooth.theory.small_matrices import complex_of, eigenvalues_and_errors, eigenvectors
+from oversmooth.theory.small_matrices import complex_of, eigenvectors
 from oversmooth.theory.spectrum import DENSE_TOKENS, CentredAttention, causal_values, dense_values
 from oversmooth.theory.weights import smaller_product
 

@@ -14,22 +14,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from oversmooth.theory.bounds import SAFETY, moved, rounding
+from oversmooth.theory.errors import SAFETY, eigenvalues_and_errors, moved, rounding
 from oversmooth.theory.krylov import Extremal, LinearSystem, extremal
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, centred_matrix, reflector
 from oversmooth.theory.radii import Radii, Search, Update
 from oversmooth.theory.reducible import has_long_paths, union_of_heads
-from oversmooth.theory.small_matrices import (
-    complex_of,
-    divided,
-    eigenvalues,
-    eigenvalues_and_errors,
-    eigenvector,
-    eigenvectors,
-    real_and_imaginary,
-)
+from oversmooth.theory.small_matrices import complex_of, divided, eigenvalues, eigenvector, eigenvectors
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads
-from oversmooth.theory.tokens import centre_tokens, token_mean
+from oversmooth.theory.tokens import centre_tokens, real_and_imaginary, token_mean
 from oversmooth.theory.weights import on_constant_arrays, smaller_product
 
 # Up to this size, (n − 1)·d, the whole matrix of T_P is formed.

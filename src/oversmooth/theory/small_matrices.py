@@ -283,15 +283,6 @@ def _iterated(factors: Tensor, pivots: Tensor, dtype: torch.dtype, *, adjoint: b
     return y[..., 0]
 
 
-def eigenvalue_error(M: Tensor, value: Tensor, eps: float) -> Tensor:
-    """An estimate of how far rounding to ε of M's norm moves an eigenvalue, ``(b, m, m), (b,) -> (b,)``.
-
-    ε ‖M‖ times its condition number: ε^(1/p) for a Jordan block of size p.
-    """
-    _, condition = eigenvectors(M, value)
-    return torch.linalg.matrix_norm(M) * (eps * condition).clamp(max=eps ** (1 / M.shape[-1]))
-
-
 def eigenvalues_and_conditions(M: Tensor) -> tuple[Tensor, Tensor]:
     """All eigenvalues of each matrix, and their condition numbers, ``(..., m)``; not finite where these are not known.
 
@@ -301,21 +292,6 @@ def eigenvalues_and_conditions(M: Tensor) -> tuple[Tensor, Tensor]:
     return values, torch.linalg.vector_norm(inverse(vectors), dim=-1)
 
 
-def eigenvalues_and_errors(M: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """All eigenvalues of each matrix, ``(..., m)``, and estimates of how far rounding to ε of M's norm moves each.
-
-    Estimated for all, since an ill-conditioned eigenvalue that seems not to matter may in truth be the largest.
-    """
-    values, lengths = eigenvalues_and_conditions(M)
-    lengths = torch.where(lengths.isfinite(), lengths, 1 / eps)
-    return values, torch.linalg.matrix_norm(M)[..., None] * (eps * lengths).clamp(max=eps ** (1 / M.shape[-1]))
-
-
 def complex_of(dtype: torch.dtype) -> torch.dtype:
     """The complex dtype of the same precision."""
     return torch.complex128 if dtype == torch.float64 else torch.complex64
-
-
-def real_and_imaginary(linear: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """A real linear map applied to a complex array."""
-    return torch.complex(linear(x.real), linear(x.imag))

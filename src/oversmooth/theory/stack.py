@@ -29,13 +29,15 @@ from torch import Tensor
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.theory.dominance import Verdict, is_biased
+from oversmooth.theory.errors import eigenvalue_error
 from oversmooth.theory.krylov import extremal
 from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.radii import TIE
 from oversmooth.theory.reasons import Reason, finite
-from oversmooth.theory.small_matrices import eigenvalue_error, eigenvalues, real_and_imaginary
+from oversmooth.theory.small_matrices import eigenvalues
 from oversmooth.theory.spectrum import check_tolerance
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads
+from oversmooth.theory.tokens import real_and_imaginary
 from oversmooth.theory.weights import check_weights, on_constant_arrays
 
 # Arnoldi: basis vectors before the first check, which beats most causal tokens, and before a restart; restarts at most.
