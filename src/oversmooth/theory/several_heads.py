@@ -23,30 +23,24 @@ def radii(A: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, search
     batch, flat = A.shape[:-3], A.flatten(keep=1)
     lead = torch.broadcast_shapes(W_V.shape[:-3], W_O.shape[:-3])
     V, O = (W.expand(*lead, *W.shape[-3:]).reshape(-1, *W.shape[-3:]) for W in (W_V, W_O))  # noqa: E741
-    if len(V) == 1:
-        flat_radii = _shared(flat, V[0], O[0], update, search)
-    else:
-        # Weights that differ over the batch (layers, say): one group of items per set of weights.
-        group = torch.arange(len(V), device=A.device).reshape(lead).expand(batch).reshape(-1)
-        order = torch.argsort(group, stable=True)
-        members = order.split(torch.bincount(group, minlength=len(V)).tolist())
-        parts = [_shared(flat.select(m), V[g], O[g], update, search) for g, m in enumerate(members) if len(m)]
-        back = torch.argsort(order)
-        flat_radii = Radii.cat(parts).map(lambda x: x[back])
-    return flat_radii.map(lambda x: x.reshape((*batch, *x.shape[1:])))
-
-
-def _shared(A: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, search: Search) -> Radii:
-    """All items under the same weights; one whose graph, the union over heads, falls apart is taken part by part."""
-    apart = {} if search.method == "arnoldi" else fallen_apart(union_of_heads(A))
-    if not apart:
-        return SharedWeights(A, W_V, W_O, update, search).radii()
-    items = torch.arange(A.shape[0], device=A.device)
-    whole, others = torch.tensor([i for i in items.tolist() if i not in apart], dtype=torch.long), list(apart)
-    pieces = [SharedWeights(A.select(whole), W_V, W_O, update, search).radii()] if len(whole) else []
-    pieces += [_in_parts(A.select(items[i : i + 1]).dense(), apart[i], W_V, W_O, update, search) for i in others]
-    back = torch.argsort(torch.cat([whole, torch.tensor(others)]))
-    return Radii.cat(pieces).map(lambda x: x[back])
+    # Weights may differ over the batch (layers, say): one group of items per set of weights.
+    group = torch.arange(len(V)).reshape(lead).expand(batch).reshape(-1)
+    apart = {} if search.method == "arnoldi" else fallen_apart(union_of_heads(flat))
+    order: list[int] = []
+    pieces = []
+    for g, weights in enumerate(zip(V, O, strict=True)):
+        members = (group == g).nonzero()[:, 0].tolist()
+        whole = [i for i in members if i not in apart]
+        if whole:
+            own = flat if len(whole) == len(group) else flat.select(torch.tensor(whole, device=A.device))
+            pieces.append(SharedWeights(own, *weights, update, search).radii())
+        others = [i for i in members if i in apart]
+        for i in others:
+            one = flat.select(torch.tensor([i], device=A.device)).dense()
+            pieces.append(_in_parts(one, apart[i], *weights, update, search))
+        order += [*whole, *others]
+    back = torch.argsort(torch.tensor(order, device=A.device))
+    return Radii.cat(pieces).map(lambda x: x[back].reshape((*batch, *x.shape[1:])))
 
 
 def _in_parts(A: DenseAttention, parts: Parts, W_V: Tensor, W_O: Tensor, update: Update, search: Search) -> Radii:
