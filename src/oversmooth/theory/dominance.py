@@ -96,11 +96,8 @@ class Dominance(Radii):
     @property
     def reasons(self) -> list[Reason | None]:
         """The same as values, one per case in flat order; None for all others."""
-        columns = [
-            x.flatten().tolist()
-            for x in (self._outcome(), self.margin, self.error, self.weights_error, self._is_frozen())
-        ]
-        return [_reason(*row) for row in zip(*columns, strict=True)]
+        columns = (self._outcome(), self.margin, self.error, self.weights_error, self._is_frozen())
+        return [_reason(*row) for row in zip(*(x.flatten().tolist() for x in columns), strict=True)]
 
     @property
     def notions(self) -> dict[str, Words]:
