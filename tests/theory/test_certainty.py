@@ -152,3 +152,30 @@ def test_the_limit_of_changed_causal_attention_is_an_eigenarray(mean, shift):
     mu = (X.conj() * TX).sum() / X.abs().square().sum()
     assert abs(mu.abs() - found.rho_rough) < 1e-9
     assert (TX - mu * X).abs().max() < 1e-9
+
+
+def test_limits_of_causal_heads_of_which_one_alone_is_changed_on_constant_arrays():
+    n, d = 6, 5
+    A, (W_V, W_O) = attention(2, n, n, causal=True, seed=4), weights(2, d, d, scale=0.7, seed=4)
+    one, mean = torch.ones(2, dtype=torch.float64), torch.tensor([0.0, 0.3], dtype=torch.float64)
+    found = dominance(A, W_V, W_O, per_head=True, limit=True, change=AttentionChange(one, 0.1 * one, mean))
+    for h in range(2):
+        X = found.array.array[h]
+        changed = (A[h : h + 1] - 0.1 * torch.eye(n, dtype=A.dtype) - mean[h] / n).to(X.dtype)
+        TX = apply_layer(X, changed, W_V[h : h + 1].to(X.dtype), W_O[h : h + 1].to(X.dtype))
+        mu = (X.conj() * TX).sum() / X.abs().square().sum()
+        assert abs(mu.abs() - found.rho_rough[h]) < 1e-9
+        assert (TX - mu * X).abs().max() < 1e-9
+
+
+def test_the_error_of_a_head_whose_attention_is_symmetric_is_its_rounding():
+    """Its eigenvalues have condition number 1; A's rounding is four units in the last place of its norm."""
+    half = attention(1, 8, 8, seed=3)[0]
+    symmetric = half + half.T
+    A = torch.eye(8, dtype=torch.float64) + 0.3 * (symmetric - torch.diag(symmetric.sum(-1)))
+    W_V, W_O = weights(1, 4, 4, seed=3)
+    found = dominance(A[None], W_V, W_O)
+    lam = torch.linalg.eigvals(W_V[0] @ W_O[0]).abs()
+    expected = 4 * torch.finfo(torch.float64).eps * float(torch.linalg.matrix_norm(A))
+    ratio = float(found.error) / (expected * lam)
+    assert (ratio - 1).abs().min() < 1e-3

@@ -156,7 +156,9 @@ def test_a_single_token():
     assert (answer.rho_rough == 0).all()
 
 
-@pytest.mark.parametrize("shifts", [[0.0], [0.1, 0.2], [0.0, 0.2, 0.1], [0.0, float("nan")], [], [0.0, "a"]])
+@pytest.mark.parametrize(
+    "shifts", [[0.0], [0.1, 0.2], [0.0, 0.2, 0.1], [0.0, 0.2, 0.2], [0.0, float("nan")], [], [0.0, "a"]]
+)
 def test_shifts_that_do_not_ascend_are_refused(shifts):
     A = attention(1, 4, 4, seed=1)
     W_V, W_O = weights(1, 6, 2, seed=1)

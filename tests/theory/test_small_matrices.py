@@ -190,7 +190,10 @@ def test_quotients_have_gradients_and_one_batch_may_be_for_all(size):
         small.divided(X.detach()[:3], M)
 
 
-def test_matrices_without_rows():
+def test_matrices_without_rows_and_of_zeros():
+    vector, condition = small.eigenvectors(torch.zeros(1, 3, 3), torch.zeros(1, dtype=torch.complex64))
+    assert vector.abs().square().sum() == pytest.approx(1)
+    assert condition.isfinite()
     assert small.inverse(torch.zeros(3, 0, 0)).shape == (3, 0, 0)
 
 
