@@ -404,7 +404,7 @@ def test_the_residual_is_relative_to_a_radius_that_is_small_beside_the_other(mon
     monkeypatch.setattr("oversmooth.theory.stack._STEPS", 5)
     monkeypatch.setattr("oversmooth.theory.stack._RESTARTS", 0)
     Q = torch.linalg.qr(torch.cat([torch.ones(30, 1).double(), normal(30, 29)], dim=1)).Q
-    t = 0.02 * 0.6 ** torch.arange(29, dtype=torch.float64)
+    t = 0.02 * 0.4 ** torch.arange(29, dtype=torch.float64)
     one = torch.ones(1, 1, 1, dtype=torch.float64)
     found = stack_dominance([((Q[:, 1:] * t) @ Q[:, 1:].T + 1 / 30)[None]], [one], [50 * one])
     assert found.residual > 1e-5
