@@ -57,7 +57,8 @@ def _in_parts(A: DenseAttention, parts: Parts, W_V: Tensor, W_O: Tensor, update:
 
     def part(block: Tensor, *, causal: bool = False, centred: bool = True) -> Rough:
         own = DenseAttention.trusted(block, None, causal, A.rounding)
-        return SharedWeights(own, W_V, W_O, update, replace(search, limit=False), centred=centred).rough()
+        how = replace(search, limit=False, method="auto" if causal else search.method)
+        return SharedWeights(own, W_V, W_O, update, how, centred=centred).rough()
 
     whole = SharedWeights(A, W_V, W_O, update, search)
     struck, singles, found = False, [], []
