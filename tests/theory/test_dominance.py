@@ -56,7 +56,8 @@ def test_multi_head_theorem_against_the_dense_spectrum(layer):
 def test_components_with_single_tokens_behind_them(method, seed):
     """Three tokens that see each other, and three that see only themselves and what comes before."""
     sees = torch.ones(6, 6, dtype=torch.bool).tril() | (torch.arange(6) < 3) & (torch.arange(6) < 3)[:, None]
-    A = (2 * normal(3, 6, 6, seed=seed)).masked_fill(~sees, -torch.inf).softmax(-1)
+    scores = 2 * normal(3, 6, 6, seed=seed) + torch.tensor([0.0, 0, 0, 3, 4, 5]).diag()
+    A = scores.masked_fill(~sees, -torch.inf).softmax(-1)
     W_V, W_O = weights(3, 5, 2, scale=0.7, seed=seed)
     check(dominance(A, W_V, W_O, method=method), *dense_radii(A, W_V, W_O))
 
