@@ -59,6 +59,14 @@ def test_a_proof_where_eigenvalues_stay_clear_of_the_edge(scale):
     assert not certified(jordan(0.0, 1.2 * free), region([scale, -scale], 1.7), eps=1e-6)
 
 
+def test_no_proof_within_what_weights_are_off_by():
+    """Half, as what |μ| may be off by, moves the edge by 2.5 where |λ| is 0.2: past a block that is proven without."""
+    lam, B = torch.tensor([0.2, -0.2], dtype=torch.complex128), jordan(0.0, 1.75)
+    slack = torch.full((2,), 0.5, dtype=torch.float64)
+    assert certified(B, Region(lam, 1.0, 0.0, 1.7, 0 * slack), eps=1e-12)
+    assert not certified(B, Region(lam, 1.0, 0.0, 1.7, slack), eps=1e-12)
+
+
 @pytest.mark.parametrize("eps", [1e-14, 1e-9, 1e-4, 1e-2])
 def test_discs_prove_up_to_what_rounding_can_do(eps):
     """Of a normal matrix an eigenvalue moves by ε and no further."""
