@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from support.oracles import apply_layer, attention, normal, weights
+from support.oracles import apply_layer, attention, weights
 
 from oversmooth.theory import AttentionChange, dominance
-from oversmooth.theory.bounds import Region, certified, error_of_pairs, is_sure, moved
+from oversmooth.theory.bounds import Region, certified
+from oversmooth.theory.errors import error_of_pairs, is_sure, moved
 from oversmooth.theory.operators import DenseAttention
 
 
@@ -56,6 +57,14 @@ def test_a_proof_where_eigenvalues_stay_clear_of_the_edge(scale):
     assert certified(jordan(0.0, 0.5 * free), region([scale, -scale], 1.7), eps=1e-12)
     assert certified(jordan(0.0, 0.8 * free), region([scale, -scale], 1.7), eps=1e-12)
     assert not certified(jordan(0.0, 1.2 * free), region([scale, -scale], 1.7), eps=1e-6)
+
+
+def test_no_proof_within_what_weights_are_off_by():
+    """Half, as what |μ| may be off by, moves the edge by 2.5 where |λ| is 0.2: past a block that is proven without."""
+    lam, B = torch.tensor([0.2, -0.2], dtype=torch.complex128), jordan(0.0, 1.75)
+    slack = torch.full((2,), 0.5, dtype=torch.float64)
+    assert certified(B, Region(lam, 1.0, 0.0, 1.7, 0 * slack), eps=1e-12)
+    assert not certified(B, Region(lam, 1.0, 0.0, 1.7, slack), eps=1e-12)
 
 
 @pytest.mark.parametrize("eps", [1e-14, 1e-9, 1e-4, 1e-2])
@@ -153,18 +162,28 @@ def test_the_limit_of_changed_causal_attention_is_an_eigenarray(mean, shift):
     assert (TX - mu * X).abs().max() < 1e-9
 
 
-def test_the_condition_of_a_tokens_block_against_its_matrix():
-    from oversmooth.theory.small_matrices import eigenvectors
-    from oversmooth.theory.systems import CausalBlocks
+def test_limits_of_causal_heads_of_which_one_alone_is_changed_on_constant_arrays():
+    n, d = 6, 5
+    A, (W_V, W_O) = attention(2, n, n, causal=True, seed=4), weights(2, d, d, scale=0.7, seed=4)
+    one, mean = torch.ones(2, dtype=torch.float64), torch.tensor([0.0, 0.3], dtype=torch.float64)
+    found = dominance(A, W_V, W_O, per_head=True, limit=True, change=AttentionChange(one, 0.1 * one, mean))
+    for h in range(2):
+        X = found.array.array[h]
+        changed = (A[h : h + 1] - 0.1 * torch.eye(n, dtype=A.dtype) - mean[h] / n).to(X.dtype)
+        TX = apply_layer(X, changed, W_V[h : h + 1].to(X.dtype), W_O[h : h + 1].to(X.dtype))
+        mu = (X.conj() * TX).sum() / X.abs().square().sum()
+        assert abs(mu.abs() - found.rho_rough[h]) < 1e-9
+        assert (TX - mu * X).abs().max() < 1e-9
 
-    W_V, W_O = weights(2, 20, 3, seed=5)
-    W_V = W_V[[0, 0, 1, 1]]
-    W_O = torch.cat([W_O, weights(2, 20, 3, seed=6)[1]])
-    blocks = CausalBlocks(normal(5, 4, seed=7).abs(), W_V, W_O)
-    full = torch.einsum("ih,hdk,hke->ide", blocks.diagonal, W_V, W_O)
-    assert torch.allclose(blocks.matrices(), full)
-    values = torch.linalg.eigvals(full)
-    theta = values.gather(1, values.abs().argmax(-1, keepdim=True))[:, 0]
-    assert torch.allclose(blocks.condition(theta), eigenvectors(full, theta)[1], rtol=1e-6)
-    nothing = torch.zeros_like(theta)
-    assert (blocks.condition(nothing) >= 1).all()
+
+def test_the_error_of_a_head_whose_attention_is_symmetric_is_its_rounding():
+    """Its eigenvalues have condition number 1; A's rounding is four units in the last place of its norm."""
+    half = attention(1, 8, 8, seed=3)[0]
+    symmetric = half + half.T
+    A = torch.eye(8, dtype=torch.float64) + 0.3 * (symmetric - torch.diag(symmetric.sum(-1)))
+    W_V, W_O = weights(1, 4, 4, seed=3)
+    found = dominance(A[None], W_V, W_O)
+    lam = torch.linalg.eigvals(W_V[0] @ W_O[0]).abs()
+    expected = 4 * torch.finfo(torch.float64).eps * float(torch.linalg.matrix_norm(A))
+    ratio = float(found.error) / (expected * lam)
+    assert (ratio - 1).abs().min() < 1e-3

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from support.nightly import nightly, some
 from support.oracles import attention, dense_radii, normal, weights
 
-from oversmooth import InputError
 from oversmooth.metrics import effective_rank, hfc, input_convergence, lfc, rank_one_distance, stable_rank
-from oversmooth.theory import DenseAttention, SoftmaxAttention, dominance, fold_norm, simulate
+from oversmooth.theory import SoftmaxAttention, dominance, fold_norm, simulate
 from oversmooth.theory.limit import LimitArray
 from oversmooth.theory.small_matrices import eigenvector
 
@@ -143,44 +142,6 @@ def test_metrics_of_nothing_and_of_huge_entries():
         assert metric(torch.ones(0, 5, 3)).shape == (0,)
         assert metric(1e200 * normal(5, 3)).item() == pytest.approx(metric(normal(5, 3)).item())
     assert input_convergence(torch.ones(0, 5, 3), norm="spectral").shape == (0,)
-
-
-A, (W_V, W_O), X = attention(2, 5, 5), weights(2, 4, 2), normal(5, 4)
-different = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]]).bool()
-block = torch.block_diag(torch.ones(4, 4), torch.ones(1, 1)).double()
-blocked = (A * block) / (A * block).sum(-1, keepdim=True)
-
-
-@pytest.mark.parametrize(
-    ("call", "named"),
-    [
-        (lambda: SoftmaxAttention(normal(2, 4, 3), normal(2, 4, 3)) @ normal(5, 2), r"4 tokens cannot take .*\(5, 2\)"),
-        (lambda: DenseAttention(A) @ normal(4, 2), r"5 tokens cannot take .*\(4, 2\)"),
-        (lambda: DenseAttention(torch.ones(0, 2, 3, 3)), "not empty"),
-        (lambda: SoftmaxAttention(normal(4, 3), normal(4, 3), scale=math.nan), "scale is nan"),
-        (lambda: SoftmaxAttention(normal(4, 3), normal(4, 3), bias=normal(4, 4) * torch.nan), "NaN or"),
-        (lambda: dominance(DenseAttention(blocked, mask=different), W_V, W_O), "differs between heads"),
-        (lambda: dominance(A, W_V, W_O, tolerance=0.0), "tolerance is 0.0"),
-        (lambda: dominance(A, W_V, W_O, steps=0), "steps is 0"),
-        (lambda: dominance(A, W_V, W_O, tie=math.nan), "tie is nan"),
-        (lambda: dominance(A, W_V, W_O, neutreno="strong"), "'strong'"),
-        (lambda: dominance(A, W_V[..., :0], W_O[:, :0]), "not empty"),
-        (lambda: dominance(A, W_V.expand(2, 2, 4, 2), W_O.expand(3, 2, 2, 4)), r"W_V has batch \(2,\)"),
-        (lambda: fold_norm(W_V, normal(4) * torch.nan), "NaN"),
-        (lambda: simulate(X, A[0], W_V, W_O, 3), r"\(5, 5\)"),
-        (lambda: simulate(X, A, W_V, W_O, 2.5), "layers is 2.5"),
-        (lambda: simulate(X, A, W_V, W_O, 3, bias=normal(5, 4)), r"bias has shape \(5, 4\)"),
-        (lambda: simulate(X, A, W_V, W_O, 3, norm="pre", gamma=normal(3)), r"gamma has shape \(3,\)"),
-        (lambda: simulate(X, [A, A[:1]], [W_V, W_V[:1]], [W_O, W_O[:1]], 3, neutreno=0.5), "heads of one shape"),
-        (
-            lambda: simulate(X, [A, DenseAttention(blocked, mask=different[1])], W_V, W_O, 3),
-            "layer 1: the mask differs",
-        ),
-    ],
-)
-def test_bad_input_is_named(call, named):
-    with pytest.raises(InputError, match=named):
-        call()
 
 
 @nightly

@@ -400,6 +400,17 @@ def test_arnoldi_that_is_cut_short_claims_nothing_false(layers, heads, n, d, cau
         assert found.reason.startswith("undecided: ")
 
 
+def test_the_residual_is_relative_to_a_radius_that_is_small_beside_the_other(monkeypatch):
+    monkeypatch.setattr("oversmooth.theory.stack._STEPS", 5)
+    monkeypatch.setattr("oversmooth.theory.stack._RESTARTS", 0)
+    Q = torch.linalg.qr(torch.cat([torch.ones(30, 1).double(), normal(30, 29)], dim=1)).Q
+    t = 0.02 * 0.4 ** torch.arange(29, dtype=torch.float64)
+    one = torch.ones(1, 1, 1, dtype=torch.float64)
+    found = stack_dominance([((Q[:, 1:] * t) @ Q[:, 1:].T + 1 / 30)[None]], [one], [50 * one])
+    assert found.residual > 1e-5
+    assert found.error == pytest.approx(math.log1p(found.condition * found.residual), rel=0.01)
+
+
 def test_each_reason_is_told():
     tie = StackDominance(1.0, 1.0 + 1e-9, 0.0, 2, 1e-7)
     assert (tie.verdict, tie.reason) == ("tie", "")

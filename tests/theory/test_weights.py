@@ -1,11 +1,9 @@
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.oracles import normal, same_spectrum, weights
 from torch.nn.functional import layer_norm, rms_norm
 
-from oversmooth import InputError
 from oversmooth.theory import centre_features, fold_norm, head_spectrum, joined_spectrum
 from oversmooth.theory.weights import repeat_shared_heads
 
@@ -94,24 +92,3 @@ def test_centred_features_act_as_the_whole_layer_on_tokens_without_mean():
     whole = torch.linalg.eigvals(C @ (W_V[0] @ W_O[0]) @ C)
     zero = torch.zeros(1, dtype=whole.dtype)
     assert same_spectrum(torch.cat([torch.linalg.eigvals(V[0] @ O[0]), zero]), whole, 1e-6)
-
-
-nan = normal(2, 4, 3)
-nan[1, 2, 0] = torch.nan
-
-
-@pytest.mark.parametrize(
-    ("call", "named"),
-    [
-        (lambda: head_spectrum(normal(2, 4, 3), normal(2, 4, 3)), r"\(2, 4, 3\)"),
-        (lambda: head_spectrum(normal(4, 3), normal(3, 4)), r"\(4, 3\)"),
-        (lambda: joined_spectrum(nan, normal(2, 3, 4)), "W_V has 1 of 24 entries"),
-        (lambda: head_spectrum(normal(2, 4, 3).long(), normal(2, 3, 4)), "int64"),
-        (lambda: repeat_shared_heads(normal(2, 4, 3), 5), "5 query heads cannot share 2"),
-        (lambda: fold_norm(normal(2, 4, 3), normal(5)), "5 entries"),
-        (lambda: fold_norm(normal(2, 4, 3), kind="batch"), "'batch'"),
-    ],
-)
-def test_bad_input_is_named(call, named):
-    with pytest.raises(InputError, match=named):
-        call()

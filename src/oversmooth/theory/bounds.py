@@ -1,14 +1,13 @@
-"""How certain a verdict is: the error model of every route to a radius, proofs, and verdicts from weights alone.
+"""Verdicts that are proven, rounding included: for attention at hand, and from weights alone.
 
-*The error model.* An eigenvalue moves by its condition number times what its matrix may be off by (`moved`): the
-residual of the Ritz pair, and the rounding of attention (`rounding`) times the size of H. A margin counts where it is
-several times that error and the error of the weights' own eigenvalues (`is_sure`).
-
-*Proofs.* Attention is known up to the rounding of its entries, a matrix of norm ε. Whether all eigenvalues t of A that
+*Attention at hand* is known up to the rounding of its entries, a matrix of norm ε. Whether all eigenvalues t of A that
 compete with 1 lie in the region ``S = {z : |base + λ_j (z − s)| ≤ ρ for all j}`` is certain where no z on the edge of S
 is an eigenvalue of any A within ε: then all of these A have the same number of eigenvalues outside S. Two proofs are
-tried: discs about the computed eigenvalues, and σ_min(z − B) on the edge itself, which is 1-Lipschitz in z, so that
-finitely many points are enough (THEORY, what is certain).
+tried, by `one_head` where the error model (`errors`) leaves doubt: discs about the computed eigenvalues, and
+σ_min(z − B) on the edge itself, which is 1-Lipschitz in z, so that finitely many points are enough (THEORY, what is
+certain).
+
+*Weights alone.* `head_verdicts` has what holds for any attention (THEORY §3, verdicts from weights alone).
 """
 
 from __future__ import annotations
@@ -18,28 +17,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy
 import torch
 from torch import Tensor
 
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.theory.operators import AttentionOperator, DenseAttention
 from oversmooth.theory.reducible import components
-from oversmooth.theory.small_matrices import eigenvalues, finite, inverse, lapack, one_core_each
+from oversmooth.theory.small_matrices import eigenvalues_and_conditions, finite, inverse, one_core_each
 from oversmooth.theory.weights import check_weights, head_spectrum, smaller_product
 
 Words: TypeAlias = Any
 """A str for one case, nested lists of them for a batch; which of the two depends on the shape of the arguments."""
-SAFETY = 4.0
-"""An estimated error must be this many times smaller than the margin: first-order estimates are not bounds."""
-SUSPICIOUS = 1e3
-"""From this condition number on, an eigenvalue of A is not believed without a proof."""
 CERTIFY_TOKENS = 512
 """A proof is tried up to this many tokens."""
-DEFECTIVE = 0.05
-"""Weights whose eigenvalues are known no better than this, relative to the radius, leave the verdict undecided."""
-ROUNDINGS = 4.0
-"""The error of a softmax in units in the last place: of its exponentials, their sum and the quotient."""
 _POINTS = 128  # at most this many inverses for one proof
 _AT_ONCE = 8  # of them, on one core
 _SQUARINGS = 6
@@ -47,57 +38,19 @@ _CRITICAL = 16  # at most this many eigenvalues near the edge, for discs to be s
 _EPS = torch.finfo(torch.float64).eps
 
 
-def rounding(A: AttentionOperator) -> Tensor:
-    """A bound on the norm of each A's rounding error, ``(items,)``."""
-    unit = ROUNDINGS * A.rounding
-    if isinstance(A, DenseAttention):
-        return unit * torch.linalg.matrix_norm(A.A)
-    return torch.full(A.batch_shape, unit * math.sqrt(A.tokens), dtype=A.dtype, device=A.device)
-
-
 @dataclass(frozen=True)
 class Region:
     """S, in float64: the eigenvalues t of A for which ``|base + λ_j (t − shift)|`` is at most ρ for all j."""
 
-    lam: Tensor
-    """``(k,)`` complex, closed under conjugation."""
+    lam: Tensor  # (k,) complex, closed under conjugation
     base: float
     shift: float
     rho: float
-    slack: Tensor
-    """``(k,)``: how far ρ and each λ may be off, as a change of |μ|."""
+    slack: Tensor  # (k,): how far ρ and each λ may be off, as a change of |μ|
 
     def score(self, z: Tensor) -> Tensor:
         """``max_j |base + λ_j (z − shift)|``, of the shape of z."""
         return (self.base + self.lam * (z[..., None] - self.shift)).abs().amax(-1)
-
-
-def moved(condition: Tensor, change: Tensor, size: Tensor, dimension: int) -> Tensor:
-    """How far an eigenvalue moves when its matrix, of norm `size` and `dimension`, changes by `change`.
-
-    To first order, but no further than Elsner's bound allows, which holds for defective eigenvalues too.
-    """
-    power = 1 / max(1, dimension)
-    return torch.minimum(condition * change, 2 * torch.maximum(size, change) ** (1 - power) * change**power)
-
-
-def error_of_pairs(A: AttentionOperator, blur: Tensor, slope: Tensor, condition: Tensor, residual: Tensor) -> Tensor:
-    """How far ``|base + λ (t − s)|`` may be off, ``(items,)``.
-
-    Args:
-        A: ``(items, n, n)``, attention.
-        blur: ``(items,)``, its `rounding`.
-        slope: ``(items,)``, |λ|.
-        condition: ``(items,)``, of t.
-        residual: ``(items,)``, of the Ritz pair, times |λ|.
-    """
-    size = slope * blur / (ROUNDINGS * A.rounding)  # |λ| ‖A‖
-    return moved(condition, residual + slope * blur, size, A.tokens - 1)
-
-
-def is_sure(margin: Tensor, error: Tensor, weights_error: Tensor) -> Tensor:
-    """Whether the margin is several times what rounding can do; first-order estimates are not bounds."""
-    return margin > SAFETY * (error + weights_error)
 
 
 def certified(B: Tensor, region: Region, eps: float) -> bool:
@@ -117,9 +70,9 @@ def _by_discs(B: Tensor, region: Region, eps: float) -> bool | None:
     have radius (c + 1) κ_i ε for c of them, and all others' grow. False where an eigenvalue crosses the edge to first
     order already, None where the discs do not decide.
     """
-    values, kappa = _eigenvalues_and_conditions(B)
+    values, kappa = eigenvalues_and_conditions(B)
     m = len(B)
-    if kappa is None:
+    if not _believed(kappa):
         return None
     mu = (region.base + region.lam * (values[:, None] - region.shift)).abs()
 
@@ -141,22 +94,12 @@ def _by_discs(B: Tensor, region: Region, eps: float) -> bool | None:
         return True
     # Each connected part of the discs' union has as many eigenvalues as discs: one part wholly outside is enough.
     near = (values[:, None] - values).abs() <= radius[:, None] + radius
-    parts = components(near[None])
-    return True if any(bool(outside[tokens].all()) for tokens, _ in parts.blocks(0)) else None
+    return True if any(bool(outside[tokens].all()) for tokens, _ in components(near)) else None
 
 
-def _eigenvalues_and_conditions(M: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Eigenvalues, and κ_i, the length of row i of V⁻¹, V the unit eigenvectors; None where κ cannot be computed."""
-    finite(M)
-    try:
-        with lapack():
-            values, V = torch.linalg.eig(M)
-    except RuntimeError:  # no convergence
-        return eigenvalues(M), None
-    rows, failed = torch.linalg.inv_ex(V)
-    kappa = torch.linalg.vector_norm(rows, dim=-1)
-    unknown = int(failed) or not bool(kappa.isfinite().all()) or float(kappa.norm()) * _EPS > 1e-3 / len(V)
-    return values, None if unknown else kappa
+def _believed(kappa: Tensor) -> bool:
+    """Whether condition numbers are known to a few digits."""
+    return bool(kappa.isfinite().all()) and float(kappa.norm()) * _EPS <= 1e-3 / len(kappa)
 
 
 def _by_the_edge(B: Tensor, region: Region, eps: float, size: float) -> bool:
@@ -242,10 +185,7 @@ def nested(words: Sequence[str], shape: Sequence[int]) -> Words:
     >>> nested(["rough", "smooth"], (2, 1)), nested(["tie"], ())
     ([['rough'], ['smooth']], 'tie')
     """
-    if not shape:
-        return words[0]
-    inner = math.prod(shape[1:])
-    return [nested(words[i * inner : (i + 1) * inner], shape[1:]) for i in range(shape[0])]
+    return numpy.array(words, dtype=object).reshape(shape).tolist()
 
 
 def _weights_alone(V: Tensor, O: Tensor, about: Tensor, causal: bool) -> str:  # noqa: E741
@@ -262,8 +202,8 @@ def _weights_alone(V: Tensor, O: Tensor, about: Tensor, causal: bool) -> str:  #
     M = smaller_product(V, O)
     if causal and _some_power_grows(M, max(d, k) * _EPS * size):
         return "smooth"
-    lam, kappa = _eigenvalues_and_conditions(M)
-    if kappa is None:
+    lam, kappa = eigenvalues_and_conditions(M)
+    if not _believed(kappa):
         return "open"
     error = len(M) * kappa * (8 * max(d, k) * _EPS * size)  # Gershgorin's discs, as above
     return _decide(lam, error, k < d, causal)

@@ -17,7 +17,8 @@ from torch import Tensor
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.theory import one_head, several_heads
-from oversmooth.theory.bounds import DEFECTIVE, SAFETY, Words, nested
+from oversmooth.theory.bounds import Words, nested
+from oversmooth.theory.errors import DEFECTIVE, SAFETY
 from oversmooth.theory.limit import LimitArray
 from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.radii import AttentionChange, Radii, Search, Update
@@ -95,11 +96,8 @@ class Dominance(Radii):
     @property
     def reasons(self) -> list[Reason | None]:
         """The same as values, one per case in flat order; None for all others."""
-        columns = [
-            x.flatten().tolist()
-            for x in (self._outcome(), self.margin, self.error, self.weights_error, self._is_frozen())
-        ]
-        return [_reason(*row) for row in zip(*columns, strict=True)]
+        columns = (self._outcome(), self.margin, self.error, self.weights_error, self._is_frozen())
+        return [_reason(*row) for row in zip(*(x.flatten().tolist() for x in columns), strict=True)]
 
     @property
     def notions(self) -> dict[str, Words]:
@@ -202,7 +200,7 @@ def dominance(
     if A.mask is not None and not per_head and not torch.equal(A.mask, A.mask[..., :1, :].expand_as(A.mask)):
         raise InputError("the mask differs between heads; all heads jointly see the same tokens: give (..., n)")
     change = _checked_change(change, neutreno, W_V)
-    W_V, W_O, update, size = _scaled_update(W_V, W_O, residual, change, biased)
+    W_V, W_O, update, size = scaled_update(W_V, W_O, residual, change, biased)
     if A.causal:  # its diagonal says it all, where Arnoldi converges to pseudo-eigenvalues of a matrix far from normal
         how = replace(how, method="auto")
     else:
@@ -210,7 +208,8 @@ def dominance(
     if per_head or W_V.shape[-3] == 1:
         zeros = not per_head if zeros is None else zeros
         how = replace(how, limit=bool(how.limit)) if per_head else how
-        radii = one_head.radii(A, W_V, W_O, update, how, zeros=zeros)
+        heads = one_head.Heads(A, W_V, W_O, how, (update.constant_gain, update.centred_gain))
+        radii = heads.radii(update, zeros=zeros)
         rule = "each head alone, one maximum over all pairs of eigenvalues of A and H, " + (
             "the zeros of H included" if zeros else "the d − k zeros of H left out"
         )
@@ -221,7 +220,7 @@ def dominance(
         rule = "all heads together: the radius on constant arrays against the radius on centred arrays"
         rule += "" if how.steps is None else f", as far as {how.steps} products show it"
     mask = A.mask if A.mask is None or per_head else A.mask.select(-2, 0)
-    return _of_radii(radii.scaled(size), mask, update, how.tie, rule)
+    return of_radii(radii.scaled(size), mask, update, how.tie, rule)
 
 
 def _weights_that_fit(A: AttentionOperator, W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
@@ -257,7 +256,7 @@ def _checked_change(change: AttentionChange | None, neutreno: float | Tensor, W_
     return AttentionChange(gain, shift, mean, change.source, *gains)
 
 
-def _scaled_update(
+def scaled_update(
     W_V: Tensor, W_O: Tensor, residual: bool | float, change: AttentionChange, biased: bool
 ) -> tuple[Tensor, Tensor, Update, float]:
     """The update with a residual connection of 1 or 0, its weights, and the factor on its radii.
@@ -283,7 +282,7 @@ def _scaled_update(
     return W_V, W_O, update, size
 
 
-def _of_radii(radii: Radii, mask: Tensor | None, update: Update, tie: float, rule: str) -> Dominance:
+def of_radii(radii: Radii, mask: Tensor | None, update: Update, tie: float, rule: str) -> Dominance:
     """What follows from the radii; mask: of the tokens, with the radii's batch."""
     dtype = radii.rho_smooth.dtype
     if not bool((radii.rho_smooth.isfinite() & radii.rho_rough.isfinite()).all()):

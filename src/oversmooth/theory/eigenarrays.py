@@ -6,22 +6,32 @@ import torch
 from torch import Tensor
 
 from oversmooth.theory.operators import AttentionOperator, centred_matrix, reflector
-from oversmooth.theory.radii import real_and_imaginary
+from oversmooth.theory.radii import Update
 from oversmooth.theory.small_matrices import divided, eigenvector
-from oversmooth.theory.tokens import token_mean
+from oversmooth.theory.tokens import real_and_imaginary, token_mean
 from oversmooth.theory.weights import smaller_product
 
 
+def eigenarray(
+    flat: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, t: Tensor, lam: Tensor, mu: Tensor
+) -> Tensor:
+    """The eigenarray of each μ, ``(items, n, d)``; λ has the shape of the batch, t and μ ``(items,)``."""
+    d, batch = W_V.shape[-2], lam.shape
+    shift, constant = (x.expand(batch).reshape(-1) for x in (update.shift, update.constant))
+    features = feature_vector(W_V, update.centred(W_O), lam).reshape(-1, 1, d)
+    if update.constant_gain is None:
+        array = token_vector(flat, t, shift + constant)[..., None] * features
+    else:
+        W = (W_V @ (W_O * update.constant_gain)).expand(*batch, d, d).reshape(-1, d, d)
+        array = scaled_apart(flat, t, features, mu - update.base, W, constant)
+    # Where frozen there are as many arrays as H has zeros, and none of them is the limit.
+    return torch.where((lam.reshape(-1) == 0)[:, None, None], torch.nan, array)
+
+
 def token_vector(flat: AttentionOperator, t: Tensor, one: Tensor) -> Tensor:
-    """The eigenvector of changed attention for each item's eigenvalue t ≠ 1 of A, centred and constant part together.
+    """The eigenvector ``(items, n)`` of changed attention for each item's eigenvalue t ≠ 1 of A.
 
-    Args:
-        flat: attention, one item per head.
-        t: ``(items,)``, the eigenvalues.
-        one: ``(items,)``, the eigenvalue on constant arrays before shifting: 1, or less where J is subtracted from A.
-
-    Returns:
-        ``(items, n)`` complex, one vector per item.
+    one: ``(items,)``, the eigenvalue on constant arrays before shifting: 1, or less where J is subtracted from A.
     """
     if flat.causal:
         z = _causal_token_vector(flat, t)

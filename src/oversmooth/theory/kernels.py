@@ -142,10 +142,7 @@ def gradient_flow(scores: Tensor, V: Tensor, f: Tensor, strength: float, times: 
     if not bool((root > 0).all()):
         raise InputError("the scores of some tokens lie more than 1,400 below those of others; scale them down")
     start, held = (vectors.mT @ (root * x) for x in (V, f))
-    out = []
-    for time in moments:
-        decay = torch.exp(-rates * time)
-        # ∫ e^(−rate (t − s)) ds, whose limit for a rate of 0 is t.
-        filled = torch.where(rates > 0, -torch.expm1(-rates * time) / torch.where(rates > 0, rates, 1.0), time)
-        out.append((vectors @ (decay * start + strength * filled * held)) / root)
-    return torch.stack(out) if out else V.new_empty(0, *V.shape)
+    time = rates.new_tensor(moments).reshape(len(moments), *[1] * max(start.ndim, held.ndim))
+    # ∫ e^(−rate (t − s)) ds, whose limit for a rate of 0 is t.
+    filled = torch.where(rates > 0, -torch.expm1(-rates * time) / torch.where(rates > 0, rates, 1.0), time)
+    return (vectors @ (torch.exp(-rates * time) * start + strength * filled * held)) / root

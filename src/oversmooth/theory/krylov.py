@@ -15,20 +15,27 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from oversmooth.theory.bounds import SAFETY
-from oversmooth.theory.small_matrices import complex_of, eigenvalues, eigenvector, eigenvectors, finite, lapack
+from oversmooth.theory.errors import SAFETY
+from oversmooth.theory.small_matrices import complex_of, eigenpairs, eigenvalues, eigenvector, eigenvectors
+from oversmooth.theory.tokens import real_and_imaginary
 
 
 class LinearSystem(Protocol):
     """A batch of linear operators on ``(items, size)`` real vectors."""
 
-    items: int
     size: int
-    rank: Tensor
-    """``(items,)``, the dimension of each item's subspace; that many steps give all its eigenvalues."""
     dtype: torch.dtype
     device: torch.device
+
+    @property
+    def items(self) -> int: ...
+
+    @property
+    def rank(self) -> Tensor:
+        """``(items,)``, the dimension of each item's subspace; that many steps give all its eigenvalues."""
+        ...
 
     def apply(self, v: Tensor) -> Tensor:
         """The product with every operator, ``(items, size) -> (items, size)``."""
@@ -64,7 +71,6 @@ class Arnoldi:
     def __init__(self, system: LinearSystem, seed: int) -> None:
         self.system = system
         self.steps = 0
-        self.restarted = False
         self._generator = torch.Generator(device=system.device).manual_seed(seed)
         start = system.project(self._random())
         start = system.project(start / _length(start))
@@ -78,10 +84,7 @@ class Arnoldi:
     def extend(self, steps: int) -> None:
         """Grow the basis to `steps` vectors."""
         grow = steps - self.steps
-        self.V = torch.cat([self.V, self.V.new_empty(len(self.V), grow, self.V.shape[-1])], dim=1)
-        H = self.H.new_zeros(len(self.H), steps + 1, steps)
-        H[:, : self.H.shape[1], : self.H.shape[2]] = self.H
-        self.H = H
+        self.V, self.H = pad(self.V, (0, 0, 0, grow)), pad(self.H, (0, grow, 0, grow))
         eps = torch.finfo(self.V.dtype).eps
         for j in range(self.steps, steps):
             basis = self.V[:, : j + 1]
@@ -112,7 +115,7 @@ class Arnoldi:
 
     def ritz_values(self) -> Tensor:
         """The eigenvalues of H, ``(b, steps)`` complex."""
-        return eigenvalues(self.H[:, : self.steps], hessenberg=not self.restarted)
+        return eigenvalues(self.H[:, : self.steps])
 
     def residual(self, y: Tensor, items: Tensor | slice = slice(None)) -> Tensor:
         """``‖A x − θ x‖`` of one Ritz vector of each of these items, by its coefficients y."""
@@ -127,7 +130,7 @@ class Arnoldi:
     def expand(self, y: Tensor) -> Tensor:
         """``V y``: the vector with these coefficients, ``(b, m) -> (b, size)`` complex."""
         V = self.V[:, : self.steps].mT
-        return torch.complex((V @ y.real[..., None])[..., 0], (V @ y.imag[..., None])[..., 0])
+        return real_and_imaginary(lambda part: (V @ part[..., None])[..., 0], y)
 
     def select(self, keep: Tensor) -> Arnoldi:
         """The same state for some of the items."""
@@ -142,12 +145,9 @@ class Arnoldi:
         Any orthonormal basis Q of an invariant subspace of H keeps the relation: V ← V Q, H ← Qᵀ H Q, h ← h Q.
         """
         m = self.steps
-        with lapack():
-            values, vectors = torch.linalg.eig(finite(self.H[0, :m].double().cpu()))
-        values = values[None].to(self.H.device, complex_of(self.H.dtype))
-        scores = score(values, values.real.new_zeros(1, 1), index)
-        order = scores[0].argsort(descending=True)[:keep].cpu()
-        chosen = vectors[:, order]
+        values, vectors = eigenpairs(self.H[:1, :m].double())
+        scores = score(values.to(complex_of(self.H.dtype)), self.H.new_zeros(1, 1), index)
+        chosen = vectors[0][:, scores[0].argsort(descending=True)[:keep]]
         # A real invariant subspace holds both parts of every complex vector; conjugates repeat them, and are dropped.
         Q, R = torch.linalg.qr(torch.cat([chosen.real, chosen.imag], dim=1))
         U, s, _ = torch.linalg.svd(R)
@@ -155,33 +155,24 @@ class Arnoldi:
         Q = (Q @ U[:, :rank]).to(self.H)
         self.V = torch.cat([Q.mT @ self.V[0, :m], self.V[0, m : m + 1]])[None]
         self.H = torch.cat([Q.mT @ self.H[0, :m] @ Q, self.H[0, m : m + 1] @ Q])[None]
-        self.steps, self.restarted = rank, True
+        self.steps = rank
 
 
 @dataclass
 class Extremal:
-    """The highest-scoring Ritz value of each item."""
+    """The highest-scoring Ritz value of each item, ``(items,)``."""
 
     value: Tensor
-    """``(items,)`` complex."""
     score: Tensor
-    """``(items,)``, its score."""
-    residual: Tensor
-    """``(items,)``, of the Ritz pair: it is exact for an operator that differs by this much."""
-    condition: Tensor
-    """``(items,)``, of the Ritz value: 1/|yᴴx| of its left and right vectors in the basis."""
-    slack: Tensor
-    """``(items,)``, how far the score may be off: several times what residual and condition number make of it."""
+    residual: Tensor  # of the Ritz pair, which is exact for an operator that differs by this much
+    condition: Tensor  # of the Ritz value: 1/|yᴴx| of its left and right vectors in the basis
+    slack: Tensor  # how far the score may be off: several times what residual and condition number make of it
     converged: Tensor
-    """``(items,)`` boolean."""
-    beaten: Tensor
-    """``(items,)`` boolean: whether it stopped because another item of its group scores higher, slack included."""
-    vector: Tensor | None
-    """``(items, size)`` complex, the Ritz vector; None if not asked for."""
+    beaten: Tensor  # whether it stopped because another item of its group scores higher, slack included
+    vector: Tensor | None  # (items, size) complex, the Ritz vector; None if not asked for
 
     @classmethod
     def nothing(cls, system: LinearSystem, vectors: bool) -> Extremal:
-        """Before the first step: nothing is known of any item."""
         value = torch.zeros(system.items, dtype=complex_of(system.dtype), device=system.device)
         zero, no = value.real.clone(), torch.zeros_like(value, dtype=torch.bool)
         array = value.new_zeros(system.items, system.size) if vectors else None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from oversmooth.metrics import cosine, input_convergence, sigma_ratio
+from oversmooth.metrics import cosine, hfc, input_convergence, lfc, sigma_ratio
 
 # A turn is searched at this many phases (cosines, which are cheap and turn fast, at twice as many), and around so many
 # peaks of them so many times again, at these many phases between the neighbours of the best.
@@ -78,13 +78,9 @@ def _ratio_over_a_turn(array: Tensor, mask: Tensor | None) -> tuple[Tensor, Tens
     The square roots of the eigenvalues of the pencil of both parts' Gram matrices, taken as generalized singular values
     through QR, which does not square them.
     """
-    ones = torch.ones(array.shape[:-1], dtype=torch.float64, device=array.device)
-    weight = (ones if mask is None else ones * mask)[..., None]
-    pair = torch.stack([array.real.double(), -array.imag.double()], dim=-3) * weight[..., None, :, :]
-    count = weight.sum(-2, keepdim=True)
-    mean = pair.sum(-2, keepdim=True) / count[..., None, :, :]
-    rest = (pair - mean) * weight[..., None, :, :]
-    low, high = mean[..., 0, :] * count.sqrt()[..., 0, :][..., None], rest.flatten(-2)
+    pair = torch.stack([array.real.double(), -array.imag.double()], dim=-3)
+    keep = None if mask is None else mask.expand(array.shape[:-1])[..., None, :].expand(pair.shape[:-1])
+    low, high = lfc(pair, mask=keep).flatten(-2), hfc(pair, mask=keep).flatten(-2)
     bad = ~(low.isfinite().all(-1).all(-1) & high.isfinite().all(-1).all(-1))
     low, high = (torch.where(bad[..., None, None], 0.0, x) for x in (low, high))
     # One more row of zeros, since QR needs two.

@@ -77,16 +77,11 @@ class AttentionOperator(ABC):
     def dense(self) -> DenseAttention:
         """The same operator as a matrix."""
 
-    def check_finite(self) -> None:
+    def check_finite(self) -> None:  # noqa: B027  (a matrix was checked when it was made)
         """Raise InputError where what it is made of is NaN or infinite, unless that was done when it was made."""
-        return
 
     def flatten(self, keep: int = 0) -> Self:
-        """The same operators with all leading axes but the last `keep` in one.
-
-        Args:
-            keep: 0 for ``(items, n, n)``, 1 for ``(items, heads, n, n)``.
-        """
+        """With all leading axes but the last `keep` in one: ``(items, n, n)``, or ``(items, heads, n, n)`` for 1."""
         return self._changed(lambda x, own: x.reshape(-1, *x.shape[x.ndim - keep - own :]))
 
     def to(self, dtype: torch.dtype) -> Self:
@@ -106,26 +101,22 @@ class AttentionOperator(ABC):
         return other
 
     @property
-    def _first(self) -> Tensor:
-        return getattr(self, self._arrays[0])
-
-    @property
     def dtype(self) -> torch.dtype:
-        return self._first.dtype
+        return getattr(self, self._arrays[0]).dtype
 
     @property
     def device(self) -> torch.device:
-        return self._first.device
+        return getattr(self, self._arrays[0]).device
 
     @property
     def tokens(self) -> int:
         """n, hidden tokens included."""
-        return self._first.shape[-2]
+        return getattr(self, self._arrays[0]).shape[-2]
 
     @property
     def batch_shape(self) -> torch.Size:
         """The leading axes, heads included."""
-        return self._first.shape[:-2]
+        return getattr(self, self._arrays[0]).shape[:-2]
 
     @property
     def shape(self) -> torch.Size:
@@ -141,8 +132,6 @@ class AttentionOperator(ABC):
     def valid_count(self) -> Tensor:
         """The number of valid tokens, ``(...)``."""
         return self.keep.sum(-1)
-
-    counted = valid_count  # its former name
 
     def centre(self, v: Tensor) -> Tensor:
         """``P v``, v without its mean over the valid tokens, ``(..., n, c) -> (..., n, c)``."""
@@ -283,25 +272,12 @@ class SoftmaxAttention(AttentionOperator):
 
     @classmethod
     def trusted(
-        cls,
-        q: Tensor,
-        k: Tensor,
-        scale: float | None,
-        mask: Tensor | None,
-        bias: Tensor | None,
-        causal: bool,
+        cls, q: Tensor, k: Tensor, scale: float | None, mask: Tensor | None, bias: Tensor | None, causal: bool,
         lse: Tensor | None,
-    ) -> SoftmaxAttention:
+    ) -> SoftmaxAttention:  # fmt: skip
         """From what a model computed: nothing is checked, so that nobody waits for the device; see `check_finite`.
 
-        Args:
-            q: ``(batch, heads, n, k)``
-            k: likewise, perhaps with fewer heads.
-            scale: ``1/√k`` if None.
-            mask: ``(batch, n)``
-            bias: broadcastable to ``(batch, heads, n, n)``.
-            causal: whether no token sees a later one.
-            lse: ``(batch, heads, n)``
+        q and lse ``(batch, heads, n, ...)``, k perhaps with fewer heads, mask ``(batch, n)``, bias broadcastable.
         """
         self = cls.__new__(cls)
         k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1) if k.shape[1] != q.shape[1] else k
@@ -418,14 +394,9 @@ class SoftmaxAttention(AttentionOperator):
 
 
 def diagonal_by_lse(q: Tensor, k: Tensor, scale: float, lse: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The diagonal of softmax attention, ``(..., n)``, from the log-sum-exp of its rows.
+    """The diagonal of softmax attention, ``(..., heads, n)``, from the log-sum-exp of its rows, of the same shape.
 
-    Args:
-        q: ``(..., heads, n, k)``
-        k: ``(..., heads, n, k)``, or with fewer heads that divide q's.
-        scale: of the scores.
-        lse: ``(..., heads, n)``
-        bias: ``(..., n, n)``, added to the scores.
+    q and k are ``(..., heads, n, k)``, k perhaps with fewer heads that divide q's; bias is added to the scores.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     groups = q.to(dtype).unflatten(-3, (k.shape[-3], -1)) if k.shape[-3:] != q.shape[-3:] else q.to(dtype)
@@ -450,14 +421,7 @@ def attend_with_lse(
     torch is asked which kernel it would use, and that kernel is called. On an H200 (torch 2.11) the outputs were equal
     in 12 of 12 cases, and on a CPU (torch 2.13) in all that the tests try; any other kernel differs by up to 4e-3.
 
-    Args:
-        q: ``(batch, heads, n, k)``
-        k: ``(batch, heads, n, k)``, or with fewer heads.
-        v: likewise.
-        mask: who sees whom, or what is added to the scores.
-        causal: whether no token sees a later one.
-        scale: ``1/√k`` if None.
-        grouped: whether several heads of q share one of k.
+    Arguments are those of that function; q is ``(batch, heads, n, k)``.
 
     Returns:
         ``(batch, heads, n, k)`` and ``(batch, heads, n)``; None where torch's kernel does not return the latter.

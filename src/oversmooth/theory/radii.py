@@ -2,13 +2,13 @@
 
 `dominance` chooses the route: `one_head` for a single head or each head alone, `several_heads` for all heads jointly.
 Both take attention that falls apart in pieces, by `reducible`; `shared_weights` has the radii of one piece. `shifted`
-follows each head along shifts of its attention; `stack` takes layers that differ. `bounds` is their error model.
+follows each head along shifts of its attention; `stack` takes layers that differ. `errors` is their error model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -54,35 +54,21 @@ class AttentionChange:
 
     def __matmul__(self, other: AttentionChange) -> AttentionChange:
         """This change applied to values that are scaled by other's gain (`other` changes only values)."""
-        scale = other.gain
-        return AttentionChange(
-            self.gain * scale,
-            self.shift * scale,
-            self.mean * scale,
-            self.source or other.source,
-            self.constant_gain,
-            self.centred_gain,
-        )
+        gain, shift, mean = (x * other.gain for x in (self.gain, self.shift, self.mean))
+        return replace(self, gain=gain, shift=shift, mean=mean, source=self.source or other.source)
 
 
 @dataclass(frozen=True)
 class Update:
     """The update ``X ↦ base · X + Σ_h (A_h − shift_h) X W_V^h W_O^h``, and what its two radii are at least."""
 
-    base: float
-    """1 with the residual connection, 0 without."""
-    shift: Tensor
-    """``(heads,)``, on centred arrays."""
-    constant: Tensor
-    """``(heads,)``, what A_h − shift_h is on constant arrays."""
-    constant_gain: Tensor | None = None
-    """``(d,)``, what multiplies the output on constant arrays; None: nothing."""
-    centred_gain: Tensor | None = None
-    """``(d,)``, likewise on centred arrays."""
-    smooth_floor: float = 0.0
-    """What the smooth radius is raised to before the two are compared."""
-    rough_floor: float = 0.0
-    """What the rough radius is raised to."""
+    base: float  # 1 with the residual connection, 0 without
+    shift: Tensor  # (heads,), on centred arrays
+    constant: Tensor  # (heads,), what A_h − shift_h is on constant arrays
+    constant_gain: Tensor | None = None  # (d,), what multiplies the output on constant arrays; None: nothing
+    centred_gain: Tensor | None = None  # (d,), likewise on centred arrays
+    smooth_floor: float = 0.0  # what the smooth radius is raised to before the two are compared
+    rough_floor: float = 0.0  # what the rough radius is raised to
 
     def centred(self, W_O: Tensor) -> Tensor:
         """The output weight that acts on centred arrays."""
@@ -95,12 +81,9 @@ class Search:
 
     method: Method
     tolerance: float
-    steps: int | None
-    """The number of products after which to stop, converged or not; None: as many as needed, up to a limit."""
-    limit: bool | None
-    """Whether to keep the eigenarray; None: where it is cheap."""
-    tie: float
-    """Relative margin below which two radii tie."""
+    steps: int | None  # products after which to stop, converged or not; None: as many as needed, up to a limit
+    limit: bool | None  # whether to keep the eigenarray; None: where it is cheap
+    tie: float  # relative margin below which two radii tie
     seed: int
 
     @classmethod
@@ -168,28 +151,18 @@ class Radii:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Radii:
         """The same with every tensor changed."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        changed: dict[str, Any] = {name: None if v is None else change(v) for name, v in values.items()}
+        changed: dict[str, Any] = {name: None if v is None else change(v) for name, v in vars(self).items()}
         return Radii(**changed)
 
     def scaled(self, size: float) -> Radii:
         """The radii of weights whose product is `size` times larger."""
-        if size == 1:
-            return self
-        lengths = ("rho_smooth", "rho_rough", "residual", "mu", "weights_error", "error")
-        changed: dict[str, Any] = {name: getattr(self, name) * size for name in lengths}
-        return replace(self, lam=None if self.lam is None else self.lam * size, **changed)
+        lengths = ("rho_smooth", "rho_rough", "residual", "mu", "weights_error", "error", "lam")
+        changed: dict[str, Any] = {name: x * size for name in lengths if (x := getattr(self, name)) is not None}
+        return replace(self, **changed)
 
     @staticmethod
     def cat(parts: list[Radii]) -> Radii:
         """Several batches joined into one."""
-        columns = {f.name: [getattr(p, f.name) for p in parts] for f in fields(Radii)}
-        joined: dict[str, Any] = {
-            name: None if any(v is None for v in values) else torch.cat(values) for name, values in columns.items()
-        }
-        return Radii(**joined)
-
-
-def real_and_imaginary(linear: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """A real linear map applied to a complex array."""
-    return torch.complex(linear(x.real), linear(x.imag))
+        columns = {name: [getattr(part, name) for part in parts] for name in vars(parts[0])}
+        known = {name: values for name, values in columns.items() if not any(v is None for v in values)}
+        return Radii(**{name: torch.cat(values) for name, values in known.items()})

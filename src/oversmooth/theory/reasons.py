@@ -6,32 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-ReasonKind = Literal[
-    # Radii and their errors.
-    "fixed_features",
-    "equal_radii",
-    "nearly_defective",
-    "ill_conditioned",
-    "radii_too_close",
-    "search_unfinished",
-    "left_vector_unknown",
-    "logarithms_too_close",
-    # Layers that the theorems do not describe.
-    "gated_per_token",
-    "gated_inside_attention",
-    "norm_after_attention",
-    "changed_after_attention",
-    "input_dependent",
-    "scaled_per_channel",
-    "unexplained",
-    "attention_sink",
-    "rows_below_one",
-    "values_normed",
-    "other_mixing",
-    "steering",
-]
-
 _WORDS: dict[str, str] = {
+    # Radii and their errors.
     "fixed_features": "features that no head writes to stay fixed while everything else shrinks",
     "equal_radii": "the two radii are equal within their numerical error",
     "nearly_defective": "H is nearly defective: its eigenvalues are known to {error:.1g}, and the radii differ by "
@@ -43,6 +19,7 @@ _WORDS: dict[str, str] = {
     "left_vector_unknown": "the left Ritz vector did not converge, so the error of rho_rough is unknown",
     "logarithms_too_close": "the margin of the logarithms is {apart:.1e}, and it may be off by {error:.1e} (relative "
     "residual {residual:.1e}, condition number {condition:.1e})",
+    # Layers that the theorems do not describe.
     "gated_per_token": "attention's output is gated per token",
     "gated_inside_attention": "what attention mixes is gated per token before the output projection",
     "norm_after_attention": "a norm stands between attention and the residual stream, so the factor differs by token",
@@ -57,6 +34,7 @@ _WORDS: dict[str, str] = {
     "other_mixing": "{detail}",
     "steering": "{detail}",
 }
+ReasonKind = Literal[tuple(_WORDS)]  # type: ignore[valid-type]
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,15 @@
 """Attention that falls apart: the strongly connected components of its graph (THEORY §3), and its spectrum by blocks.
 
-Taken by `one_head`, `shifted`, `spectrum` and `several_heads` where an entry of A is exactly zero. With tokens ordered
-so that none sees a later component, A is block lower triangular, and its spectrum is that of its diagonal blocks: exact
-where blocks are single tokens, however far from normal A is. A component is closed if it sees only itself; each closed
-one has an eigenvalue 1 of its own. Zero means exactly zero: a link of 1e-38 closes a cycle.
+Taken by every route where an entry of A is exactly zero. With tokens ordered so that none sees a later component, A is
+block lower triangular, and its spectrum is that of its diagonal blocks: exact where blocks are single tokens, however
+far from normal A is. A component is closed if it sees only itself; each closed one has an eigenvalue 1 of its own.
+Zero means exactly zero: a link of 1e-38 closes a cycle.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -19,189 +18,98 @@ from oversmooth.theory.operators import AttentionOperator, DenseAttention, centr
 from oversmooth.theory.small_matrices import eigenvalues, eigenvectors
 
 _LINK = 1e-6
-# Entries of boolean arrays held at once.
+# Entries of arrays of links held at once.
 _HELD = 1 << 26
 
 
-@dataclasses.dataclass(frozen=True)
-class Components:
-    """The components of a batch of graphs over n tokens; hidden tokens belong to none."""
-
-    order: Tensor
-    """``(items, n)``, tokens ordered so that each sees only its own component and earlier ones; hidden ones last."""
-    label: Tensor
-    """``(items, n)``, the component of each token, named by its first token; −1 if hidden."""
-    size: Tensor
-    """``(items, n)``, the size of each token's component; 0 if hidden."""
-    closed: Tensor
-    """``(items, n)``, whether a token's component sees only itself."""
-
-    @property
-    def connected(self) -> Tensor:
-        """Whether all valid tokens form one component, ``(items,)``."""
-        return (self.size == (self.label >= 0).sum(-1, keepdim=True)).logical_or(self.label < 0).all(-1)
-
-    @property
-    def triangular(self) -> Tensor:
-        """Whether every component is a single token, ``(items,)``."""
-        return (self.size <= 1).all(-1)
-
-    def select(self, index: Tensor) -> Components:
-        """Those of some of the items."""
-        return Components(self.order[index], self.label[index], self.size[index], self.closed[index])
-
-    def blocks(self, item: int) -> Iterator[tuple[Tensor, bool]]:
-        """The components of one item, each as its tokens and whether it is closed, in order."""
-        order = self.order[item]
-        labels = self.label[item][order]
-        for label in dict.fromkeys(labels.tolist()):
-            if label >= 0:
-                tokens = order[labels == label]
-                yield tokens, bool(self.closed[item, tokens[0]])
-
-
-def components(seen: Tensor, mask: Tensor | None = None) -> Components:
-    """The strongly connected components of graphs in which token i sees token j where ``seen[:, i, j]``.
+def components(seen: Tensor, keep: Tensor | None = None) -> list[tuple[Tensor, bool]]:
+    """The strongly connected components of the graph in which token i sees token j where ``seen[i, j]``.
 
     Args:
-        seen: ``(items, n, n)``, which token sees which.
-        mask: ``(items, n)``, true for the valid tokens; None: all of them.
+        seen: ``(n, n)``, which token sees which.
+        keep: ``(n,)``, true for the valid tokens; None: all of them.
+
+    Returns:
+        Each component's tokens, and whether it is closed; none sees a later one.
     """
-    n = seen.shape[-1]
-    rows = max(1, _HELD // (n * n))
-    masks = itertools.repeat(None) if mask is None else mask.split(rows)
-    parts = [_components(part, m) for part, m in zip(seen.split(rows), masks, strict=False)]
-    return Components(*(torch.cat(field) for field in zip(*parts, strict=True)))
-
-
-def _components(seen: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
-    n = seen.shape[-1]
-    eye = torch.eye(n, dtype=torch.bool, device=seen.device)
-    reach = seen | eye
-    if mask is not None:
-        reach = reach & mask[:, None, :] & mask[:, :, None] | eye
+    valid = torch.arange(len(seen), device=seen.device) if keep is None else keep.nonzero()[:, 0]
+    reach = seen[valid][:, valid] | torch.eye(len(valid), dtype=torch.bool, device=seen.device)
     # Each product doubles the length of the paths, until none is new.
-    while True:
-        ones = reach.to(torch.float32)
-        longer = ones @ ones > 0
-        if torch.equal(longer, reach):
-            break
+    while not torch.equal(longer := reach.float() @ reach.float() > 0, reach):
         reach = longer
     mutual = reach & reach.mT
-    label = mutual.int().argmax(-1)
-    size = mutual.sum(-1)
-    closed = (reach == mutual).all(-1)
+    closed, label = (reach == mutual).all(-1), mutual.int().argmax(-1)
     # A token that sees a component reaches all that it reaches, and more: sorted by the number of tokens reached, every
-    # component comes after those it sees, and tokens of one component stay together.
-    rank = reach.sum(-1) * n + label
-    if mask is not None:
-        label, size = torch.where(mask, label, -1), torch.where(mask, size, 0)
-        closed, rank = closed & mask, torch.where(mask, rank, n * n + n)
-    return torch.argsort(rank, dim=-1, stable=True), label, size, closed
+    # component comes after those it sees.
+    first = label.unique()
+    first = first[reach.sum(-1)[first].argsort(stable=True)].tolist()
+    return [(valid[label == own], bool(closed[own])) for own in first]
 
 
-class Reducible:
-    """Which attention arrays ``(items, n, n)`` are reducible, and their components."""
+@dataclass(frozen=True)
+class Parts:
+    """One array that falls apart."""
 
-    def __init__(self, flat: AttentionOperator, which: Tensor, parts: Components) -> None:
-        self._flat, self.which, self._parts = flat, which, parts
-        self._row = torch.cumsum(which, 0) - 1
-
-    @classmethod
-    def of(cls, flat: AttentionOperator) -> Reducible:
-        """Looked for only where an entry is exactly zero, and not in causal attention, with one token per block."""
-        which = torch.zeros(flat.shape[0], dtype=torch.bool, device=flat.device)
-        nothing = torch.zeros(0, flat.tokens, dtype=torch.long, device=flat.device)
-        if not isinstance(flat, DenseAttention) or flat.causal:
-            return cls(flat, which, Components(nothing, nothing, nothing, nothing))
-        A, mask = flat.A, flat.mask
-        if mask is None:
-            has_zeros = A.amin((-2, -1)) <= 0  # rounding may have left entries below
-        else:
-            has_zeros = ((A == 0) & mask[:, None, :] & mask[:, :, None]).any(-1).any(-1)
-        index = has_zeros.nonzero()[:, 0]
-        if not len(index):
-            return cls(flat, which, Components(nothing, nothing, nothing, nothing))
-        parts = components(A[index] != 0, None if mask is None else mask[index])
-        apart = ~parts.connected
-        which[index[apart]] = True
-        return cls(flat, which, parts.select(apart))
-
-    def select(self, index: Tensor) -> Reducible:
-        """The same for some of the arrays."""
-        which = self.which[index]
-        return Reducible(self._flat.select(index), which, self._parts.select(self._row[index[which]]))
-
-    def triangular(self, item: int) -> bool:
-        """Whether every component is a single token, so that the eigenvalues are on the diagonal."""
-        return bool(self._parts.triangular[self._row[item]])
-
-    def order(self, item: int) -> Tensor:
-        """Its tokens, ordered so that none sees a later component, ``(n,)``."""
-        return self._parts.order[self._row[item]]
-
-    def components(self, item: int) -> Iterator[tuple[Tensor, bool]]:
-        """The components, each as its tokens and whether it is closed, in that order."""
-        return self._parts.blocks(int(self._row[item]))
-
-    def blocks(self, item: int) -> list[DiagonalBlock]:
-        """Matrices in float64 that have all eigenvalues of A but one 1; single tokens form one diagonal matrix."""
-        A = self._flat.dense().A[item].double()
-        struck, singles, larger = False, [], []
-        for tokens, closed in self.components(item):
-            if len(tokens) == 1:
-                if closed and not struck:
-                    struck = True
-                else:
-                    singles.append(A[tokens[0], tokens[0]] * 0 + 1 if closed else A[tokens[0], tokens[0]])
-                continue
-            block = A[tokens][:, tokens]
-            if closed and not struck:
-                struck, closed = True, False
-                block = centred_matrix(DenseAttention.trusted(block, None, False))
-            larger.append(DiagonalBlock(block, closed))
-        return [DiagonalBlock(torch.diag(torch.stack(singles)), False), *larger] if singles else larger
-
-    def values(self, item: int) -> Tensor:
-        """All eigenvalues but one 1, ``(n − 1,)`` complex128, padded with NaN for hidden tokens."""
-        out = torch.full((self._flat.tokens - 1,), torch.nan, dtype=torch.complex128, device=self._flat.device)
-        values = torch.cat([block.values() for block in self.blocks(item)])
-        out[: len(values)] = values
-        return out
-
-    def condition(self, item: int, t: Tensor) -> Tensor:
-        """The condition number of the eigenvalue t within its block."""
-        best, distance = torch.ones((), dtype=torch.float64), torch.inf
-        t = t.to(torch.complex128)
-        for block in self.blocks(item):
-            gap = float((block.values() - t).abs().min())
-            if gap < distance:
-                distance = gap
-                best = torch.ones_like(best) if block.diagonal else eigenvectors(block.B[None], t[None])[1][0]
-        return best
-
-
-@dataclasses.dataclass(frozen=True)
-class DiagonalBlock:
-    """One diagonal block of A, ``(m, m)`` in float64."""
-
-    B: Tensor
-    closed: bool
-    """Whether it has an eigenvalue 1 of its own, besides the one that is removed."""
+    A: Tensor
+    """``(n, n)``"""
+    components: list[tuple[Tensor, bool]]
+    """Each one's tokens, and whether it is closed; none sees a later one. Hidden tokens belong to none."""
 
     @property
-    def diagonal(self) -> bool:
-        """Whether it is a diagonal matrix."""
-        return not bool((self.B - torch.diag(self.B.diagonal())).any())
+    def triangular(self) -> bool:
+        """Whether every component is a single token, so that the eigenvalues are on the diagonal."""
+        return all(len(tokens) == 1 for tokens, _ in self.components)
 
-    def values(self) -> Tensor:
-        """Its eigenvalues, complex128; a closed block's 1 is exactly 1."""
-        if self.diagonal:
-            return self.B.diagonal().to(torch.complex128)
-        values = eigenvalues(self.B)
-        if self.closed:
-            values[(values - 1).abs().argmin()] = 1
-        return values
+    @property
+    def order(self) -> Tensor:
+        """Its tokens, ordered so that none sees a later component, hidden ones last, ``(n,)``."""
+        valid = torch.cat([tokens for tokens, _ in self.components])
+        hidden = torch.ones(len(self.A), dtype=torch.bool, device=valid.device).index_fill(0, valid, False)
+        return torch.cat([valid, hidden.nonzero()[:, 0]])
+
+    @cached_property
+    def blocks(self) -> list[tuple[Tensor, Tensor]]:
+        """Matrices in float64 that have all eigenvalues of A but one 1, each with its own, complex128.
+
+        Single tokens form one diagonal matrix. The 1 of another closed component is exactly 1.
+        """
+        struck, singles, larger = False, [self.A.new_zeros(0, dtype=torch.float64)], []
+        for tokens, closed in self.components:
+            block = self.A[tokens][:, tokens].double()
+            if closed and not struck:
+                struck, closed, block = True, False, centred_matrix(DenseAttention.trusted(block, None, False))
+            if len(tokens) == 1:
+                singles.append(torch.ones_like(block[0]) if closed else block.diagonal())
+                continue
+            values = eigenvalues(block)
+            if closed:
+                values[(values - 1).abs().argmin()] = 1
+            larger.append((block, values))
+        own = torch.cat(singles)
+        return [(torch.diag(own), own.to(torch.complex128)), *larger] if len(own) else larger
+
+    def condition(self, t: Tensor) -> Tensor:
+        """The condition number of the eigenvalue t within its block."""
+        t = t.to(torch.complex128)
+        block, _ = min(self.blocks, key=lambda one: float((one[1] - t).abs().min()))
+        if torch.equal(block, torch.diag(block.diagonal())):
+            return torch.ones((), dtype=torch.float64)
+        return eigenvectors(block[None], t[None])[1][0]
+
+
+def fallen_apart(flat: AttentionOperator) -> dict[int, Parts]:
+    """The arrays of ``(items, n, n)`` that fall apart, by their index.
+
+    Looked for only where an entry is exactly zero, and not in causal attention, with one token per block.
+    """
+    if not isinstance(flat, DenseAttention) or flat.causal:
+        return {}
+    A, mask = flat.A, flat.mask
+    has_zeros = A.amin((-2, -1)) <= 0  # rounding may have left entries below
+    if mask is not None:
+        has_zeros = ((A == 0) & mask[:, None, :] & mask[:, :, None]).any(-1).any(-1)
+    of = {i: components(A[i] != 0, None if mask is None else mask[i]) for i in has_zeros.nonzero()[:, 0].tolist()}
+    return {i: Parts(A[i], found) for i, found in of.items() if len(found) > 1}
 
 
 def union_of_heads(A: AttentionOperator) -> AttentionOperator:

@@ -14,21 +14,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from oversmooth.theory.bounds import SAFETY, moved, rounding
+from oversmooth.theory.errors import SAFETY, eigenvalues_and_errors, moved, rounding
 from oversmooth.theory.krylov import Extremal, LinearSystem, extremal
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, centred_matrix, reflector
-from oversmooth.theory.radii import Radii, Search, Update, real_and_imaginary
+from oversmooth.theory.radii import Radii, Search, Update
 from oversmooth.theory.reducible import has_long_paths, union_of_heads
-from oversmooth.theory.small_matrices import (
-    complex_of,
-    divided,
-    eigenvalues,
-    eigenvalues_and_errors,
-    eigenvector,
-    eigenvectors,
-)
+from oversmooth.theory.small_matrices import complex_of, divided, eigenvalues, eigenvector, eigenvectors
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads
-from oversmooth.theory.tokens import centre_tokens, token_mean
+from oversmooth.theory.tokens import centre_tokens, real_and_imaginary, token_mean
 from oversmooth.theory.weights import on_constant_arrays, smaller_product
 
 # Up to this size, (n − 1)·d, the whole matrix of T_P is formed.
@@ -56,14 +49,15 @@ class Rough:
 
     mu: Tensor
     residual: Tensor
-    error: Tensor
-    """How far it may be off: residual and rounding of A, times its condition number."""
-    above: Tensor
-    """How much larger than found the radius may be, since the search was stopped."""
-    repeated: Tensor
-    """Whether other eigenvalues are as large; what X tends to is then not known."""
-    array: Tensor | None = None
-    """``(items, n, d)``, its eigenarray, if it was asked for."""
+    error: Tensor  # how far it may be off: residual and rounding of A, times its condition number
+    above: Tensor  # how much larger than found the radius may be, since the search was stopped
+    repeated: Tensor  # whether other eigenvalues are as large; what X tends to is then not known
+    array: Tensor | None = None  # (items, n, d), its eigenarray, if it was asked for
+
+    @property
+    def largest_error(self) -> Tensor:
+        """How far off it may be either way."""
+        return torch.maximum(self.error, self.above)
 
     @classmethod
     def nothing(cls, A: AttentionOperator) -> Rough:
@@ -73,15 +67,9 @@ class Rough:
 
 
 class SharedWeights:
-    """A batch of attention arrays under the same weights.
+    """A batch of attention arrays ``(items, heads, n, n)`` under the same weights.
 
-    Args:
-        A: ``(items, heads, n, n)``, attention.
-        W_V: ``(heads, d, k)``, value weights.
-        W_O: ``(heads, k, d)``, output weights.
-        update: what is applied.
-        search: how to search for eigenvalues.
-        centred: False to act on all arrays, for a part of a larger A whose rows sum to less than one.
+    centred: False to act on all arrays, for a part of a larger A whose rows sum to less than one.
     """
 
     def __init__(
@@ -125,7 +113,7 @@ class SharedWeights:
             mixed=torch.zeros_like(alone),
             rank_known=~rough.repeated if rough.array is not None else torch.zeros_like(alone),
             weights_error=weights_error.expand(len(rough.mu)),
-            error=torch.maximum(rough.error, rough.above),
+            error=rough.largest_error,
             certified=alone,
             doubted=close & ~alone & ~frozen,
             frozen=frozen,
@@ -280,14 +268,15 @@ class SharedWeights:
             out[rest] = x
             return out
 
-        score = spread((base + of_blocks.value).abs(), -1.0)
+        size = of_blocks.mu.abs()
+        score = spread(size, -1.0)
         token = score.argmax(-1, keepdim=True)
         highest = score.gather(1, token)
         found.repeated = (score >= highest - _EQUAL * highest.clamp(min=1)).sum(-1) > 1
-        found.repeated |= spread(of_blocks.ties).gather(1, token)[:, 0]
-        found.mu = base + spread(of_blocks.value).gather(1, token)[:, 0]
+        found.repeated |= spread(of_blocks.repeated).gather(1, token)[:, 0]
+        found.mu = spread(of_blocks.mu).gather(1, token)[:, 0]
         found.residual = spread(of_blocks.residual).gather(1, token)[:, 0]
-        found.above = (spread(of_blocks.highest, -1.0).amax(-1) - highest[:, 0]).clamp(min=0)
+        found.above = (spread(size + of_blocks.above, -1.0).amax(-1) - highest[:, 0]).clamp(min=0)
         own = diagonal.gather(1, token[..., None].expand(-1, -1, diagonal.shape[-1]))[:, 0]
         found.error = self._block_error(CausalBlocks(own, self.W_V, self.W_O), found.mu - base, found.residual)
         cheap = A.tokens * self.d**3 * len(found.mu) <= _CAUSAL_LIMIT
@@ -299,28 +288,15 @@ class SharedWeights:
             found.array = X
         return found
 
-    def largest_of_blocks(self, diagonal: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The eigenvalue of largest modulus of single tokens, its residual and its error, ``(1,)`` each.
-
-        Args:
-            diagonal: ``(tokens, heads)``, A_h[i, i] − s_h.
-        """
-        blocks = CausalBlocks(diagonal, self.W_V, self.W_O)
-        found = self._of_blocks(blocks, torch.zeros(len(diagonal), dtype=torch.long, device=diagonal.device))
-        mu = self.update.base + found.value
-        best = mu.abs().argmax(keepdim=True)
-        error = self._block_error(blocks.select(best), found.value[best], found.residual[best])
-        return mu[best], found.residual[best], torch.maximum(error, found.highest.max() - mu[best].abs())
-
-    def _of_blocks(self, blocks: CausalBlocks, group: Tensor) -> _Blocks:
-        """The eigenvalues of single tokens' blocks; of those of one group only the largest matters."""
+    def _of_blocks(self, blocks: CausalBlocks, group: Tensor) -> Rough:
+        """The largest eigenvalue of each token's block; of the tokens of one group only the largest matters."""
         base = self.update.base
         if self.d <= _DENSE_BLOCK:
             theta = eigenvalues(blocks.matrices())
             best = (base + theta).abs().argmax(-1, keepdim=True)
             value = theta.gather(1, best)[:, 0]
-            size = (base + value).abs()
-            return _Blocks(value, torch.zeros_like(size), _has_equal(theta, value, base), size)
+            zero = torch.zeros_like(value.real)
+            return Rough(base + value, zero, zero, zero, repeated=_has_equal(theta, value, base))
         small, parts = blocks.on_values(), []
         everything = torch.arange(blocks.items, device=blocks.device)
         for some in everything.split(max(1, _HELD // (small.size * _STEPS))):
@@ -330,14 +306,15 @@ class SharedWeights:
             if small.size < self.d:  # zeros are eigenvalues too, and exact
                 value, residual = (torch.where(size < base, 0, x) for x in (value, residual))
                 highest = highest.clamp(min=base)
-            parts.append((value, residual, torch.zeros_like(ritz.converged), highest))
-        return _Blocks(*(torch.cat(column) for column in zip(*parts, strict=True)))
+            parts.append((base + value, residual, highest - (base + value).abs(), torch.zeros_like(ritz.converged)))
+        mu, residual, above, no = (torch.cat(column) for column in zip(*parts, strict=True))
+        return Rough(mu, residual, torch.zeros_like(above), above, repeated=no)
 
     def _block_error(self, blocks: CausalBlocks, theta: Tensor, residual: Tensor) -> Tensor:
         """How far θ may be off: only the rounding of A's diagonal enters."""
         if self.d > _CONDITIONED:
             return residual
-        return self._error(blocks.condition(theta), residual, self.A.rounding * blocks.diagonal.abs())
+        return self._error(eigenvectors(blocks.matrices(), theta)[1], residual, self.A.rounding * blocks.diagonal.abs())
 
     def _by_forward_substitution(self, diagonal: Tensor, first: Tensor, theta: Tensor) -> Tensor:
         """The eigenarray that starts at token `first` with its block's eigenvector and continues causally."""
@@ -360,18 +337,6 @@ class SharedWeights:
         if self.A.mask is not None:
             X = X * self.A.mask[:, 0, :, None]
         return X
-
-
-@dataclass(frozen=True)
-class _Blocks:
-    """Of each token's block, ``(items,)``: the θ with the largest |base + θ|."""
-
-    value: Tensor
-    residual: Tensor
-    ties: Tensor
-    """Whether another eigenvalue of the block is seen to tie with it."""
-    highest: Tensor
-    """What |base + θ| may at most be where another token was not beaten by it."""
 
 
 def _has_equal(theta: Tensor, best: Tensor, base: float) -> Tensor:

@@ -8,6 +8,7 @@ Logarithms are float64 whatever the tokens are: at 40,000 a float32 moves in ste
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -89,22 +90,15 @@ class Simulation:
 
 @dataclass(frozen=True)
 class Settings:
-    """The rare settings of `simulate`, which takes them as keywords."""
+    """The rare settings of `simulate`, which takes them as keywords and explains them."""
 
     norm: Norm = "none"
-    """LayerNorm before the layer ("pre") or after it ("post")."""
     gamma: Tensor | float = 1.0
-    """``()`` or ``(d,)``, the norm's γ."""
     beta: Tensor | float = 0.0
-    """``()`` or ``(d,)``, the norm's β."""
     eps: float = 1e-6
-    """The norm's ε."""
     every: int = 1
-    """Record metrics only every this many layers, and at the end."""
     bands_only: bool = False
-    """Leave cosines, ranks and the spectral norm NaN, which is several times faster."""
     progress: Callable[[int], None] | None = None
-    """Called with the number of layers done."""
 
     def __post_init__(self) -> None:
         arguments.choice(self.norm, "norm", ("none", "pre", "post"))
@@ -128,7 +122,7 @@ def simulate(
     """Apply ``X ← X + Σ_h A_h X W_V^h W_O^h`` layer after layer, and record the metrics of X.
 
     A single A, W_V, W_O and bias are repeated for every layer; lists of them are a stack, which starts over when it
-    ends. Further keywords are those of `Settings`: norm, gamma, beta, eps, every, bands_only and progress.
+    ends.
 
     Args:
         X: ``(..., n, d)``, the input tokens.
@@ -139,6 +133,10 @@ def simulate(
         residual: False leaves X itself out, a number takes that many times X; or a list, one number per layer.
         bias: ``(d,)``, added to every token at every layer; or a list, one per layer, None where a layer has none.
         neutreno: ``()`` or ``(heads,)``, λ̃; every layer but the first adds ``λ̃ (V⁰ − V)``, V⁰ the values of the first.
+        settings: ``norm``, LayerNorm before the layer ("pre") or after it ("post"), with ``gamma`` and ``beta``, ``()``
+            or ``(d,)``, and ``eps``; ``every``, to record metrics only every this many layers, and at the end;
+            ``bands_only``, to leave cosines, ranks and the spectral norm NaN, which is several times faster;
+            ``progress``, called with the number of layers done.
 
     Raises:
         InputError: shapes that do not fit, entries that are not finite, or masks that differ between layers or heads.
@@ -199,29 +197,20 @@ def summed(terms: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     return rescaled(total, top)
 
 
-def no_scale(X: Tensor) -> Tensor:
-    """A scale of one, ``(..., 1, 1)``, as a logarithm."""
-    return torch.zeros_like(X[..., :1, :1], dtype=torch.float64)
-
-
 def split(X: Tensor, tokens: Tensor | None) -> TokenParts:
     """X as its constant and centred parts."""
-    zero = no_scale(X)
+    zero = torch.zeros_like(X[..., :1, :1], dtype=torch.float64)
     return TokenParts(*rescaled(token_mean(X, tokens), zero), *rescaled(centre_tokens(X, tokens), zero))
 
 
 def _linear(X: Tensor, stack: list[Layer], keeps: list[float], strength: Tensor) -> Iterator[TokenParts]:
     """The states of the linear update, the input first, without end."""
-    tokens = stack[0].tokens
-    zero = no_scale(X)
-    state = split(X, tokens)
-    V0 = stack[0].values(X)
-    steer = bool(strength.any())
+    tokens, zero = stack[0].tokens, torch.zeros_like(X[..., :1, :1], dtype=torch.float64)
+    V0, steer = stack[0].values(X), bool(strength.any())
     # What V⁰ adds is the same at every pass.
     inflow = [layer.outputs(strength[:, None, None] * V0) for layer in stack] if steer else []
-    depth = 0
-    while True:
-        yield state
+    yield (state := split(X, tokens))
+    for depth in itertools.count():
         m, s, Z, z = state.m, state.s, state.Z, state.z
         at = depth % len(stack)
         layer, base = stack[at], keeps[at]
@@ -237,8 +226,7 @@ def _linear(X: Tensor, stack: list[Layer], keeps: list[float], strength: Tensor)
             centred.append((centre_tokens(inflow[at], tokens), zero))
         if layer.bias is not None:
             constant.append((layer.bias.expand_as(m), zero))
-        state = TokenParts(*summed(constant), *summed(centred))
-        depth += 1
+        yield (state := TokenParts(*summed(constant), *summed(centred)))
 
 
 def _layer_norm(X: Tensor, gamma: Tensor, beta: Tensor, eps: float, tokens: Tensor | None) -> Tensor:
@@ -250,15 +238,12 @@ def _normed(
     X: Tensor, stack: list[Layer], keeps: list[float], strength: Tensor, norm: Callable[[Tensor], Tensor], before: bool
 ) -> Iterator[TokenParts]:
     """The states with LayerNorm, which keeps X in range (Post-LN) or makes it grow linearly (Pre-LN)."""
-    tokens, depth, source = stack[0].tokens, 0, None
-    V0 = stack[0].values(norm(X) if before else X)
-    while True:
-        yield split(X, tokens)
-        layer = stack[depth % len(stack)]
+    V0, source = stack[0].values(norm(X) if before else X), None
+    for layer, keep in itertools.cycle(zip(stack, keeps, strict=True)):
+        yield split(X, layer.tokens)
         Y = layer.mix(norm(X) if before else X, source, strength)
-        X = keeps[depth % len(stack)] * X + Y + (0 if layer.bias is None else layer.bias)
+        X = keep * X + Y + (0 if layer.bias is None else layer.bias)
         X = X if before else norm(X)
-        depth += 1
         source = V0 if strength.any() else None
 
 

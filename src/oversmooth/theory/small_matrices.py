@@ -1,4 +1,4 @@
-"""Eigenvalues of many small matrices: LAPACK on every core, or a kernel of our own on a GPU.
+"""Eigenvalues of many small matrices: LAPACK on every core, whatever device they are on.
 
 LAPACK takes one matrix at a time, and torch on a GPU does no better. The matrices are small, so they go to the CPU
 and are shared among threads: torch releases the interpreter while LAPACK works.
@@ -12,8 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import islice
 from threading import Barrier, BrokenBarrierError, Lock, local
-from types import ModuleType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -22,29 +21,13 @@ from oversmooth.safety.errors import InputError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-# A thread needs at least this many rows of matrices, or the hand-over costs more than it saves.
+# Rows of matrices that each thread has at least.
 _WORTH_SHARING = 128
-# From this many matrices on, and up to this size, a GPU is ahead of the CPU.
-_WORTH_A_KERNEL, _LARGEST_FOR_KERNEL = 32, 128
 # Above this size a single matrix is worth all cores; below it LAPACK's own threads are no help, and while another
 # process works they wait for each other, many times as long as the work takes.
 _LARGE = 1024
 _here = local()
 _starting = Lock()
-
-
-@cache
-def _kernel() -> ModuleType | None:
-    """The GPU kernel, where Triton can compile it and it gives LAPACK's numbers on a sample; else None."""
-    sample = torch.randn(4, 8, 8, generator=torch.Generator().manual_seed(0)).triu(-1)
-    try:
-        from oversmooth.theory import _hessenberg_kernel
-
-        radii = _hessenberg_kernel.eigenvalues(sample.cuda()).abs().amax(-1).cpu()
-    except Exception:  # no Triton, no compiler, another kind of GPU: LAPACK does as well, only slower
-        return None
-    right = torch.allclose(radii, torch.linalg.eigvals(sample).abs().amax(-1), rtol=1e-3)
-    return _hessenberg_kernel if right else None
 
 
 def _pool() -> ThreadPoolExecutor:
@@ -98,27 +81,11 @@ def _cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def eigenvalues(M: Tensor, *, hessenberg: bool = False) -> Tensor:
-    """All eigenvalues of each matrix, on M's device.
-
-    Args:
-        M: ``(..., m, m)``, the matrices.
-        hessenberg: whether all are zero below the first subdiagonal, which a batch on a GPU makes use of.
-
-    Returns:
-        ``(..., m)`` complex, in no order.
-    """
+def eigenvalues(M: Tensor) -> Tensor:
+    """All eigenvalues of each matrix, on M's device, ``(..., m, m) -> (..., m)`` complex, in no order."""
     if M.numel() == 0:
         return M.new_zeros(M.shape[:-1]).to(complex_of(M.dtype))
-    many = M.ndim == 3 and len(M) >= _WORTH_A_KERNEL and 2 <= M.shape[-1] <= _LARGEST_FOR_KERNEL
-    kernel = _kernel() if hessenberg and many and M.is_cuda and M.dtype == torch.float32 else None
-    if kernel is not None:
-        values: Tensor = kernel.eigenvalues(finite(M))
-        lost = values.isnan().any(-1)
-        if lost.any():
-            values[lost] = eigenvalues(M[lost])
-        return values
-    values = torch.cat(_shared(_eigvals, M))
+    (values,) = _shared(_eigvals, _flat(M).cpu())
     return values.reshape(M.shape[:-1]).to(M.device)
 
 
@@ -156,26 +123,26 @@ def lapack() -> Iterator[None]:
 
 
 @lapack()
-def _eigvals(M: Tensor) -> Tensor:
+def _eigvals(M: Tensor) -> tuple[Tensor]:
     """LAPACK's eigenvalues; where it fails to converge, those of a matrix that differs by less than rounding.
 
     MKL fails on some matrices of equal entries.
     """
     finite(M)
     try:
-        return torch.linalg.eigvals(M)
+        return (torch.linalg.eigvals(M),)
     except RuntimeError:
         if len(M) > 1:
-            return torch.cat([_eigvals(one) for one in M.split(1)])
+            return (torch.cat([_eigvals(one)[0] for one in M.split(1)]),)
     generator = torch.Generator().manual_seed(0)
     size = torch.linalg.matrix_norm(M, keepdim=True) * torch.finfo(M.dtype).eps / M.shape[-1]
     for times in (1.0, 16.0, 256.0):
         moved = M + times * size * torch.randn(M.shape, generator=generator, dtype=M.dtype)
         try:
-            return torch.linalg.eigvals(moved)
+            return (torch.linalg.eigvals(moved),)
         except RuntimeError:
             continue
-    return torch.full(M.shape[:-1], torch.nan, dtype=complex_of(M.dtype))
+    return (torch.full(M.shape[:-1], torch.nan, dtype=complex_of(M.dtype)),)
 
 
 @lapack()
@@ -185,42 +152,46 @@ def _eig(M: Tensor) -> tuple[Tensor, Tensor]:
     try:
         return torch.linalg.eig(M)
     except RuntimeError:
-        values = _eigvals(M)
+        (values,) = _eigvals(M)
         return values, torch.full(M.shape, torch.nan, dtype=values.dtype)
 
 
 def eigenpairs(M: Tensor) -> tuple[Tensor, Tensor]:
     """All eigenvalues and unit right eigenvectors (columns) of each matrix, on M's device."""
-    values, vectors = zip(*_shared(_eig, M), strict=True)
-    return torch.cat(values).reshape(M.shape[:-1]).to(M.device), torch.cat(vectors).reshape(M.shape).to(M.device)
+    values, vectors = _shared(_eig, _flat(M).cpu())
+    return values.reshape(M.shape[:-1]).to(M.device), vectors.reshape(M.shape).to(M.device)
 
 
-def _shared(work: Callable[[Tensor], Any], M: Tensor) -> list[Any]:
-    flat, tracked = _flat(M).cpu(), _functorch_has(M)
-    pieces = _pieces(flat)
-    here = not pieces or tracked or (len(flat) == 1 and M.shape[-1] > _LARGE)
-    if M.requires_grad or tracked:
-        # The gradient solves by LU, in batches as they are made here, in the thread that asks: see `_factorising`.
-        pieces = len(flat)
-    elif here:
-        pieces = 1
-    parts = flat.tensor_split(max(1, pieces))
-    return list(map(work, parts) if here else _in_pool(work, parts))
+def _shared(work: Callable[..., tuple[Tensor, ...]], M: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+    """``work(M, *others)`` of matrices ``(b, m, m)`` and arrays that go with them, in threads with one core each.
+
+    Nowhere is a batch handed over while torch has several threads: torch shares the batch's LU, which gradients of
+    eigenvalues need too, among threads in which MKL wants to start more, once `torch.set_num_threads` has been called,
+    as for our pool: it hangs, or its numbers are wrong (https://github.com/pytorch/pytorch/issues/141358).
+    """
+    if M.device.type != "cpu" or (len(M) == 1 and M.shape[-1] > _LARGE):
+        return work(M, *others)
+
+    def some(part: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        if torch.get_num_threads() == 1 and not M.requires_grad:
+            return work(*part)
+        return _joined(work(*one) for one in zip(*(x.split(1) for x in part), strict=True))
+
+    batches = (M, *(x.expand(len(M), *x.shape[1:]) for x in others))
+    # A thread needs enough rows, or the hand-over costs more than it saves; torch.func tracks in this thread alone.
+    pieces = min(len(M), 4 * min(_cores(), len(M) * M.shape[-1] // _WORTH_SHARING))
+    if not pieces or M.requires_grad or any(torch._C._functorch.is_functorch_wrapped_tensor(one) for one in batches):
+        return some(batches)
+    return _joined(_in_pool(some, list(zip(*(x.tensor_split(pieces) for x in batches), strict=True))))
 
 
-def _pieces(flat: Tensor) -> int:
-    """Into how many a batch is cut for the pool; 0 where the hand-over would cost more than it saves."""
-    return min(len(flat), 4 * min(_cores(), len(flat) * flat.shape[-1] // _WORTH_SHARING))
+def _joined(parts: Iterable[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
 
 def _flat(M: Tensor) -> Tensor:
     """``(..., m, m) -> (b, m, m)``."""
     return M.reshape(math.prod(M.shape[:-2]), *M.shape[-2:])
-
-
-def _functorch_has(*tensors: Tensor) -> bool:
-    """Whether torch.func tracks one of them, which it does in this thread alone."""
-    return any(torch._C._functorch.is_functorch_wrapped_tensor(one) for one in tensors)
 
 
 def one_core_each(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
@@ -255,37 +226,12 @@ def _in_pool(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterable[
 
 def inverse(M: Tensor) -> Tensor:
     """The inverse of each matrix ``(..., m, m)``; not finite where there is none."""
-    return _factorising(lambda one: (torch.linalg.inv_ex(one).inverse,), _flat(M))[0].reshape(M.shape)
+    return _shared(lambda one: (torch.linalg.inv_ex(one).inverse,), _flat(M))[0].reshape(M.shape)
 
 
 def divided(X: Tensor, M: Tensor) -> Tensor:
     """``X M⁻¹`` of arrays ``(b, n, m)`` and matrices ``(b, m, m)``; not finite where M is singular."""
-    return _factorising(lambda one, x: (torch.linalg.solve_ex(one, x, left=False).result,), M, X)[0]
-
-
-def _factorising(work: Callable[..., tuple[Tensor, ...]], M: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-    """``work(M, *others)``, which factorises each matrix ``(b, m, m)`` by LU, in threads with one core each.
-
-    Torch itself shares such a batch among threads in which MKL wants to start more, once `torch.set_num_threads` has
-    been called, as for our pool: it hangs, or its numbers are wrong
-    (https://github.com/pytorch/pytorch/issues/141358).
-    """
-    if M.device.type != "cpu" or len(M) < 2:
-        return work(M, *others)
-
-    def some(part: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        if torch.get_num_threads() == 1:
-            return work(*part)
-        return _joined(work(*one) for one in zip(*(x.split(1) for x in part), strict=True))
-
-    batches, pieces = (M, *(x.expand(len(M), *x.shape[1:]) for x in others)), _pieces(M)
-    if not pieces or _functorch_has(*batches):
-        return some(batches)
-    return _joined(_in_pool(some, list(zip(*(x.tensor_split(pieces) for x in batches), strict=True))))
-
-
-def _joined(parts: Iterable[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    return tuple(torch.cat(part) for part in zip(*parts, strict=True))
+    return _shared(lambda one, x: (torch.linalg.solve_ex(one, x, left=False).result,), M, X)[0]
 
 
 def eigenvector(M: Tensor, value: Tensor) -> Tensor:
@@ -324,7 +270,7 @@ def _factored(M: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     # and not exactly singular.
     shift = value + (4 + 2j) * torch.finfo(M.real.dtype).eps * scale
     shifted = M - shift[:, None, None] * torch.eye(m, dtype=M.dtype, device=M.device)
-    factors, pivots, _ = _factorising(torch.linalg.lu_factor_ex, shifted)
+    factors, pivots, _ = _shared(torch.linalg.lu_factor_ex, shifted)
     return factors, pivots
 
 
@@ -337,24 +283,13 @@ def _iterated(factors: Tensor, pivots: Tensor, dtype: torch.dtype, *, adjoint: b
     return y[..., 0]
 
 
-def eigenvalue_error(M: Tensor, value: Tensor, eps: float) -> Tensor:
-    """An estimate of how far rounding to ε of M's norm moves an eigenvalue, ``(b, m, m), (b,) -> (b,)``.
+def eigenvalues_and_conditions(M: Tensor) -> tuple[Tensor, Tensor]:
+    """All eigenvalues of each matrix, and their condition numbers, ``(..., m)``; not finite where these are not known.
 
-    ε ‖M‖ times its condition number: ε^(1/p) for a Jordan block of size p.
-    """
-    _, condition = eigenvectors(M, value)
-    return torch.linalg.matrix_norm(M) * (eps * condition).clamp(max=eps ** (1 / M.shape[-1]))
-
-
-def eigenvalues_and_errors(M: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """All eigenvalues of each matrix, ``(..., m)``, and estimates of how far rounding to ε of M's norm moves each.
-
-    Estimated for all, since an ill-conditioned eigenvalue that seems not to matter may in truth be the largest.
+    They are the lengths of the rows of V⁻¹, V the unit eigenvectors.
     """
     values, vectors = eigenpairs(M)
-    lengths = torch.linalg.vector_norm(inverse(vectors), dim=-1)
-    lengths = torch.where(lengths.isfinite(), lengths, 1 / eps)
-    return values, torch.linalg.matrix_norm(M)[..., None] * (eps * lengths).clamp(max=eps ** (1 / M.shape[-1]))
+    return values, torch.linalg.vector_norm(inverse(vectors), dim=-1)
 
 
 def complex_of(dtype: torch.dtype) -> torch.dtype:

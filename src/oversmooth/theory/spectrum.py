@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from oversmooth.safety import arguments
 from oversmooth.theory.krylov import Arnoldi
 from oversmooth.theory.operators import AttentionOperator, as_operator
-from oversmooth.theory.reducible import Reducible
+from oversmooth.theory.reducible import Parts, fallen_apart
 from oversmooth.theory.small_matrices import complex_of, eigenpairs, eigenvalues
 
 Method = Literal["auto", "dense", "arnoldi"]
@@ -109,9 +109,8 @@ def attention_spectrum(
         return AttentionSpectrum(values.to(complex_of(A.dtype)), torch.zeros_like(values), "causal", tolerance)
     flat = materialise_if_small(A).flatten()
     system = CentredAttention(flat)
-    parts = None if method == "arnoldi" else Reducible.of(flat)
-    apart = parts is not None and bool(parts.which.any())
-    if method == "dense" or (method == "auto" and A.tokens <= DENSE_TOKENS) or A.tokens <= 2 or apart:
+    parts = {} if method == "arnoldi" else fallen_apart(flat)
+    if method == "dense" or (method == "auto" and A.tokens <= DENSE_TOKENS) or A.tokens <= 2 or parts:
         values = dense_values(flat, parts).reshape(*A.batch_shape, -1)
         return AttentionSpectrum(values, torch.zeros_like(values.real), "dense", tolerance)
     values, residuals = _extremal_values(system, tolerance, steps, seed)
@@ -180,15 +179,13 @@ def causal_values(A: AttentionOperator) -> Tensor:
     return counted.gather(-1, order)[..., 1:]
 
 
-def dense_values(flat: AttentionOperator, parts: Reducible | None = None) -> Tensor:
-    """All eigenvalues but the 1, ``(items, n − 1)``; NaN for hidden tokens.
+def dense_values(flat: AttentionOperator, parts: dict[int, Parts]) -> Tensor:
+    """All eigenvalues but the 1, ``(items, n − 1)``; NaN for hidden tokens. Those of `parts` are taken block by block.
 
     Computed from A itself, whose rows and columns LAPACK balances: centring would mix entries of very different size.
-    Its eigenvalue 1 is well-conditioned, and the one nearest to 1 is removed. Attention with several components is
-    taken block by block.
+    Its eigenvalue 1 is well-conditioned, and the one nearest to 1 is removed.
     """
     A = flat.dense().A
-    parts = Reducible.of(flat.dense()) if parts is None else parts
     values = eigenvalues(A.double() if flat.tokens <= DENSE_TOKENS else A).to(complex_of(flat.dtype))
     order = torch.argsort((values - 1).abs(), dim=-1, stable=True)
     values = values.gather(-1, order)[..., 1:]
@@ -197,8 +194,10 @@ def dense_values(flat: AttentionOperator, parts: Reducible | None = None) -> Ten
         hidden = flat.tokens - flat.valid_count()
         rank = values.abs().argsort(-1).argsort(-1)
         values = torch.where(rank < hidden[:, None], torch.nan, values)
-    for item in parts.which.nonzero()[:, 0].tolist():
-        values[item] = parts.values(item).to(values)
+    for item, own in parts.items():
+        known = torch.cat([block for _, block in own.blocks])
+        values[item] = torch.nan
+        values[item, : len(known)] = known.to(values)
     return values
 
 

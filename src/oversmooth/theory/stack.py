@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,13 +29,15 @@ from torch import Tensor
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.theory.dominance import Verdict, is_biased
+from oversmooth.theory.errors import eigenvalue_error
 from oversmooth.theory.krylov import extremal
 from oversmooth.theory.operators import AttentionOperator, as_operator
-from oversmooth.theory.radii import TIE, real_and_imaginary
+from oversmooth.theory.radii import TIE
 from oversmooth.theory.reasons import Reason, finite
-from oversmooth.theory.small_matrices import eigenvalue_error, eigenvalues
+from oversmooth.theory.small_matrices import eigenvalues
 from oversmooth.theory.spectrum import check_tolerance
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads
+from oversmooth.theory.tokens import real_and_imaginary
 from oversmooth.theory.weights import check_weights, on_constant_arrays
 
 # Arnoldi: basis vectors before the first check, which beats most causal tokens, and before a restart; restarts at most.
@@ -100,13 +103,8 @@ class StackDominance:
             return Reason("search_unfinished")
         if math.isinf(self.condition):
             return Reason("left_vector_unknown")
-        return Reason(
-            "logarithms_too_close",
-            finite(self.margin),
-            finite(self.error),
-            finite(self.residual),
-            finite(self.condition),
-        )
+        error, residual = finite(self.error), finite(self.residual)
+        return Reason("logarithms_too_close", finite(self.margin), error, residual, finite(self.condition))
 
     @property
     def rate(self) -> float:
@@ -196,23 +194,16 @@ def stack_dominance(
             )
         weights.append((v, o))
     operators = [operator.flatten(keep=1) for operator in operators]
-    log_smooth, smooth_error = _smooth(weights)
-    systems = _systems(operators, weights)
-    rough = _rough(systems, log_smooth, tolerance, seed) if systems else _Rough(-math.inf)
-    floor = 0.0 if biased else -math.inf
-    above = max(log_smooth, floor) > rough.log_radius
-    # The floor is exact.
-    error = (smooth_error if log_smooth > floor else 0.0) + (rough.above if above else rough.below)
+    (log_smooth, smooth_error), floor = _smooth(weights), 0.0 if biased else -math.inf
+    rough = _rough(_systems(operators, weights), log_smooth, floor, tolerance, seed)
+    error = rough.pop("error", 0.0) + (smooth_error if log_smooth > floor else 0.0)  # the floor is exact
     return StackDominance(
         log_rho_smooth=log_smooth,
-        log_rho_rough=rough.log_radius,
-        residual=rough.residual,
         layers=len(weights),
         tolerance=max(TIE[dtype], error),
         smooth_floor=floor,
-        condition=rough.condition,
         error=error,
-        converged=rough.converged,
+        **rough,
     )
 
 
@@ -250,41 +241,26 @@ def _systems(operators: list[AttentionOperator], weights: list[tuple[Tensor, Ten
     return [JoinedHeads(A, v, o, none.expand(len(v))) for A, (v, o) in zip(operators, weights, strict=True)]
 
 
-@dataclass(frozen=True)
-class _Rough:
-    """The radius of the product on centred arrays, as a logarithm, and how far the true one may be above or below."""
-
-    log_radius: float
-    above: float = 0.0
-    below: float = 0.0
-    residual: float = 0.0
-    condition: float = 1.0
-    converged: bool = True
-
-
-def _rough(systems: Sequence[_Layer], log_smooth: float, tolerance: float, seed: int) -> _Rough:
+def _rough(systems: Sequence[_Layer], log_smooth: float, floor: float, tolerance: float, seed: int) -> dict[str, Any]:
+    """The radius of the product on centred arrays, as a logarithm, and how well it is known."""
+    if not systems:
+        return dict(log_rho_rough=-math.inf, residual=0.0)
     layers = len(systems)
-    # Causal: the tokens compete; otherwise there is only one item.
+    # Causal: the tokens compete; otherwise there is only one item, which has no others to be beaten by.
     one_group = torch.zeros(systems[0].items, dtype=torch.long, device=systems[0].device)
-    first = _FIRST if systems[0].items > 1 else _STEPS  # a single item has no others to be beaten by
-    how = dict(first=first, most=_STEPS, restarts=_RESTARTS, vectors=True, seed=seed)
+    first = _FIRST if systems[0].items > 1 else _STEPS
+    search = partial(extremal, first=first, most=_STEPS, restarts=_RESTARTS, vectors=True, seed=seed)
     # Residuals are relative to 1 or more, so the product is brought to about that size first.
     log_scale = max(log_smooth, 0.0) / layers
     product = _Product(systems, math.exp(log_scale))
-    ritz = extremal(
-        product,
-        lambda theta, reach, _: theta.abs() + reach,
-        tolerance=tolerance,
-        group=one_group,
-        **how,  # type: ignore[arg-type]
-    )
+    ritz = search(product, lambda theta, reach, _: theta.abs() + reach, tolerance=tolerance, group=one_group)
     assert ritz.vector is not None
     item = ritz.score.argmax(keepdim=True)
     radius, value, x = float(ritz.score[item]), ritz.value[item], ritz.vector[item]
     log_radius = layers * log_scale + _log(radius)
     converged = bool(ritz.settled.all())
     if radius == 0:
-        return _Rough(log_radius, converged=converged)
+        return dict(log_rho_rough=log_radius, residual=0.0, converged=converged)
     product = product.select(item)
     x, norm = x / torch.linalg.vector_norm(x), _norm(product, seed)
     # Arnoldi's own residual leaves out rounding; where it used all dimensions, only rounding is left.
@@ -298,23 +274,18 @@ def _rough(systems: Sequence[_Layer], log_smooth: float, tolerance: float, seed:
         # For its left vector the product is scaled to a radius of one.
         target = value / radius
         turned = _Product(product.layers, math.exp(log_radius / layers)).transposed()
-
-        def near(theta: Tensor, reach: Tensor, _: Tensor) -> Tensor:
-            return reach - (theta - target[:, None]).abs()
-
-        left = extremal(turned, near, tolerance=_LEFT, **how)  # type: ignore[arg-type]
+        left = search(turned, lambda theta, reach, _: reach - (theta - target[:, None]).abs(), tolerance=_LEFT)
         assert left.vector is not None
         overlap = float((left.vector * x).sum().abs() / torch.linalg.vector_norm(left.vector))
         condition = 1 / overlap if bool(left.converged[0]) and overlap > 0 else math.inf
     reach = condition * (residual + rounding)
-    return _Rough(
-        log_radius,
+    if max(log_smooth, floor) > log_radius:
         # No eigenvalue is larger than the norm, which power steps find to well within a factor of two.
-        above=_log(min(radius + reach, 2 * max(norm, radius))) - _log(radius),
-        below=_log(radius) - _log(max(0.0, radius - reach)),
-        residual=residual / radius,
-        condition=condition,
-        converged=converged,
+        error = _log(min(radius + reach, 2 * max(norm, radius))) - _log(radius)
+    else:
+        error = _log(radius) - _log(max(0.0, radius - reach))
+    return dict(
+        log_rho_rough=log_radius, residual=residual / radius, condition=condition, error=error, converged=converged
     )
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
+
+
+def real_and_imaginary(linear: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """A real linear map applied to a complex array."""
+    return torch.complex(linear(x.real), linear(x.imag))
 
 
 def token_mean(v: Tensor, mask: Tensor | None) -> Tensor:

@@ -48,11 +48,11 @@ class ToyModel:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        most = dict(width=_MOST_WIDTH, layers=MOST_LAYERS, seed=2**63 - 1)
         for name, least in dict(tokens=2, width=1, heads=1, layers=4, draws=1, seed=0).items():
-            arguments.whole(getattr(self, name), name, least=least)
-        for name, most in (("width", _MOST_WIDTH), ("layers", MOST_LAYERS), ("seed", 2**63 - 1)):
-            if getattr(self, name) > most:
-                raise InputError(f"{name} is {getattr(self, name):,}; give {most:,} or less")
+            number = arguments.whole(getattr(self, name), name, least=least)
+            if number > most.get(name, number):
+                raise InputError(f"{name} is {number:,}; give {most[name]:,} or less")
         for name in ("gamma", "neutreno"):
             arguments.number(getattr(self, name), name, _WITHIN, least=-_LARGEST, most=_LARGEST)
         if self.width % self.heads:
@@ -168,9 +168,7 @@ class ToyOutcome:
         notions = self.prediction.notions
         if self.case.norm == "none":
             return notions
-        if self.case.neutreno:
-            return {name: ["open"] * self.case.draws for name in notions}
-        smooth = notions["input_convergence"]
+        smooth = ["open"] * self.case.draws if self.case.neutreno else notions["input_convergence"]
         unsure = [answer if answer == "holds" else "open" for answer in smooth]
         return {"input_convergence": smooth, "angle_convergence": unsure, "rank_collapse": unsure}
 
