@@ -16,7 +16,7 @@ from support.places import DATA
 
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.tasks.images import readers
-from oversmooth_papers.tasks.images.data import KNOWN, Images, load, normalisation, share
+from oversmooth_papers.tasks.images.data import KNOWN, Images, load, share
 
 Image = pytest.importorskip("PIL.Image")
 arrow = pytest.importorskip("pyarrow")
@@ -121,7 +121,7 @@ def test_grey_images_and_sets_of_another_name(folder, name, classes, normalised,
     found = load(tmp_path / folder, "test")
     same(found, GREY, [0, 1, 2, 0, 1, 2], name, len(classes))
     assert found.classes == list(classes)
-    np.testing.assert_allclose(normalisation(found), normalised)
+    np.testing.assert_allclose(found.normalisation(), normalised)
 
 
 def binary(home, fine=True):
@@ -337,7 +337,7 @@ def test_a_share_is_the_same_for_the_same_seed_and_within_larger_ones():
 )
 def test_images_are_checked(images, labels, words):
     with pytest.raises(InputError, match=words):
-        normalisation(Images(images, labels, ["a", "b"], "x"))
+        Images(images, labels, ["a", "b"], "x").normalisation()
 
 
 @nightly

@@ -62,6 +62,21 @@ class Images:
     def to(self, device: torch.device | str) -> Images:
         return replace(self, images=self.images.to(device), labels=self.labels.to(device))
 
+    def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation per channel, pixels from 0 to 1: the customary ones, or measured."""
+        if self.name in KNOWN:
+            return KNOWN[self.name].mean, KNOWN[self.name].std
+        levels = torch.arange(256, dtype=torch.float64, device=self.images.device) / 255
+        means, stds = [], []
+        for channel in self.images.unbind(1):
+            counts = torch.bincount(channel.flatten(), minlength=256) / channel.numel()
+            mean = (counts * levels).sum()
+            means.append(mean.item())
+            stds.append((counts * (levels - mean).square()).sum().sqrt().item())
+        if not all(stds):
+            raise InputError(f"{self.name} has a channel of one level alone, which cannot be normalised; give others")
+        return tuple(means), tuple(stds)
+
 
 @dataclass(frozen=True, eq=False)
 class Splits:
@@ -125,22 +140,6 @@ KNOWN = {
     "mnist": Known("ylecun/mnist", _OF_MNIST, (1, 28, 28), (0.1307,), (0.3081,), tuple("0123456789")),
 }
 """The sets that `load` takes by name."""
-
-
-def normalisation(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation per channel, pixels from 0 to 1: the customary ones, or measured on these images."""
-    if images.name in KNOWN:
-        return KNOWN[images.name].mean, KNOWN[images.name].std
-    levels = torch.arange(256, dtype=torch.float64, device=images.images.device) / 255
-    means, stds = [], []
-    for channel in images.images.unbind(1):
-        counts = torch.bincount(channel.flatten(), minlength=256) / channel.numel()
-        mean = (counts * levels).sum()
-        means.append(mean.item())
-        stds.append((counts * (levels - mean).square()).sum().sqrt().item())
-    if not all(stds):
-        raise InputError(f"{images.name} has a channel of one level alone, which cannot be normalised; give others")
-    return tuple(means), tuple(stds)
 
 
 def load_splits(what: str | Path) -> Splits:

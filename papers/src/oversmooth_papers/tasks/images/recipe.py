@@ -217,9 +217,7 @@ class Recipe(BaseRecipe):
 
     def fitted(self, data: Any, **more: Any) -> Self:
         """With the normalisation of these images too."""
-        from oversmooth_papers.tasks.images.data import normalisation
-
-        mean, std = normalisation(getattr(data, "train", data))
+        mean, std = getattr(data, "train", data).normalisation()
         return super().fitted(data, mean=mean, std=std, **more)
 
 
