@@ -1,6 +1,6 @@
 """What predicts the effect of repeating a block: each rule against the block itself, repeated 48 times in float64.
 
-    python benchmarks/depth.py [--models minilm,vit-plain] [--inputs 16] [--json FILE]
+    python benchmarks/depth.py [--models minilm,vit-plain] [--inputs 16] [--json FILE] [--chart FILE.svg]
 
 Models are those of `oversmooth gallery` that are installed, and files of `oversmooth train` by their path; of each the
 first, middle and last block and the one between the last two. An error is of log(HFC/LFC). Frozen spectra are those of
@@ -25,11 +25,17 @@ from torch import Tensor, nn
 
 from oversmooth import anatomy, diagnose
 from oversmooth.demo.gallery import entries
-from oversmooth.inputs.batches import Inputs
 from oversmooth.models import load
 from oversmooth.theory.depth import log_time
 
 DEPTHS = (4, 16, 48)
+DRAWN = {
+    "vit-smooth": "ViT that smooths (pre-norm)",
+    "deit-tiny": "DeiT-Tiny (pre-norm)",
+    "minilm": "MiniLM-L6 (post-norm)",
+}
+"""Models of the chart, of which the last block is repeated `DEEP` times."""
+DEEP = 256
 CACHES = ("past_key_values", "past_key_value")
 
 
@@ -97,20 +103,28 @@ def frozen(loaded: Any, inputs: dict[str, Tensor]) -> Tensor:
     return torch.tensor(found, dtype=torch.float64)
 
 
-def measured(key: str, count: int) -> list[dict[str, Any]]:
-    """One row per block, input, depth and rule."""
+def prepared(key: str, count: int) -> tuple[Any, dict[str, Tensor], Tensor | None]:
+    """A model in its own precision, inputs, and which of their tokens are valid."""
     if key in entries():
         loaded, inputs = entries()[key].make()
     else:
         loaded = load(key)
         inputs = loaded.inputs(count=count)
-    model = loaded.model.eval()
-    given = {name: value[:count] for name, value in _first(inputs).items()}
+    given = {name: value[:count] for name, value in next(iter(inputs)).inputs.items()}
+    return loaded, given, given["attention_mask"].bool() if "attention_mask" in given else None
+
+
+def in_float64(loaded: Any, given: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The inputs; the model too."""
+    loaded.model.eval().double()
+    return {name: value.double() if value.is_floating_point() else value for name, value in given.items()}
+
+
+def measured(key: str, count: int) -> list[dict[str, Any]]:
+    """One row per block, input, depth and rule."""
+    loaded, given, mask = prepared(key, count)
     spectra = frozen(loaded, given)
-    model.double()
-    given = {name: value.double() if value.is_floating_point() else value for name, value in given.items()}
-    mask = given["attention_mask"].bool() if "attention_mask" in given else None
-    rows = []
+    model, given, rows = loaded.model, in_float64(loaded, given), []
     with torch.no_grad():
         for name, block, x in blocks(model, given):
             real, y = [log_ratio(x, mask)], x
@@ -124,13 +138,91 @@ def measured(key: str, count: int) -> list[dict[str, Any]]:
                     found["frozen spectra, last block"] = truth[0] + depth * spectra
                 for rule, value in found.items():
                     for place, wrong in enumerate((value - truth[depth]).abs().tolist()):
-                        rows.append(dict(model=key, block=name, depth=depth, rule=rule, input=place, error=wrong,
-                                         change=float(truth[depth, place] - truth[0, place])))  # fmt: skip
+                        rows.append(
+                            dict(
+                                model=key,
+                                block=name,
+                                depth=depth,
+                                rule=rule,
+                                input=place,
+                                error=wrong,
+                                change=float(truth[depth, place] - truth[0, place]),
+                            )
+                        )
     return rows
 
 
-def _first(inputs: Inputs) -> dict[str, Tensor]:
-    return next(iter(inputs)).inputs
+def course(key: str, label: str) -> list[dict[str, Any]]:
+    """Rows of the chart: the last block on one input, what is predicted from 16 repeats, and frozen spectra."""
+    loaded, given, mask = prepared(key, 1)
+    rate = float(frozen(loaded, given)[0])
+    with torch.no_grad():
+        *_, (_, block, x) = blocks(loaded.model, in_float64(loaded, given))
+        found = log_time(block, x, DEEP, begin=16, mask=mask)
+        rows, start = [], float(found.log_hfc_lfc[0])
+        for depth in range(DEEP + 1):
+            if depth in (0, 1, 2, 3, 4, 6, 8, 12) or depth % 16 == 0:
+                value = float(log_ratio(x, mask))
+                rows.append(dict(model=label, kind="the block itself", depth=depth, value=value))
+                rows.append(dict(model=label, kind="frozen spectra", depth=depth, value=start + rate * depth))
+            x = block(x)
+        for depth, value in zip(found.depth.tolist(), found.log_hfc_lfc[:, 0].tolist(), strict=True):
+            if depth > 16:
+                rows.append(dict(model=label, kind="predicted", depth=depth, value=value))
+    return rows
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """A panel per model."""
+    import vl_convert
+
+    x = dict(
+        field="depth",
+        type="quantitative",
+        title="repeats of the last block",
+        scale=dict(type="symlog", constant=1, domain=[0, DEEP]),
+        axis=dict(values=[0, 1, 3, 10, 30, 100, 256], grid=False),
+    )
+    y = dict(field="value", type="quantitative", title="log HFC/LFC", axis=dict(gridOpacity=0.4))
+    colour = dict(
+        field="kind",
+        type="nominal",
+        title=None,
+        legend=dict(orient="bottom"),
+        scale=dict(domain=["the block itself", "predicted", "frozen spectra"], range=["#222", "#c4511d", "#7f8fa6"]),
+    )
+    panels = []
+    for name in dict.fromkeys(row["model"] for row in rows):
+        own = [row for row in rows if row["model"] == name]
+        least = min(row["value"] for row in own if row["kind"] != "frozen spectra")
+        most = max(row["value"] for row in own if row["kind"] != "frozen spectra")
+        air = 0.15 * (most - least)
+        scaled = {**y, "scale": dict(domain=[least - air, most + air], nice=False)}
+        layers = [
+            dict(mark=dict(type="line", clip=True, **look), transform=[dict(filter=f"datum.kind == '{kind}'")])
+            for kind, look in (("the block itself", {}), ("frozen spectra", dict(strokeDash=[2, 4])))
+        ]
+        layers.append(
+            dict(mark=dict(type="point", filled=True, size=60), transform=[dict(filter="datum.kind == 'predicted'")])
+        )
+        panels.append(
+            dict(
+                title=name,
+                width=260,
+                height=200,
+                data=dict(values=own),
+                encoding=dict(x=x, y=scaled, color=colour),
+                layer=layers,
+            )
+        )
+    spec = {
+        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+        "hconcat": panels,
+        "background": "white",
+        "config": dict(font="sans-serif", view=dict(stroke=None)),
+    }
+    data = vl_convert.vegalite_to_png(spec, scale=2) if path.suffix == ".png" else vl_convert.vegalite_to_svg(spec)
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
 
 
 def interval(values: list[float]) -> str:
@@ -171,7 +263,11 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(key for key, entry in entries().items() if not entry.missing()))
     parser.add_argument("--inputs", type=int, default=16)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--chart", type=Path, help="only draw")
     given = parser.parse_args()
+    if given.chart:
+        draw([row for key, label in DRAWN.items() for row in course(key, label)], given.chart)
+        return
     rows = [row for key in given.models.split(",") for row in measured(key, given.inputs)]
     show(rows)
     if given.json:

@@ -14,6 +14,8 @@ from support.browser import browser, executable
 from support.nightly import nightly
 from support.places import ROOT
 
+from oversmooth.results.data import VERSION
+
 pytestmark = [nightly, pytest.mark.xdist_group("site")]
 
 
@@ -63,8 +65,8 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
 def test_commands_and_schema_are_published(site: Path) -> None:
     text = (site / "reference/commands.html").read_text(encoding="utf-8")
     assert "oversmooth reproduce neutreno language" in text
-    schema = json.loads((site / "schema/diagnosis-4.json").read_text(encoding="utf-8"))
-    assert schema["$id"] == "oversmooth/diagnosis/4"
+    schema = json.loads((site / f"schema/diagnosis-{VERSION}.json").read_text(encoding="utf-8"))
+    assert schema["$id"] == f"oversmooth/diagnosis/{VERSION}"
 
 
 @pytest.mark.browser

@@ -83,7 +83,7 @@ for work in {works}:
             if codes[-1] == 0:
                 break
         same = models(folder) == models(whole) and left(folder) == left(whole)
-        print(work.__name__, number.name, "same" if same else f"{{left(folder)}} {{left(whole)}}", codes)
+        print(work.__name__, number.name, "same" if same else f"{{left(folder)}} {{left(whole)}}", codes, flush=True)
 """
 
 

@@ -313,7 +313,8 @@ def _growth(entry: Extrapolation) -> str:
 
 
 def _per_block(rate: float) -> str:
-    """>>> _per_block(0.9), _per_block(1.05)
+    """
+    >>> _per_block(0.9), _per_block(1.05)
     ('falling by 10% per block', 'growing by 5% per block')
     """
     return f"{'growing' if rate > 1 else 'falling'} by {100 * abs(rate - 1):.2g}% per block"

@@ -4,6 +4,7 @@ Pure functions of arrays and operators; they know nothing of models. docs/theory
 """
 
 from oversmooth.theory.bounds import head_verdicts
+from oversmooth.theory.depth import growth_bounds, log_time
 from oversmooth.theory.dominance import Dominance, dominance
 from oversmooth.theory.kernels import attention_kernel, gradient_step
 from oversmooth.theory.operators import DenseAttention, SoftmaxAttention, is_causal, is_row_stochastic
@@ -16,6 +17,6 @@ from oversmooth.theory.weights import asymmetry, centre_features, fold_norm, hea
 __all__ = [
     "AttentionChange", "DenseAttention", "Dominance", "SoftmaxAttention", "asymmetry", "attention_kernel",
     "attention_spectrum", "centre_features", "dominance", "flip_threshold", "fold_norm", "gradient_step",
-    "head_spectrum", "head_verdicts", "is_causal", "is_row_stochastic", "joined_spectrum", "simulate",
-    "stack_dominance",
+    "growth_bounds", "head_spectrum", "head_verdicts", "is_causal", "is_row_stochastic", "joined_spectrum", "log_time",
+    "simulate", "stack_dominance",
 ]  # fmt: skip
