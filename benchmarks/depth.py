@@ -1,6 +1,6 @@
 """What predicts the effect of repeating a block: each rule against the block itself, repeated 48 times in float64.
 
-    python benchmarks/depth.py [--models minilm,vit-plain] [--inputs 16] [--json FILE] [--chart FILE.svg]
+    python benchmarks/depth.py [--models minilm,vit-plain] [--inputs 16] [--json FILE] [--chart FILE.svg] [--bounds]
 
 Models are those of `oversmooth gallery` that are installed, and files of `oversmooth train` by their path; of each the
 first, middle and last block and the one between the last two. An error is of log(HFC/LFC). Frozen spectra are those of
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from oversmooth import anatomy, diagnose
 from oversmooth.demo.gallery import entries
 from oversmooth.models import load
-from oversmooth.theory.depth import log_time
+from oversmooth.theory.depth import growth_bounds, log_time, mixing_norm, mlp_lipschitz
 
 DEPTHS = (4, 16, 48)
 DRAWN = {
@@ -172,6 +172,57 @@ def course(key: str, label: str) -> list[dict[str, Any]]:
     return rows
 
 
+def bounds(key: str) -> list[str]:
+    """A row for a pre-norm model: what `growth_bounds` allows D to change by, over all blocks, and what it does.
+
+    Blocks have two norms, two or three linear maps beside attention, GELU or, gated, SiLU.
+    """
+    loaded, given, _ = prepared(key, 1)
+    model, found = loaded.model, anatomy.locate(loaded.model)
+    given, sizes, seen = in_float64(loaded, given), {}, []
+    parts = []
+    for layer in found.layers:
+        block = model.get_submodule(layer.block)
+        norms = [module for module in block.modules() if "norm" in type(module).__name__.lower()]
+        attention = set(model.get_submodule(layer.name).modules())
+        linear = [m.weight.mT for m in block.modules() if isinstance(m, nn.Linear) and m not in attention]
+        if layer.norm_position != "pre" or len(norms) != 2 or len(linear) not in (2, 3):
+            return []
+        parts.append((layer, norms, linear))
+        for norm in norms:
+            norm.register_forward_pre_hook(
+                lambda module, args, kind=layer.norm.kind: sizes.update({module: least_sigma(module, args[0], kind)})
+            )
+        block.register_forward_pre_hook(lambda _module, args: seen.append(farthest(args[0])))
+        block.register_forward_hook(lambda _module, _args, out: seen.append(farthest(out)))
+    with torch.no_grad():
+        model(**given)
+        rows = []
+        for layer, norms, (*first, W_out) in parts:
+            gains = [float(norm.weight.abs().max() / sizes[norm]) for norm in norms]
+            gate, W_in = first if len(first) == 2 else (None, first[0])
+            ball = float(norms[1].weight.abs().max()) * len(norms[1].weight) ** 0.5
+            lipschitz = mlp_lipschitz(W_in, W_out, "gelu" if gate is None else "silu", gate, ball)
+            rows.append([float(mixing_norm(layer.W_V, layer.W_O)), lipschitz, *gains])
+    table = torch.tensor(rows, dtype=torch.float64).T
+    limits, changed = growth_bounds(*table), math.log(seen[-1] / seen[0])
+    moved = torch.stack([table[0] * table[2], table[1] * table[3]])
+    least = "none" if limits.log_lower[-1].isinf() else f"{float(limits.log_lower[-1]):.1f}"
+    shown = (f"{float(row.min()):.2g} to {float(row.max()):.2g}" for row in moved)
+    return [key, *shown, least, f"{changed:+.2f}", f"{float(limits.log_upper[-1]):.0f}"]
+
+
+def least_sigma(norm: nn.Module, x: Tensor, kind: str) -> float:
+    x = x - x.mean(-1, keepdim=True) if kind == "layer" else x
+    eps = getattr(norm, "eps", None) or getattr(norm, "variance_epsilon", 0.0)
+    return float((x.square().mean(-1) + eps).sqrt().min())
+
+
+def farthest(x: Any) -> float:
+    x = x if isinstance(x, Tensor) else x[0]
+    return float(torch.cdist(x[0], x[0]).max())
+
+
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """A panel per model."""
     import vl_convert
@@ -264,7 +315,15 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=16)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--chart", type=Path, help="only draw")
+    parser.add_argument("--bounds", action="store_true", help="only what the theorem allows")
     given = parser.parse_args()
+    if given.bounds:
+        shown = Table("model", "w q₁", "L q₂", "log D at least", "log D", "at most")
+        for key in given.models.split(","):
+            if row := bounds(key):
+                shown.add_row(*row)
+        Console(width=120).print(shown)
+        return
     if given.chart:
         draw([row for key, label in DRAWN.items() for row in course(key, label)], given.chart)
         return

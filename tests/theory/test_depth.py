@@ -76,7 +76,7 @@ class TestLogTime:
         def block(x: Tensor) -> Tensor:
             return x.mean(-2, keepdim=True) + 0.8 * (x - x.mean(-2, keepdim=True))
 
-        found = log_time(block, x, 1000, begin=16)
+        found = log_time(block, x, 1000, begin=40)
         assert found.way == "geometric"
         torch.testing.assert_close(found.log_hfc_lfc[-1], ratio(x) + 1000 * math.log(0.8), rtol=1e-6, atol=1e-6)
         assert found.conclusive.all()
@@ -91,6 +91,18 @@ class TestLogTime:
             return x.mean(-2, keepdim=True) + (0.95 - 0.45 / times[0]) * (x - x.mean(-2, keepdim=True))
 
         assert not log_time(block, x, 1000, begin=16).conclusive.any()
+
+    def test_far_from_a_constant_state_a_rate_says_nothing(self):
+        """Tokens turn, and their HFC/LFC with them, at nearly one rate for a while."""
+        x = torch.tensor([[3.0, 1.0], [1.0, 3.0]]).double()
+        turn = torch.tensor([[math.cos(0.02), -math.sin(0.02)], [math.sin(0.02), math.cos(0.02)]]).double()
+
+        def block(x: Tensor) -> Tensor:
+            return torch.stack([x[0] @ turn, x[1] @ turn.T])
+
+        found = log_time(block, x, 200, begin=16)
+        assert found.way == "geometric"
+        assert not found.conclusive.any()
 
     def test_equal_tokens_give_no_rate_of_noise(self):
         """In float32 a fall by e³ a repeat ends at the rounding after five; the prediction goes on."""

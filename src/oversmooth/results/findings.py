@@ -120,12 +120,12 @@ def compared(entry: Extrapolation) -> Comparison:
 
 
 def exponent(entry: Extrapolation) -> float | None:
-    """Of the power law by which HFC/LFC goes on in depth at the end of the prediction; None where it is none."""
+    """Of the power law by which HFC/LFC goes on in depth, over the prediction; None where it is none."""
     course = _known(entry.predicted)
     if entry.way != "log time" or course is None:
         return None
     depth, logs = course
-    return (logs[-1] - logs[-2]) / math.log(depth[-1] / depth[-2])
+    return (logs[-1] - logs[0]) / math.log(depth[-1] / depth[0])
 
 
 def _known(course: Course | None) -> tuple[list[float], list[float]] | None:

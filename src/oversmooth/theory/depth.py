@@ -30,6 +30,8 @@ LEAST_GROWTH = 0.25
 """Of tokens per repeat, in norms of what the block adds. In trained pre-norm blocks it is 0.4 to 1 after 16 repeats, in
 post-norm blocks at most 0.14 (benchmarks/depth.py).
 """
+NEAR_CONSTANT = -2.0
+"""Log(HFC/LFC) below which tokens are near a constant state."""
 # Below so many roundings tokens are equal, and what is left of HFC is noise.
 _ROUNDINGS = 100
 
@@ -55,9 +57,16 @@ class DepthPrediction:
 
     @property
     def conclusive(self) -> Tensor:
-        """``(...)``, whether the estimated error is at most `LARGEST_ERROR`, or a tenth of a geometric change."""
-        beyond = (self.log_hfc_lfc[-1] - self.log_hfc_lfc[self.run]).abs() / 10
-        return self.error <= (LARGEST_ERROR if self.way == "log time" else beyond.clamp(min=LARGEST_ERROR))
+        """``(...)``, whether the estimated error is at most `LARGEST_ERROR`.
+
+        A geometric rate lasts only where it is a property of the block: near a constant state, where token differences
+        shrink linearly. There a tenth of the change is allowed too.
+        """
+        if self.way == "log time":
+            return self.error <= LARGEST_ERROR
+        begun, end = self.log_hfc_lfc[self.run], self.log_hfc_lfc[-1]
+        near = (begun < NEAR_CONSTANT) & (end <= begun) | (self.depth[-1] == self.run)
+        return near & (self.error <= ((begun - end) / 10).clamp(min=LARGEST_ERROR))
 
 
 def log_time(block: Block, x: Tensor, to: int, *, begin: int = 0, mask: Tensor | None = None) -> DepthPrediction:
