@@ -29,13 +29,15 @@ from oversmooth.models import load
 from oversmooth.theory.depth import growth_bounds, log_time, mixing_norm, mlp_lipschitz
 
 DEPTHS = (4, 16, 48)
+EQUAL = -28.0
+"""Log(HFC/LFC) below which tokens are equal within rounding in float64, and nothing is compared."""
 DRAWN = {
     "vit-smooth": "ViT that smooths (pre-norm)",
     "deit-tiny": "DeiT-Tiny (pre-norm)",
     "minilm": "MiniLM-L6 (post-norm)",
 }
 """Models of the chart, of which the last block is repeated `DEEP` times."""
-DEEP = 256
+DEEP = 64
 CACHES = ("past_key_values", "past_key_value")
 
 
@@ -83,11 +85,12 @@ def predictions(
         "geometric, from 4 blocks": real[4] + (real[4] - real[3]) * (to - 4),
         "linear in log depth, from 4 blocks": real[4] + slope * math.log(max(to, 4) / 4),
     }
-    for begin in (0, 16):
+    for begin in (8, 16):
         if begin < to:
             steps = log_time(block, x, to, begin=begin, mask=mask)
             name = f"log time from {begin}"
             found[name] = steps.log_hfc_lfc[-1]
+            found[f"{name}, if conclusive"] = steps.log_hfc_lfc[-1].where(steps.conclusive, torch.nan)
             found[f"{name}: its own estimate"] = real[to] + steps.error
     return found
 
@@ -125,6 +128,7 @@ def measured(key: str, count: int) -> list[dict[str, Any]]:
     loaded, given, mask = prepared(key, count)
     spectra = frozen(loaded, given)
     model, given, rows = loaded.model, in_float64(loaded, given), []
+    last = anatomy.locate(model).layers[-1]
     with torch.no_grad():
         for name, block, x in blocks(model, given):
             real, y = [log_ratio(x, mask)], x
@@ -134,13 +138,16 @@ def measured(key: str, count: int) -> list[dict[str, Any]]:
             truth = torch.stack(real)
             for depth in DEPTHS:
                 found = predictions(block, x, truth, mask, depth)
-                if name == anatomy.locate(model).layers[-1].block:
+                if name == last.block:
                     found["frozen spectra, last block"] = truth[0] + depth * spectra
                 for rule, value in found.items():
                     for place, wrong in enumerate((value - truth[depth]).abs().tolist()):
+                        if truth[depth, place] < EQUAL or math.isnan(wrong):
+                            continue
                         rows.append(
                             dict(
                                 model=key,
+                                norm=last.norm_position,
                                 block=name,
                                 depth=depth,
                                 rule=rule,
@@ -161,7 +168,7 @@ def course(key: str, label: str) -> list[dict[str, Any]]:
         found = log_time(block, x, DEEP, begin=16, mask=mask)
         rows, start = [], float(found.log_hfc_lfc[0])
         for depth in range(DEEP + 1):
-            if depth in (0, 1, 2, 3, 4, 6, 8, 12) or depth % 16 == 0:
+            if depth in (0, 1, 2, 3, 4, 6, 8, 12) or depth % 8 == 0:
                 value = float(log_ratio(x, mask))
                 rows.append(dict(model=label, kind="the block itself", depth=depth, value=value))
                 rows.append(dict(model=label, kind="frozen spectra", depth=depth, value=start + rate * depth))
@@ -232,7 +239,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         type="quantitative",
         title="repeats of the last block",
         scale=dict(type="symlog", constant=1, domain=[0, DEEP]),
-        axis=dict(values=[0, 1, 3, 10, 30, 100, 256], grid=False),
+        axis=dict(values=[0, 1, 3, 10, 30, 64], grid=False),
     )
     y = dict(field="value", type="quantitative", title="log HFC/LFC", axis=dict(gridOpacity=0.4))
     colour = dict(
@@ -288,25 +295,24 @@ def interval(values: list[float]) -> str:
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    """Per rule and depth the mean over models of their mean error; then each model at the largest depth."""
-    console, models = Console(width=160), list(dict.fromkeys(row["model"] for row in rows))
-    rules = list(dict.fromkeys(row["rule"] for row in rows if row["depth"] == max(DEPTHS)))
-    errors = defaultdict(list)
-    for row in rows:
-        if not math.isnan(row["error"]):
+    """Pre-norm and post-norm apart: per rule and depth the mean over models of their mean error; then each model."""
+    console = Console(width=200)
+    for norm in dict.fromkeys(row["norm"] for row in rows):
+        own = [row for row in rows if row["norm"] == norm and not math.isnan(row["error"])]
+        models = list(dict.fromkeys(row["model"] for row in own))
+        rules = list(dict.fromkeys(row["rule"] for row in own if row["depth"] == max(DEPTHS)))
+        errors, deepest = defaultdict(list), max(DEPTHS)
+        for row in own:
             errors[row["rule"], row["depth"], row["model"]].append(row["error"])
-    summary = Table("rule", *(f"{depth} repeats" for depth in DEPTHS))
-    for rule in rules:
-        cells = (
-            [statistics.mean(errors[rule, depth, m]) for m in models if errors[rule, depth, m]] for depth in DEPTHS
+        summary = Table(
+            f"{norm}-norm: rule", *(f"{depth} repeats" for depth in DEPTHS), *(f"{m}, {deepest}" for m in models)
         )
-        summary.add_row(rule, *(interval(cell) if cell else "–" for cell in cells))
-    console.print(summary)
-    per_model = Table("model", *rules)
-    for m in models:
-        cells = (errors[rule, max(DEPTHS), m] for rule in rules)
-        per_model.add_row(m, *(f"{statistics.mean(c):.2f} ({max(c):.2f})" if c else "–" for c in cells))
-    console.print(per_model)
+        for rule in rules:
+            means = [[statistics.mean(errors[rule, d, m]) for m in models if errors[rule, d, m]] for d in DEPTHS]
+            each = ([c for c in errors[rule, deepest, m]] for m in models)
+            shown = (f"{statistics.mean(c):.2f} (most {max(c):.2f}; {len(c)})" if c else "–" for c in each)
+            summary.add_row(rule, *(interval(mean) if mean else "–" for mean in means), *shown)
+        console.print(summary)
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ from oversmooth.results.notes import Note
 from oversmooth.results.parts import Course, Extrapolation
 from oversmooth.safety.errors import InputError, about
 from oversmooth.safety.untouched import in_eval_mode
-from oversmooth.theory.depth import log_time
+from oversmooth.theory.depth import LEAST_RUN, log_time
 from oversmooth.theory.dominance import dominance
 from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
 from oversmooth.theory.radii import AttentionChange
@@ -69,13 +69,13 @@ def last_block(sample: Sample, modules: dict[str, nn.Module], depth: int, seed: 
 
 
 def _predicted(sample: Sample, modules: dict[str, nn.Module], depth: int) -> dict[str, Any]:
-    """The last block run again, how that goes on, and how well the first quarter of the run predicts its end."""
+    """The last block run again, how that goes on, and how well its first half predicts the end of the run."""
     repeat = _repeat([sample.blocks[-1]], sample.plan, modules)
     run = min(depth, RUN)
     try:
         with repeat.ready():
-            found = log_time(repeat, repeat.x, depth, begin=run, mask=repeat.mask)
-            tried = log_time(repeat, repeat.x, run, begin=run // 4, mask=repeat.mask) if run >= 8 else None
+            found = log_time(repeat, repeat.x, depth, begin=RUN, mask=repeat.mask)
+            tried = log_time(repeat, repeat.x, run, begin=LEAST_RUN, mask=repeat.mask) if run > LEAST_RUN else None
     except (TypeError, RuntimeError, ValueError, AttributeError, IndexError):
         return {}  # a block that cannot be run by itself
     depths, logs = found.depth.double().tolist(), [plain(value) for value in found.log_hfc_lfc[:, 0].tolist()]

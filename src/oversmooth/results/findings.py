@@ -85,7 +85,7 @@ def agreement(blocks: list[Layer]) -> tuple[int, list[int]]:
     return agree, apart
 
 
-Judgement = Literal["right", "no decay", "wrong sign", "still falling", "unknown"]
+Judgement = Literal["right", "levels off", "no decay", "wrong sign", "still falling", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,9 @@ class Comparison:
     """Where the spectra say that attention pulls, against the real blocks repeated."""
 
     judgement: Judgement
-    """right; "no decay" and "wrong sign": it pulls to smoothing, which does not happen; "still falling": it does not,
-    and smoothing happens; unknown: spectra decide nothing, or the blocks did not run.
+    """right; "levels off": it falls at first, and not to 0, as spectra say; "no decay", "wrong sign": attention pulls to
+    smoothing, which does not happen; "still falling": attention does not, and smoothing happens; unknown: spectra
+    decide nothing, or the blocks did not run.
     """
     before: Number = None
     after: Number = None  # HFC/LFC before the repeated blocks and after them
@@ -110,8 +111,8 @@ def compared(entry: Extrapolation) -> Comparison:
     half = len(logs) // 2
     change, later = logs[-1] - logs[0], logs[-1] - logs[half]
     judgement: Judgement = "unknown"
-    if entry.verdict == "rough":  # it may fall at first, and then reach a level
-        judgement = "still falling" if max(change, later) < -_STILL else "right"
+    if entry.verdict == "rough":
+        judgement = "right" if change >= -_STILL else "still falling" if later < -_STILL else "levels off"
     elif entry.verdict == "smooth":
         judgement = "right" if change <= -_STILL else "wrong sign" if change > _STILL else "no decay"
     slope = later / (depth[-1] - depth[half]) if depth[-1] > depth[half] else change

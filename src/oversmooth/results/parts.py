@@ -159,7 +159,7 @@ class Extrapolation:
     way: Annotated[str, Literal["log time", "geometric", ""]] = ""  #: How it goes on.
     error: Number = None  #: Of the last predicted log HFC/LFC, estimated.
     conclusive: bool = False  #: Whether that is small enough for the prediction to say something.
-    checked: Number = None  #: Of log HFC/LFC at the end of `real` as predicted from its first quarter, measured.
+    checked: Number = None  #: Of log HFC/LFC at the end of `real` as predicted from its first half, measured.
     growth: Number = None  #: Of the root mean square of tokens, per real block.
     note: str = ""  #: The reason and the notes, in words.
     reason: Reason | None = None

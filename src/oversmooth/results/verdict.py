@@ -24,6 +24,7 @@ _STEEP = 0.05  # a smaller exponent is none
 _PULLS = {"smooth": "pulls towards smoothing", "rough": "does not pull towards smoothing"}
 _JUDGED = {
     "right": ", which is what happens",
+    "levels off": "; HFC/LFC levels off",
     "no decay": ", but HFC/LFC does not fall",
     "wrong sign": ", but HFC/LFC grows",
     "still falling": ", but HFC/LFC falls",
@@ -288,9 +289,9 @@ def _off(error: float) -> str:
 
 
 def _beyond(entry: Extrapolation) -> str:
-    """How it goes on, and how well the first quarter of the blocks predicted the others."""
+    """How it goes on, and how well the first half of the blocks predicted the others."""
     ran = int(entry.real.depth[-1]) if entry.real else 0
-    tried = "" if entry.checked is None else f"; from the first {ran // 4} blocks it was {_off(entry.checked)} off"
+    tried = "" if entry.checked is None else f"; from the first {ran // 2} blocks it was {_off(entry.checked)} off"
     if entry.predicted is None or entry.predicted.log_hfc_lfc[-1] is None:
         return ""
     depth, value = int(entry.predicted.depth[-1]), math.exp(min(entry.predicted.log_hfc_lfc[-1], 99.0))

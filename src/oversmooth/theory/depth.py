@@ -2,8 +2,9 @@
 
 Frozen spectra know neither norms nor MLP; the block itself knows both. A pre-norm block adds a branch whose size does
 not depend on that of the tokens. These grow, each repeat changes them relatively less than the one before, by 1/l after
-l repeats, and what happens is smooth in log l. `log_time` steps through log l: 12 evaluations of the block reach 48
-repeats, 20 reach 1,000. Behind a norm on the stream tokens do not grow, and HFC/LFC changes geometrically.
+l repeats, and what happens is smooth in log l. `log_time` steps through log l: from 16 repeats, 4 more evaluations of
+the block reach 48, and 12 reach 1,000. Behind a norm on the stream tokens do not grow, and HFC/LFC changes
+geometrically.
 
 `growth_bounds` is a theorem (docs/theory.md, §9): what layers can do to the largest distance between two tokens.
 """
@@ -30,6 +31,8 @@ LEAST_GROWTH = 0.25
 """Of tokens per repeat, in norms of what the block adds. In trained pre-norm blocks it is 0.4 to 1 after 16 repeats, in
 post-norm blocks at most 0.14 (benchmarks/depth.py).
 """
+LEAST_RUN = 8
+"""Repeats after which pre-norm and post-norm blocks can be told apart by their growth."""
 NEAR_CONSTANT = -2.0
 """Log(HFC/LFC) below which tokens are near a constant state."""
 # Below so many roundings tokens are equal, and what is left of HFC is noise.
@@ -69,10 +72,10 @@ class DepthPrediction:
         return near & (self.error <= ((begun - end) / 10).clamp(min=LARGEST_ERROR))
 
 
-def log_time(block: Block, x: Tensor, to: int, *, begin: int = 0, mask: Tensor | None = None) -> DepthPrediction:
+def log_time(block: Block, x: Tensor, to: int, *, begin: int = 16, mask: Tensor | None = None) -> DepthPrediction:
     """Predict HFC/LFC after a block was repeated ``to`` times.
 
-    The block is run ``begin`` times, at least twice. If its tokens then grow by less than `LEAST_GROWTH` of what it
+    The block is run ``begin`` times. If its tokens then grow by less than `LEAST_GROWTH` of what it
     adds, HFC/LFC continues at its last rate; the error is what that rate last changed by, times the depth. Else steps
     through log depth follow: from depth l one of length l, by the midpoint rule; the error adds up what Euler's rule
     would have changed in each.
@@ -81,12 +84,12 @@ def log_time(block: Block, x: Tensor, to: int, *, begin: int = 0, mask: Tensor |
         block: tokens to tokens.
         x: ``(..., n, d)``, its input.
         to: how often it is repeated.
-        begin: how often it is really run first: 16 is far more accurate than 0 where a block sharpens.
+        begin: how often it is really run first, 8 at least: 16 is far more accurate where a block sharpens.
         mask: ``(..., n)``, True for the tokens that are measured.
     """
     arguments.whole(to, "to", least=1)
-    arguments.whole(begin, "begin", least=0)
-    run, own = min(max(begin, 2), to), x.dtype
+    arguments.whole(begin, "begin", least=LEAST_RUN)
+    run, own = min(begin, to), x.dtype
     x = x.to(torch.promote_types(own, torch.float32))
 
     def once(x: Tensor) -> Tensor:
