@@ -309,7 +309,7 @@ def show(rows: list[dict[str, Any]]) -> None:
         )
         for rule in rules:
             means = [[statistics.mean(errors[rule, d, m]) for m in models if errors[rule, d, m]] for d in DEPTHS]
-            each = ([c for c in errors[rule, deepest, m]] for m in models)
+            each = (errors[rule, deepest, m] for m in models)
             shown = (f"{statistics.mean(c):.2f} (most {max(c):.2f}; {len(c)})" if c else "–" for c in each)
             summary.add_row(rule, *(interval(mean) if mean else "–" for mean in means), *shown)
         console.print(summary)

@@ -93,8 +93,8 @@ class Comparison:
     """Where the spectra say that attention pulls, against the real blocks repeated."""
 
     judgement: Judgement
-    """right; "levels off": it falls at first, and not to 0, as spectra say; "no decay", "wrong sign": attention pulls to
-    smoothing, which does not happen; "still falling": attention does not, and smoothing happens; unknown: spectra
+    """right. "levels off": it falls at first, and not to 0, as spectra say. "no decay", "wrong sign": attention pulls
+    to smoothing, which does not happen. "still falling": attention does not, and smoothing happens. unknown: spectra
     decide nothing, or the blocks did not run.
     """
     before: Number = None
