@@ -152,8 +152,8 @@ def measured(key: str, count: int) -> list[dict[str, Any]]:
                                 depth=depth,
                                 rule=rule,
                                 input=place,
-                                error=wrong,
-                                change=float(truth[depth, place] - truth[0, place]),
+                                error=round(wrong, 4),
+                                change=round(float(truth[depth, place] - truth[0, place]), 4),
                             )
                         )
     return rows
@@ -336,7 +336,7 @@ def main() -> None:
     rows = [row for key in given.models.split(",") for row in measured(key, given.inputs)]
     show(rows)
     if given.json:
-        given.json.write_text(json.dumps(rows), encoding="utf-8")
+        given.json.write_text(json.dumps(rows, separators=(",", ":")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -297,11 +297,10 @@ def _beyond(entry: Extrapolation) -> str:
     depth, value = int(entry.predicted.depth[-1]), math.exp(min(entry.predicted.log_hfc_lfc[-1], 99.0))
     if entry.error is None or not entry.conclusive:
         return f"; what {depth} would do is inconclusive"
-    power, law = exponent(entry), ""
-    if power is not None and abs(power) >= _STEEP:
-        law = f", a power law with exponent {_signed(power)}"
-    elif entry.way == "geometric":
-        law = f", {_per_block(compared(entry).real_rate or 1.0)}"
+    if entry.way == "geometric":  # the rate lasts, and is not exact enough for a value
+        return f", {_per_block(compared(entry).real_rate or 1.0)} in the end"
+    power = exponent(entry) or 0.0
+    law = f", a power law with exponent {_signed(power)}" if abs(power) >= _STEEP else ""
     return f", and to {value:.3g} in {depth} (predicted, within {_off(entry.error)}{tried}){law}"
 
 

@@ -148,7 +148,7 @@ def _in_words(e: Extrapolation) -> str:
         ends = f"HFC/LFC {ratio(e.real.log_hfc_lfc[0], 3)} → {ratio(e.real.log_hfc_lfc[-1], 3)}"
         words.append(f"Real blocks: {ends} in {e.real.depth[-1]:g} blocks.")
     if e.predicted and e.predicted.log_hfc_lfc:
-        error = "" if e.error is None else f", ± {number(e.error, 2)} in its logarithm"
+        error = f", ± {number(e.error, 2)} in its logarithm" if e.way == "log time" else ", if its last rate lasts"
         words.append(f"Predicted: {ratio(e.predicted.log_hfc_lfc[-1], 3)} after {e.predicted.depth[-1]:g}{error}.")
     words.append(f"Input {e.input}, {e.variant} H{residual}.")
     return " ".join([*words, *([sentence(e.note)] if e.note else [])])
