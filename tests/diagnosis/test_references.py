@@ -8,7 +8,7 @@ import pytest
 from oversmooth.results.references import REFERENCES
 
 FIGURES = {one["model"]: one for one in json.loads(Path("results/gallery.json").read_text(encoding="utf-8"))}
-RENAMED = {"small ViT (Fashion-MNIST)": "ViT (left alone)"}
+RENAMED = {"small ViT (Fashion-MNIST)": "ViT (unmodified)"}
 
 
 def test_every_gallery_model_is_a_reference():

@@ -23,7 +23,7 @@ _SIDES = {1: "more similar", -1: "less similar", 0: "about as similar as they be
 _STEEP = 0.05  # a smaller exponent is none
 _PULLS = {"smooth": "pulls towards smoothing", "rough": "does not pull towards smoothing"}
 _JUDGED = {
-    "right": ", which is what happens",
+    "right": ", as measured",
     "levels off": "; HFC/LFC levels off",
     "no decay": ", but HFC/LFC does not fall",
     "wrong sign": ", but HFC/LFC grows",
@@ -277,10 +277,10 @@ def _repeated(entry: Extrapolation) -> str:
     return " ".join(filter(None, said))
 
 
-def _off(error: float) -> str:
+def _error_in_words(error: float) -> str:
     """An error of a logarithm.
 
-    >>> _off(0.05), _off(0.4)
+    >>> _error_in_words(0.05), _error_in_words(0.4)
     ('5%', 'a factor of 1.5')
     """
     return (
@@ -291,7 +291,11 @@ def _off(error: float) -> str:
 def _beyond(entry: Extrapolation) -> str:
     """How it goes on, and how well the first half of the blocks predicted the others."""
     ran = int(entry.real.depth[-1]) if entry.real else 0
-    tried = "" if entry.checked is None else f"; from the first {ran // 2} blocks it was {_off(entry.checked)} off"
+    tried = (
+        ""
+        if entry.checked is None
+        else f"; from the first {ran // 2} blocks it was {_error_in_words(entry.checked)} off"
+    )
     if entry.predicted is None or entry.predicted.log_hfc_lfc[-1] is None:
         return ""
     depth, value = int(entry.predicted.depth[-1]), math.exp(min(entry.predicted.log_hfc_lfc[-1], 99.0))
@@ -301,7 +305,7 @@ def _beyond(entry: Extrapolation) -> str:
         return f", {_per_block(compared(entry).real_rate or 1.0)} in the end"
     power = exponent(entry) or 0.0
     law = f", a power law with exponent {_signed(power)}" if abs(power) >= _STEEP else ""
-    return f", and to {value:.3g} in {depth} (predicted, within {_off(entry.error)}{tried}){law}"
+    return f", and to {value:.3g} in {depth} (predicted, within {_error_in_words(entry.error)}{tried}){law}"
 
 
 def _growth(entry: Extrapolation) -> str:
@@ -309,7 +313,7 @@ def _growth(entry: Extrapolation) -> str:
         return ""
     if entry.way == "geometric":
         return "Token norms do not grow, so HFC/LFC may change exponentially."
-    return f"Token norms grow by {entry.growth:.2g} a block: no exponential smoothing while they keep growing."
+    return f"Token norms grow by {entry.growth:.2g} a block; while all of them do, smoothing cannot stay exponential."
 
 
 def _per_block(rate: float) -> str:

@@ -3,10 +3,10 @@
 Frozen spectra know neither norms nor MLP; the block itself knows both. A pre-norm block adds a branch whose size does
 not depend on that of the tokens. These grow, each repeat changes them relatively less than the one before, by 1/l after
 l repeats, and what happens is smooth in log l. `log_time` steps through log l: from 16 repeats, 4 more evaluations of
-the block reach 48, and 12 reach 1,000. Behind a norm on the stream tokens do not grow, and HFC/LFC changes
-geometrically.
+the block reach 48, and 12 reach 1,000. Behind a norm on the stream tokens do not grow; near a constant state HFC/LFC
+then changes at a constant rate.
 
-`growth_bounds` is a theorem (docs/theory.md, §9): what layers can do to the largest distance between two tokens.
+`growth_bounds` is a theorem (docs/theory.md, §3 (f)): what layers can do to the largest distance between two tokens.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LARGEST_ERROR = 0.3
 """Of log(HFC/LFC), above which a prediction is inconclusive."""
 LEAST_GROWTH = 0.25
 """Of tokens per repeat, in norms of what the block adds. In trained pre-norm blocks it is 0.4 to 1 after 16 repeats, in
-post-norm blocks at most 0.14 (benchmarks/depth.py).
+post-norm blocks at most 0.14 (gallery models, chosen between).
 """
 LEAST_RUN = 8
 """Repeats after which pre-norm and post-norm blocks can be told apart by their growth."""
@@ -159,7 +159,7 @@ class GrowthBounds:
 def growth_bounds(mixing: Tensor, mlp: Tensor, gain_1: Tensor, gain_2: Tensor) -> GrowthBounds:
     """Bounds on D(x) = max ‖x_i − x_j‖ through pre-norm layers ``x′ = x + a(N₁x)``, ``x⁺ = x′ + m(N₂x′)``.
 
-    Attention a may be any whose rows sum to one, recomputed or not; m acts on every token by itself. A layer changes D
+    Attention a may be any with non-negative rows that sum to one; m acts on every token by itself. A layer changes D
     by a factor between ``(1 − w q₁)(1 − L q₂)``, if both are positive, and ``(1 + w q₁)(1 + L q₂)``.
 
     Args:

@@ -70,7 +70,7 @@ def run(
         progress: called after each batch with (inputs done, inputs in all or None, the current step).
 
     Returns:
-        The pass, which knows of how many valid tokens each input was.
+        The pass, which knows how many valid tokens each input has.
     """
     inside = unwrapped(check_is_module(model))
     _, batches = first_of(inside, inputs)
