@@ -25,12 +25,17 @@ _MOST = {
     re.compile(r"(^|_)(size|dim|embd|d_model|d_ff|inner|positions?|embeddings|heads?|experts|channels|width)$"): 2**27,
     re.compile(r"(^|_)(labels|classes)$"): 10**6,
 }
+_LONGEST = 200_000  # entries of a list or table, such as names of classes
 _REFUSED = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")  # torch, on a CPU
 
 
 def check_numbers(config: dict[str, Any], name: str) -> None:
     """Refuse a configuration whose layers or sizes would take forever to build."""
     for key, value in config.items():
+        if isinstance(value, (list, tuple, dict)) and len(value) > _LONGEST:
+            raise InputError(
+                f"{name}: {key} in its configuration has {len(value):,} entries, over the limit of {_LONGEST:,}; fix it"
+            )
         for part in value if isinstance(value, (list, tuple)) else (value,):
             if isinstance(part, dict):
                 check_numbers(part, name)

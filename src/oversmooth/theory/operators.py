@@ -257,6 +257,10 @@ class SoftmaxAttention(AttentionOperator):
                 raise InputError(f"bias has shape {tuple(bias.shape)}; the scores need {shape}") from None
             if bias.isnan().any() or bias.eq(torch.inf).any():
                 raise InputError("bias has NaN or +inf; give finite numbers, and -inf where a pair is hidden")
+        if lse is not None and (not isinstance(lse, Tensor) or lse.shape != q.shape[:-1]):
+            raise InputError(
+                f"lse is {arguments.kind(lse)}; give an array of shape {tuple(q.shape[:-1])}, one per query"
+            )
         self._set(q, k, scale, mask, bias, arguments.flag(causal, "causal"), lse)
         self.check_finite()
         self._check_visible()
