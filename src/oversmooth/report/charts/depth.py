@@ -187,7 +187,7 @@ def _span(values: list[float]) -> list[float]:
     """Of a logarithmic axis, with some air."""
     if not values:
         return [0.1, 10]
-    low, high = min(values), max(values)
+    low, high = (max(1e-300, end(values)) for end in (min, max))
     air = max(1.08, math.exp(0.06 * (math.log(high) - math.log(low))))
     return [low / air, high * air]
 

@@ -129,7 +129,7 @@ def _rate(e: Extrapolation, end: float) -> Iterator[tuple[str, float, float]]:
     start = next((log for _, x, log in _courses(e) if x == 0 and log is not None), None)
     if start is not None and e.rho_rough and e.rho_smooth and e.verdict in ("smooth", "rough"):
         for x in sorted({0.0, end, *(x for _, x, _ in _courses(e))}):
-            yield "spectra", x, start + math.log(e.rho_rough / e.rho_smooth) * x
+            yield "spectra", x, start + (math.log(e.rho_rough) - math.log(e.rho_smooth)) * x
 
 
 def _stops(measured: list[tuple[Shown, str, float, Number]], medium: Medium) -> list[tuple[float, Spec]]:
