@@ -36,7 +36,7 @@ def turned_towards(target: Tensor):
 
 
 class TestLogTime:
-    @pytest.mark.parametrize(("to", "times"), [(1, 1), (8, 8), (48, 14), (1000, 22)])
+    @pytest.mark.parametrize(("to", "times"), [(1, 2), (8, 9), (48, 15), (1000, 23)])
     def test_few_evaluations(self, to, times):
         block = Counted(turned_towards(torch.ones(4)))
         found = log_time(block, torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0)), to, begin=8)
@@ -104,6 +104,26 @@ class TestLogTime:
         assert found.way == "geometric"
         assert not found.conclusive.any()
 
+    @given(seed=seeds, size=st.floats(0.01, 0.3))
+    @settings(max_examples=20)
+    def test_tokens_of_a_linear_block_grow_and_change_at_a_rate(self, seed, size):
+        """Without a norm tokens grow exponentially, and steps that double would be wrong."""
+        g = torch.Generator().manual_seed(seed)
+        A = torch.rand(6, 6, generator=g).double() + 0.2
+        A = A / A.sum(-1, keepdim=True)
+        x = torch.randn(6, 5, generator=g).double() + 1
+
+        def block(x: Tensor) -> Tensor:
+            return x + size * A @ x
+
+        found, real = log_time(block, x, 400), x
+        for _ in range(400):
+            real = block(real) / (1 + size)
+        assert found.way == "geometric"
+        if found.conclusive:
+            expected = ratio(real)
+            assert abs(found.log_hfc_lfc[-1] - expected) <= 0.3 * abs(expected - found.log_hfc_lfc[0]) or expected < -30
+
     def test_equal_tokens_give_no_rate_of_noise(self):
         """In float32 a fall by e³ a repeat ends at the rounding after five; the prediction goes on."""
         x = torch.randn(6, 64, generator=torch.Generator().manual_seed(0)) + 1
@@ -123,6 +143,13 @@ class TestLogTime:
         alone = log_time(block, x[:1, :4], 40)
         torch.testing.assert_close(both.log_hfc_lfc[:, 0], alone.log_hfc_lfc[:, 0])
         torch.testing.assert_close(both.growth[0], alone.growth[0])
+
+    def test_a_block_that_writes_to_its_input(self):
+        x = torch.randn(6, 5, generator=torch.Generator().manual_seed(0)).double()
+        kept, usual = x.clone(), turned_towards(torch.ones(5).double())
+        found = log_time(lambda x: x.copy_(usual(x)), x, 100)
+        assert (found.log_hfc_lfc == log_time(usual, x, 100).log_hfc_lfc).all()
+        assert (x == kept).all()
 
     @pytest.mark.parametrize("bad", [dict(to=0), dict(to=2.5), dict(to=4, begin=7)])
     def test_refuses(self, bad):

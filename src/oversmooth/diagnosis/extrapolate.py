@@ -46,7 +46,7 @@ def last_block(sample: Sample, modules: dict[str, nn.Module], depth: int, seed: 
     found = _predicted(sample, modules, depth)
     if block.plan.undecided:
         return replace(_undecided("last block", block.plan.undecided), **found)
-    A, keep = _first(block), block.plan.layer.keep
+    A, keep = _attention_of_first_input(block), block.plan.layer.keep
     change = _change(modules, block, len(blocks))
     with torch.autocast(A.device.type, enabled=False):
         gains = change is not None and change.constant_gain is not None
@@ -70,10 +70,10 @@ def last_block(sample: Sample, modules: dict[str, nn.Module], depth: int, seed: 
 
 def _predicted(sample: Sample, modules: dict[str, nn.Module], depth: int) -> dict[str, Any]:
     """The last block run again, how that goes on, and how well its first half predicts the end of the run."""
-    repeat = _repeat([sample.blocks[-1]], sample.plan, modules)
+    repeat = _repeatable([sample.blocks[-1]], sample.plan, modules)
     run = min(depth, RUN)
     try:
-        with repeat.ready():
+        with repeat.running():
             found = log_time(repeat, repeat.x, depth, begin=RUN, mask=repeat.mask)
             tried = log_time(repeat, repeat.x, run, begin=LEAST_RUN, mask=repeat.mask) if run > LEAST_RUN else None
     except (TypeError, RuntimeError, ValueError, AttributeError, IndexError):
@@ -83,7 +83,7 @@ def _predicted(sample: Sample, modules: dict[str, nn.Module], depth: int) -> dic
     return dict(
         real=Course(depths[: found.run + 1], logs[: found.run + 1]),
         predicted=Course(depths[found.run :], logs[found.run :]) if depth > run else None,
-        way=found.way,
+        way=found.way if run >= LEAST_RUN else "",
         error=plain(found.error[0]),
         conclusive=bool(found.conclusive[0]),
         checked=checked,
@@ -103,7 +103,7 @@ def whole_stack(sample: Sample, modules: dict[str, nn.Module], passes: int, seed
         raise InputError("it needs scaled_dot_product_attention without a bias in every layer")
     if any(_change(modules, block, run) is not None for run, block in enumerate(blocks)):
         raise InputError("its layers' attention is steered; the last block alone is predicted")
-    operators = [_first(block) for block in blocks]
+    operators = [_attention_of_first_input(block) for block in blocks]
     with torch.autocast(operators[0].device.type, enabled=False):
         effective = [_effective(block) for block in blocks]
         offsets = [offset for _, _, offset, _ in effective]
@@ -144,7 +144,7 @@ def _change(modules: dict[str, nn.Module], block: SampleBlock, run: int) -> Atte
     return None if site is None else site.change(run)
 
 
-def _first(block: SampleBlock) -> AttentionOperator:
+def _attention_of_first_input(block: SampleBlock) -> AttentionOperator:
     assert block.A is not None
     return block.A.select(torch.tensor([0], device=block.A.device))
 
@@ -183,25 +183,25 @@ def _effective(block: SampleBlock, *, centre: bool = True) -> tuple[Tensor, Tens
 
 
 @dataclass(frozen=True)
-class _Repeat:
+class _Repeatable:
     """The blocks of a sample, run once more on other tokens ``(batch, n, d)`` with their other arguments unchanged."""
 
     blocks: list[SampleBlock]
     modules: dict[str, nn.Module]
-    first: bool  # whether tokens come with the batch first
-    flat: bool  # whether blocks take one array
+    batch_first: bool
+    single_array: bool  # whether blocks take ``(n, d)``
     x: Tensor  # what the last block gave, ``(batch, n, d)``; the first of the batch is shown
     mask: Tensor | None
 
     def __call__(self, x: Tensor) -> Tensor:
         # `as_tokens` is its own inverse, except for a single array.
-        given = x[0] if self.flat else as_tokens(x, self.first)
+        given = x[0] if self.single_array else as_tokens(x, self.batch_first)
         for block in self.blocks:
             given = run_again(self.modules, block, given)
-        return as_tokens(given, self.first)
+        return as_tokens(given, self.batch_first)
 
     @contextmanager
-    def ready(self) -> Iterator[None]:
+    def running(self) -> Iterator[None]:
         """Without gradients and dropout; steering that remembers a run goes on with this one."""
         steering = steered_as(self.modules[""])
         again = nullcontext() if steering is None else steering.resumed(self.blocks[-1].running)
@@ -209,20 +209,20 @@ class _Repeat:
             yield
 
 
-def _repeat(blocks: list[SampleBlock], plan: Plan, modules: dict[str, nn.Module]) -> _Repeat:
+def _repeatable(blocks: list[SampleBlock], plan: Plan, modules: dict[str, nn.Module]) -> _Repeatable:
     last = blocks[-1]
     layer, given = last.plan.layer, first_tensor(last.args, last.kwargs)
-    first = plan.layouts.get(layer.block)
-    if first is None:
-        first = attention_batch_first(modules[layer.name], modules[layer.block])
+    batch_first = plan.layouts.get(layer.block)
+    if batch_first is None:
+        batch_first = attention_batch_first(modules[layer.name], modules[layer.block])
     A = last.A
     mask = None if A is None or A.mask is None else A.mask[:, 0]
-    return _Repeat(blocks, modules, first, given.ndim == 2, last.y, mask)
+    return _Repeatable(blocks, modules, batch_first, given.ndim == 2, last.y, mask)
 
 
 def _real(blocks: list[SampleBlock], plan: Plan, modules: dict[str, nn.Module], passes: int) -> Course | None:
     """All blocks, run again so often; None if they cannot be run by themselves."""
-    repeat = _repeat(blocks, plan, modules)
+    repeat = _repeatable(blocks, plan, modules)
     x, logs = repeat.x, []
 
     def see(x: Tensor) -> None:
@@ -230,7 +230,7 @@ def _real(blocks: list[SampleBlock], plan: Plan, modules: dict[str, nn.Module], 
 
     see(x)
     try:
-        with repeat.ready():
+        with repeat.running():
             for _ in range(passes):
                 for block in blocks:
                     x = replace(repeat, blocks=[block])(x)

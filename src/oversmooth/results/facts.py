@@ -10,7 +10,7 @@ from torch import Tensor
 Number = float | None
 Numbers = dict[str, Number]  # metrics by name: those of `metrics.METRICS`
 Verdict = Annotated[str, Literal["smooth", "rough", "tie", "undecided"]]
-Alone = Annotated[str, Literal["smooth", "rough", "open"]]  # what weights alone, or a simulation, decide
+Alone = Annotated[str, Literal["smooth", "rough", "open"]]  # what weights alone decide
 
 
 class _ModelAlways(TypedDict):

@@ -312,7 +312,7 @@ def _growth(entry: Extrapolation) -> str:
     if entry.growth is None or not entry.way:
         return ""
     if entry.way == "geometric":
-        return "Token norms do not grow, so HFC/LFC may change exponentially."
+        return "Tokens do not outgrow what the block adds, so HFC/LFC may change exponentially."
     return f"Token norms grow by {entry.growth:.2g} a block; while all of them do, smoothing cannot stay exponential."
 
 

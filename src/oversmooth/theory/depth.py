@@ -2,8 +2,8 @@
 
 Frozen spectra know neither norms nor MLP; the block itself knows both. A pre-norm block adds a branch whose size does
 not depend on that of the tokens. These grow, each repeat changes them relatively less than the one before, by 1/l after
-l repeats, and what happens is smooth in log l. `log_time` steps through log l: from 16 repeats, 4 more evaluations of
-the block reach 48, and 12 reach 1,000. Behind a norm on the stream tokens do not grow; near a constant state HFC/LFC
+l repeats, and what happens is smooth in log l. `log_time` steps through log l: from 16 repeats, 5 more evaluations of
+the block reach 48, and 13 reach 1,000. Behind a norm on the stream tokens do not grow; near a constant state HFC/LFC
 then changes at a constant rate.
 
 `growth_bounds` is a theorem (docs/theory.md, §3 (f)): what layers can do to the largest distance between two tokens.
@@ -33,6 +33,10 @@ post-norm blocks at most 0.14 (gallery models, chosen between).
 """
 LEAST_RUN = 8
 """Repeats after which pre-norm and post-norm blocks can be told apart by their growth."""
+MOST_SCALED = 0.5
+"""Of what a block adds, by which that may change when its tokens are doubled: nothing behind a norm before the
+sublayers, all of it in a linear block, whose tokens grow exponentially.
+"""
 NEAR_CONSTANT = -2.0
 """Log(HFC/LFC) below which tokens are near a constant state."""
 # Below so many roundings tokens are equal, and what is left of HFC is noise.
@@ -75,10 +79,10 @@ class DepthPrediction:
 def log_time(block: Block, x: Tensor, to: int, *, begin: int = 16, mask: Tensor | None = None) -> DepthPrediction:
     """Predict HFC/LFC after a block was repeated ``to`` times.
 
-    The block is run ``begin`` times. If its tokens then grow by less than `LEAST_GROWTH` of what it
-    adds, HFC/LFC continues at its last rate; the error is what that rate last changed by, times the depth. Else steps
-    through log depth follow: from depth l one of length l, by the midpoint rule; the error adds up what Euler's rule
-    would have changed in each.
+    The block is run ``begin`` times. If its tokens grow by at least `LEAST_GROWTH` of what it adds, and that hardly
+    depends on their length (`MOST_SCALED`), steps through log depth follow: from depth l one of length l, by the
+    midpoint rule; the error adds up what Euler's rule would have changed in each. Else HFC/LFC continues at its last
+    rate; the error is what that rate last changed by, times the depth.
 
     Args:
         block: tokens to tokens.
@@ -93,7 +97,7 @@ def log_time(block: Block, x: Tensor, to: int, *, begin: int = 16, mask: Tensor 
     x = x.to(torch.promote_types(own, torch.float32))
 
     def once(x: Tensor) -> Tensor:
-        return block(x.to(own)).to(x.dtype)
+        return block(x.to(own, copy=True)).to(x.dtype)  # it may write to its input
 
     ratios, sizes, added = [_log_hfc_lfc(x, mask)], [_size(x, mask)], []
     for _ in range(run):
@@ -103,8 +107,11 @@ def log_time(block: Block, x: Tensor, to: int, *, begin: int = 16, mask: Tensor 
         added.append(_size(x - before, mask))
     half = run // 2
     growth = (sizes[run] - sizes[half]) / (run - half)
-    grows = bool((growth > LEAST_GROWTH * torch.stack(added[half:]).mean(0)).all())
-    depths, evaluations, error = list(range(run + 1)), run, torch.zeros_like(growth)
+    scaled = _size(once(2 * before) - before - x, mask)  # b(2x) − b(x) of the branch b
+    grows = bool(
+        ((growth > LEAST_GROWTH * torch.stack(added[half:]).mean(0)) & (scaled < MOST_SCALED * added[-1])).all()
+    )
+    depths, evaluations, error = list(range(run + 1)), run + 1, torch.zeros_like(growth)
     if run < to and grows:
         while depths[-1] < to:
             step = min(depths[-1], to - depths[-1])
