@@ -664,3 +664,16 @@ def test_a_decoder_without_tokens_of_its_own():
         diagnose(model, {"input_ids": ids}, stack="decoder")
     found = diagnose(model, {"input_ids": ids, "decoder_input_ids": ids}, stack="decoder", joined=0, depth=0)
     assert len(found.layers) == 3
+
+
+def test_joined_spectra_of_wide_weights_are_left_out(monkeypatch):
+    from oversmooth.diagnosis import weights
+
+    monkeypatch.setattr(weights, "LARGE", 8)
+    found, exact = (diagnose(LLAMA.make(), text(), **QUICK, exact=exact) for exact in (False, True))
+    assert "joined_weights_skipped" in [note.kind for note in found.notes]
+    assert all(layer.spectrum.joined["raw"].real for layer in exact.layers[1:])
+    for layer, other in zip(found.layers[1:], exact.layers[1:], strict=True):
+        assert layer.spectrum.heads == other.spectrum.heads
+        assert not layer.spectrum.joined["raw"].real
+        assert layer.spectrum.negative_share is None

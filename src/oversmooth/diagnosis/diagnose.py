@@ -171,7 +171,8 @@ def diagnose(
         depth: how often the last block is repeated: 16 times in fact, beyond by prediction; 0 for not at all.
         example: store token similarities and attention of the first input, with its text or a small picture of it.
         exact: take no shortcut. Otherwise the effective rank of arrays of more than 1,024 tokens and features is
-            sketched, |cos| of more than 4,096 tokens is sampled, and ρ_rough of all heads jointly has a budget.
+            sketched, |cos| of more than 4,096 tokens is sampled, ρ_rough of all heads jointly has a budget, and the
+            spectrum of all heads' weights together is left out where it has more than 1,024 eigenvalues.
         seed: of Arnoldi's random starts.
         special: tokens that token metrics leave out, such as registers or [CLS]: positions in the residual stream
             (negative ones count from the end), or a boolean mask ``(n,)``. The mean 1/σ of "observed" leaves them out
@@ -292,9 +293,12 @@ def _assemble(
     notes += options.notes()
     notes += [Note("approximate", what=name, error=plain(e, 3)) for name, e in tokens.errors.items()]
     notes += plan_notes(plan)
+    largest = max(weights.joined_size(block.layer) for block in plan.blocks)
+    if options.spectra and not options.exact and largest > weights.LARGE:
+        notes.append(Note("joined_weights_skipped", largest))
     notes += [Note("steering", text=remark) for remark in steering.remarks()] if steering is not None else []
     with torch.autocast(planned.device.type, enabled=False):
-        layers = layers_observed(plan, tokens, heads, facts.inputs)
+        layers = layers_observed(plan, tokens, heads, facts.inputs, exact=options.exact)
     shared = len({block.layer.name for block in plan.blocks}) < len(plan.blocks)
     known = weights.facts(source.name, anatomy, len(plan.blocks), shared)
     known |= {

@@ -9,45 +9,62 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from oversmooth.diagnosis import weights
 from oversmooth.diagnosis.weights import layer_spectrum, without_radii
 from oversmooth.results.facts import Numbers, plain
 from oversmooth.results.parts import Change, Layer, LayerDominance, Spectrum, share_of_smoothing
+from oversmooth.theory.small_matrices import one_core_each
 from oversmooth.trace import DepthMetrics, Plan, run
 from oversmooth.trace.blocks import named_blocks
 from oversmooth.trace.feed import ModelInput
+from oversmooth.trace.plans import BlockPlan
 from oversmooth.trace.reducers.heads import HeadNumbers
 from oversmooth.trace.reducers.tokens import Place, TokenNumbers
 from oversmooth.trace.valid import LeftOut
 
 
-def layers_observed(plan: Plan, tokens: TokenNumbers, heads: HeadNumbers | None, inputs: int) -> list[Layer]:
+def layers_observed(
+    plan: Plan, tokens: TokenNumbers, heads: HeadNumbers | None, inputs: int, *, exact: bool
+) -> list[Layer]:
     """What enters the first block, then one entry per block that ran.
 
-    heads: None leaves out spectra, of weights too, which take time that grows with the cube of the width. inputs: how
-    many there were.
+    heads: None leaves out spectra, of weights too. inputs: how many there were. exact: whether joined spectra of any
+    size are computed.
     """
     layers = [_layer("embedding", tokens, (0, -1), inputs)]
-    known: dict[tuple[object, ...], Spectrum | None] = {}
+    spectra = [None] * len(plan.blocks) if heads is None else _spectra(plan, heads, exact)
     for call, block in enumerate(plan.blocks):
         middle = block.attention_stage
         attention_out = None if middle is None else tokens.at[(call, middle)]
-        sigma = None if heads is None else heads.inverse_sigma.get(call)
-        inverse = float(sigma.mean()) if sigma is not None and block.norm_agrees else None
-        factor = block.layer.factor
-        shown = tuple(factor.flatten().tolist()) if isinstance(factor, Tensor) else factor
-        key = (block.layer.name, block.layer.keep, block.undecided, shown)
-        if heads is None:
-            known[key] = None
-        elif key not in known or inverse is not None:
-            seen = block.norm_position if block.norm_agrees else "none"
-            spectrum = layer_spectrum(dataclasses.replace(block.layer, norm_position=seen), inverse_sigma=inverse)
-            known = {key: without_radii(spectrum) if block.undecided else spectrum}
-        more: dict[str, Any] = dict(changes=changes(plan, tokens, call), spectrum=known[key])
+        more: dict[str, Any] = dict(changes=changes(plan, tokens, call), spectrum=spectra[call])
         more["dominance"] = None if heads is None else _dominance(heads, call)
         if attention_out is not None:
             more |= dict(attention_out=means(attention_out), attention_out_spread=spreads(attention_out))
         layers.append(_layer(block.layer.block, tokens, (call, len(block.stages) - 1), inputs, **more))
     return layers
+
+
+def _spectra(plan: Plan, heads: HeadNumbers, exact: bool) -> list[Spectrum]:
+    """Of H, by call of a block: once where nothing differs, and layers side by side."""
+    different: dict[tuple[object, ...], tuple[BlockPlan, float | None]] = {}
+    keys = []
+    for call, block in enumerate(plan.blocks):
+        sigma, factor = heads.inverse_sigma.get(call), block.layer.factor
+        inverse = float(sigma.mean()) if sigma is not None and block.norm_agrees else None
+        shown = tuple(factor.flatten().tolist()) if isinstance(factor, Tensor) else factor
+        keys.append((block.layer.name, block.layer.keep, block.undecided, shown, inverse))
+        different[keys[-1]] = block, inverse
+
+    def spectrum(of: tuple[BlockPlan, float | None]) -> Spectrum:
+        block, inverse = of
+        seen = block.norm_position if block.norm_agrees else "none"
+        layer = dataclasses.replace(block.layer, norm_position=seen)
+        joined = exact or weights.joined_size(layer) <= weights.LARGE
+        found = layer_spectrum(layer, inverse_sigma=inverse, joined=joined)
+        return without_radii(found) if block.undecided else found
+
+    found = dict(zip(different, one_core_each(spectrum, different.values()), strict=True))
+    return [found[key] for key in keys]
 
 
 def layers_of_blocks(

@@ -31,6 +31,8 @@ from oversmooth.theory.weights import centre_features, fold_norm, head_spectrum,
 _ZERO = 1e-6  # relative: the sign of a zero that centring or rank leaves is rounding
 _MOST_KEPT = 2**30
 _DIGITS = 6  # enough for any plot, and half the size of the file
+LARGE = 1024
+"""Above this size a diagnosis leaves the joined spectrum out: LAPACK takes time with its cube, for one core alone."""
 
 
 def layer_spectrum(
@@ -94,12 +96,17 @@ def why_undecided(layer: AttentionLayer) -> Reason | None:
     return Reason("other_mixing", detail=words) if words else None
 
 
+def joined_size(layer: AttentionLayer) -> int:
+    """How many eigenvalues of the joined H can differ from zero: as many as value heads have features, d at most."""
+    return min(layer.width, layer.kv_heads * layer.head_dim)
+
+
 def _all(variants: dict[str, Tensor], W_O: Tensor, layer: AttentionLayer) -> dict[str, Tensor]:
-    """The eigenvalues of the joined H that can differ from zero: as many as value heads have features, d at most."""
+    """The eigenvalues of the joined H that can differ from zero."""
     shared, group, d = layer.kv_heads, layer.heads // layer.kv_heads, layer.width
     # Query heads that share values add up; taken one by one they would leave zeros whose sign is rounding.
     output = W_O.unflatten(0, (shared, group)).sum(1)
-    size = min(d, shared * layer.head_dim)
+    size = joined_size(layer)
     centred = d > 1 and layer.norm is not None and layer.norm.kind == "layer"
     products = {}
     for name, V in variants.items():

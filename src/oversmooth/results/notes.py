@@ -37,6 +37,10 @@ _WORDS: dict[str, Callable[[Note], str]] = {
     "approximate": lambda n: (
         f"{_APPROXIMATE.get(n.what, n.what)}, with an error of about {n.error or 0.0:.2g}; exact=True avoids it"
     ),
+    "joined_weights_skipped": lambda n: (
+        f"the spectrum of all heads' weights together ({n.count:,} eigenvalues a layer) is left out; exact=True "
+        "computes it, as does `oversmooth spectrum`"
+    ),
     "idle_layers": lambda n: f"{n.count} attention layers did not run: {', '.join(n.names)}",
     "norm_elsewhere": lambda n: (
         f"{n.count} norms are not where their names suggest (first: {n.first}); using the observed position, {n.what}"
