@@ -11,7 +11,7 @@ from torch import nn
 
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.inputs.preprocessing import Preprocessing
-from oversmooth.models.loaded import Loaded, Wanted
+from oversmooth.models.loaded import Loaded, LoadRequest
 from oversmooth.models.trained_file import read_metadata, trained_file
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine.saved_model import save_model
@@ -28,7 +28,7 @@ def accepts(name: str) -> bool:
     return trained_file(Path(name)) is not None
 
 
-def load(wanted: Wanted) -> Loaded:
+def load(wanted: LoadRequest) -> Loaded:
     path = trained_file(Path(wanted.name))
     assert path is not None, "it was accepted"
     model, recipe = load_trained(path)

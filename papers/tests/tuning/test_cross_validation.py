@@ -11,10 +11,10 @@ from support.tuning_example import classifier, labelled
 
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import steer, steering_of, unsteer
-from oversmooth_papers.tuning import Settings, baseline, cross_validate, cross_validation, folds_of, tuning_method
+from oversmooth_papers.tuning import TuningSettings, baseline, cross_validate, cross_validation, folds_of, tuning_method
 from oversmooth_papers.tuning.cross_validation import answers_of, check_classifier, work
 
-SETTINGS = Settings(folds=3, steps=2, lr=0.05, batch=8)
+SETTINGS = TuningSettings(folds=3, steps=2, lr=0.05, batch=8)
 
 
 @given(st.integers(2, 60), st.integers(2, 10), st.integers(0, 5))
@@ -98,9 +98,9 @@ def test_the_outcome_is_that_of_the_folds_done_by_hand():
 
 
 def test_epochs_count_whole_batches_and_steps_go_before():
-    assert Settings(epochs=2, batch=8).steps_on(20) == 4
-    assert Settings(epochs=3, batch=32).steps_on(20) == 3
-    assert Settings(epochs=3, steps=7).steps_on(20) == 7
+    assert TuningSettings(epochs=2, batch=8).steps_on(20) == 4
+    assert TuningSettings(epochs=3, batch=32).steps_on(20) == 3
+    assert TuningSettings(epochs=3, steps=7).steps_on(20) == 7
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_epochs_count_whole_batches_and_steps_go_before():
 )
 def test_settings_that_make_no_sense_are_refused(bad):
     with pytest.raises(InputError, match=rf"{next(iter(bad))} is"):
-        Settings(**bad)
+        TuningSettings(**bad)
 
 
 def test_a_model_without_scores_of_classes_is_refused():

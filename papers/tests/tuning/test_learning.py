@@ -8,7 +8,7 @@ from support.tuning_example import classifier, labelled
 
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import NeuTRENO, Spectral, steer, steering_of
-from oversmooth_papers.tuning import DEFAULT_METHODS, Settings, tune, tuning_method
+from oversmooth_papers.tuning import DEFAULT_METHODS, TuningSettings, tune, tuning_method
 from oversmooth_papers.tuning.learning import frozen, learn, steered, strengths_of
 
 SETTINGS = dict(steps=3, lr=0.01, batch=8, seed=0)
@@ -37,7 +37,7 @@ def test_only_strengths_change_and_the_model_is_left_as_it_was(name):
         assert all(p.requires_grad == (n in strengths) for n, p in model.named_parameters())
         assert all(not value.any() for value in strengths.values())
         assert torch.equal(model(data.images), untouched)  # the identity at the start, bit for bit
-        learn(model, strengths, data, torch.arange(24), Settings(**SETTINGS), seed=0)
+        learn(model, strengths, data, torch.arange(24), TuningSettings(**SETTINGS), seed=0)
         assert all(value.any() for value in strengths.values())
         assert all(torch.equal(value, bits(model)[name]) for name, value in before.items())
         assert all(p.grad is None for n, p in model.named_parameters() if n in strengths)
@@ -51,7 +51,7 @@ def test_the_steps_are_those_of_adam_written_out():
     model, _ = classifier()
     data, rows = labelled(), torch.arange(8)  # all of them in every batch: their order does not matter
     with steered(model, NeuTRENO(0.0, learned=True)) as strengths:
-        learn(model, strengths, data, rows, Settings(steps=4, lr=0.02, batch=8), seed=5)
+        learn(model, strengths, data, rows, TuningSettings(steps=4, lr=0.02, batch=8), seed=5)
         ours = [p.item() for p in strengths.values()]
     with steered(model, NeuTRENO(0.0, learned=True)) as strengths:
         first = second = 0.0
@@ -77,7 +77,7 @@ def test_learning_lowers_the_loss_where_it_can():
 
     before = loss()
     with steered(model, tuning_method("featscale")) as strengths:
-        learn(model, strengths, data, torch.arange(48), Settings(steps=30, lr=0.02, batch=48), seed=0)
+        learn(model, strengths, data, torch.arange(48), TuningSettings(steps=30, lr=0.02, batch=48), seed=0)
         assert loss() < before - 0.01
     assert loss() == before
 

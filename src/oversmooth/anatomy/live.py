@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from oversmooth.anatomy.layer import Weights, joined_name
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.untouched import caches_of_their_own, in_eval_mode, put_back, random_states
+from oversmooth.safety.model_state import caches_of_their_own, in_eval_mode, random_states, restoring
 from oversmooth.theory.weights import all_finite
 
 NormForm = tuple[Literal["layer", "rms"], float]
@@ -108,7 +108,7 @@ def _computed(module: nn.Module, key: str) -> Tensor:
     made: Any = getattr(module, "parametrizations", {})
     if key not in made:
         return getattr(module, key)
-    with random_states(), in_eval_mode(made[key]), put_back(made[key]), caches_of_their_own():
+    with random_states(), in_eval_mode(made[key]), restoring(made[key]), caches_of_their_own():
         return getattr(module, key)
 
 

@@ -16,7 +16,7 @@ from oversmooth.anatomy import locate
 from oversmooth.inputs.batches import Inputs
 from oversmooth.models.loaded import DATA_COUNT, DEFAULT_COUNT, Loaded
 from oversmooth.safety.machine import in_words
-from oversmooth.safety.untouched import untouched
+from oversmooth.safety.model_state import preserve_state
 
 _LARGE = 300_000_000  # parameters from which a CPU gets fewer inputs by default
 _FEW = 4
@@ -75,7 +75,7 @@ def _timed(loaded: Loaded, one: dict[str, torch.Tensor], stack: str | None) -> t
     given = {name: x.to(dtype) if x.is_floating_point() else x for name, x in one.items()}
     handle = block.register_forward_pre_hook(lambda _, args: shapes.extend(a.shape for a in args[:1]))
     try:
-        with torch.no_grad(), untouched(model):
+        with torch.no_grad(), preserve_state(model):
             model(**given)  # the first pass also allocates
             started = time.perf_counter()
             model(**given)

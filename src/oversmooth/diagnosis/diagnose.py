@@ -30,10 +30,10 @@ from oversmooth.results.notes import Note
 from oversmooth.results.parts import Extrapolation, Layer, OneInput
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.model_state import in_its_own_mode
 from oversmooth.safety.precision import float32_products
-from oversmooth.safety.untouched import in_its_own_mode
 from oversmooth.theory.reasons import Reason
-from oversmooth.trace import ONE_AT_A_TIME, HeadSpectra, Reducer, Settings, TokenMetrics, Trace, study
+from oversmooth.trace import ONE_AT_A_TIME, HeadSpectra, Reducer, SpectraSettings, TokenMetrics, Trace, study
 from oversmooth.trace.feed import ModelInput, Runner
 from oversmooth.trace.feed import OnProgress as OnProgress
 from oversmooth.trace.plans import Plan
@@ -264,7 +264,7 @@ def _observe(
 ) -> _Observed:
     """Send all batches through the model; its accuracy on those that have labels, None where none has."""
     tokens = TokenMetrics(planned.plan, options.ranks, exact=options.exact)
-    settings = Settings(options.joined, planned.variant, options.rule, options.seed, options.exact)
+    settings = SpectraSettings(options.joined, planned.variant, options.rule, options.seed, options.exact)
     heads = HeadSpectra(planned.plan, settings, steered_as(source.model)) if options.spectra else None
     reducers: list[Reducer] = [tokens] if heads is None else [tokens, heads]
     right = labelled = 0

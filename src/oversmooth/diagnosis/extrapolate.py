@@ -22,7 +22,7 @@ from oversmooth.results.facts import plain
 from oversmooth.results.notes import Note
 from oversmooth.results.parts import Course, Extrapolation
 from oversmooth.safety.errors import InputError, about
-from oversmooth.safety.untouched import in_eval_mode
+from oversmooth.safety.model_state import in_eval_mode
 from oversmooth.theory.depth import LEAST_RUN, log_time
 from oversmooth.theory.dominance import dominance
 from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from oversmooth.monitor.warning import warn
 from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.untouched import random_states
+from oversmooth.safety.model_state import random_states
 from oversmooth.trace.valid import MASKS
 
 _LABELS = ("label", "label_ids", "labels")

@@ -13,7 +13,7 @@ from oversmooth.anatomy.checkpoint import Checkpoint, read_config
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.models.building import check_numbers, watched
 from oversmooth.models.hub import check_reachable, fetching
-from oversmooth.models.loaded import Loaded, Wanted, described
+from oversmooth.models.loaded import Loaded, LoadRequest, described
 from oversmooth.models.remote_code import arrays_only
 from oversmooth.models.sources import folder_of, is_timm
 from oversmooth.safety.errors import InputError
@@ -31,7 +31,7 @@ def accepts(name: str) -> bool:
     return is_timm(folder_of(path)) if path.exists() else is_timm_name(name)
 
 
-def load(wanted: Wanted) -> Loaded:
+def load(wanted: LoadRequest) -> Loaded:
     name = wanted.name
     if not Path(name).exists():
         if not wanted.random:

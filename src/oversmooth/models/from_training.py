@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from oversmooth.inputs.preprocessing import Preprocessing
-from oversmooth.models.loaded import Loaded, Wanted
+from oversmooth.models.loaded import Loaded, LoadRequest
 from oversmooth.models.trained_file import RECIPE, TrainedFile, save_trained, trained_file
 from oversmooth.models.vit import ViT
 from oversmooth.safety.errors import InputError, reason
@@ -49,7 +49,7 @@ def accepts(name: str) -> bool:
     return trained_file(Path(name)) is not None
 
 
-def load(wanted: Wanted) -> Loaded:
+def load(wanted: LoadRequest) -> Loaded:
     path = trained_file(Path(wanted.name))
     assert path is not None, "it was accepted"
     file = TrainedFile.read(path)

@@ -14,7 +14,7 @@ from oversmooth.anatomy import locate
 from oversmooth.anatomy.checkpoint import Checkpoint, read_config
 from oversmooth.models.building import check_numbers, watched
 from oversmooth.models.hub import cached, check_reachable, fetched_config, fetching, processor_folder
-from oversmooth.models.loaded import Loaded, Wanted, described
+from oversmooth.models.loaded import Loaded, LoadRequest, described
 from oversmooth.models.remote_code import arrays_only, check_asks_for_none, class_of, code_run
 from oversmooth.models.sources import folder_of
 from oversmooth.safety.errors import InputError, reason, refusal
@@ -33,7 +33,7 @@ def accepts(_name: str) -> bool:
     return True
 
 
-def load(wanted: Wanted) -> Loaded:
+def load(wanted: LoadRequest) -> Loaded:
     name = wanted.name
     if Path(name).exists():
         folder = folder_of(Path(name))
@@ -46,7 +46,7 @@ def load(wanted: Wanted) -> Loaded:
         raise
 
 
-def from_transformers(name: str, folder: Path | None, wanted: Wanted) -> Loaded:
+def from_transformers(name: str, folder: Path | None, wanted: LoadRequest) -> Loaded:
     random, dtype, trust = wanted.random, wanted.dtype, wanted.trust_remote_code
     transformers = import_library("transformers", f"loading {name}")
     with quiet(transformers), arrays_only():

@@ -25,7 +25,7 @@ _LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LoadRequest:
     """The arguments of `load`."""
 
     name: str

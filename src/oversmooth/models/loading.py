@@ -14,7 +14,7 @@ import torch
 
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.models import from_timm, from_training, from_transformers
-from oversmooth.models.loaded import Loaded, Wanted
+from oversmooth.models.loaded import Loaded, LoadRequest
 from oversmooth.models.sources import check_there
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
@@ -53,7 +53,7 @@ def load(
     name, seed = os.fspath(name), arguments.seed(seed)
     floating = None if dtype is None else dtype_named(dtype)
     check_there(name)
-    loaded: Loaded = _loader(name).load(Wanted(name, random, seed, dtype, device, trust_remote_code))
+    loaded: Loaded = _loader(name).load(LoadRequest(name, random, seed, dtype, device, trust_remote_code))
     if random:
         loaded.name = f"{loaded.name} (random)"
     if floating is not None:

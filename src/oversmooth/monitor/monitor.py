@@ -27,8 +27,8 @@ from oversmooth.monitor.warning import warn
 from oversmooth.results.facts import plain
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.model_state import Rewritten, caches_of_their_own
 from oversmooth.safety.precision import float32_products
-from oversmooth.safety.untouched import Rewritten, caches_of_their_own
 
 
 class Monitor:

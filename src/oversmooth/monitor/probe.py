@@ -21,8 +21,8 @@ from oversmooth.results.facts import plain
 from oversmooth.results.parts import share_of_smoothing
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.untouched import untouched
-from oversmooth.trace import DepthMetrics, HeadSpectra, Plan, Reducer, Settings, TokenMetrics, Trace, study
+from oversmooth.safety.model_state import preserve_state
+from oversmooth.trace import DepthMetrics, HeadSpectra, Plan, Reducer, SpectraSettings, TokenMetrics, Trace, study
 from oversmooth.trace.feed import runs_on
 
 Row = dict[str, list[float | None]]
@@ -68,7 +68,7 @@ class Probe:
     @contextmanager
     def _apart(self, *, gradients: bool = False) -> Iterator[None]:
         """Around a pass: afterwards the model is as it was."""
-        with self.model.sharded_again(), untouched(self.model.module), torch.set_grad_enabled(gradients):
+        with self.model.sharded_again(), preserve_state(self.model.module), torch.set_grad_enabled(gradients):
             yield
 
     def tokens(self, names: Sequence[str], ranks: int) -> tuple[dict[str, list[float]], list[str]]:
@@ -126,7 +126,7 @@ class Probe:
         steering = steered_as(self.model.module)
 
         def reducers(plan: Plan) -> list[Reducer]:
-            tokens, heads = TokenMetrics(plan, ranks=0), HeadSpectra(plan, Settings(joined=0), steering)
+            tokens, heads = TokenMetrics(plan, ranks=0), HeadSpectra(plan, SpectraSettings(joined=0), steering)
             return [tokens, heads] if parts and dominance else [tokens if parts else heads]
 
         plan, results = self.traced(reducers, attention=dominance)

@@ -23,11 +23,11 @@ from oversmooth.monitor.reduced import band_norms, token_numbers
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.trace.layout import (
     check_axes,
+    declared_layout,
     first_tensor,
-    own_word,
+    layout_modules,
     results_like,
     says_batch_first,
-    telling,
     tensors_like,
 )
 from oversmooth.trace.valid import PassArguments
@@ -279,7 +279,7 @@ class _Inputs(PassArguments):
                 f"{name} holds a module with batch_first=False and may transpose for it, so that its own axes are not "
                 "known; say it on every block, block.batch_first = True or False, or give a probe"
             )
-        self.batch_first, self.axes_unknown = says, own_word(first) is None and not telling(first)
+        self.batch_first, self.axes_unknown = says, declared_layout(first) is None and not layout_modules(first)
 
     def batch_major(self, x: Tensor) -> Tensor:
         return x if self.batch_first else x.transpose(0, 1)

@@ -97,6 +97,3 @@ def _handled(names: Iterable[str], replaceable: Callable[[Any], bool], handle: A
     finally:
         for number, was in before.items():
             signal.signal(number, was)
-
-
-held_back = delay_signals  # the former name

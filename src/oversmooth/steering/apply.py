@@ -15,7 +15,7 @@ from oversmooth.anatomy.steered import STEERED, steered_module
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.precision import float32_products
-from oversmooth.safety.signals import held_back
+from oversmooth.safety.signals import delay_signals
 from oversmooth.steering.layer_names import Layers, chosen_layers
 from oversmooth.steering.methods.base import Method
 from oversmooth.steering.record import Steering, steering_of
@@ -135,7 +135,7 @@ def _check_modules(model: nn.Module, anatomy: Anatomy, chosen: list[int], method
 def _apply(model: nn.Module, steering: Steering) -> Steering:
     try:
         steering.attach(model, [method for method in steering.methods_given if not method.changes_nothing()])
-        with held_back():
+        with delay_signals():
             model.__dict__[STEERED] = steering
             if hasattr(model, "save_pretrained") or hasattr(model, "pretrained_cfg"):
                 device = next((p.device for p in model.parameters()), None)
@@ -147,7 +147,7 @@ def _apply(model: nn.Module, steering: Steering) -> Steering:
     return steering
 
 
-@held_back()  # a model is steered or not, and knows it
+@delay_signals()  # a model is steered or not, and knows it
 def take_off(model: nn.Module, steering: Steering, *, fold: bool = False) -> None:
     """Remove steering in place, even where the weights left are not those that a loaded model once had."""
     steering.detach(model, fold=fold)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from oversmooth.anatomy.layer import Anatomy
 from oversmooth.anatomy.steered import STEERING_PARTS, steered_as
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.signals import held_back
+from oversmooth.safety.signals import delay_signals
 from oversmooth.steering.forward_state import ForwardStates, Held
 from oversmooth.steering.layer_hooks import LayerHooks
 from oversmooth.steering.mask_guard import MaskGuard
@@ -155,16 +155,16 @@ class Steering:
                 f"{methods[0]} was left out where Spectral acts on torch's own attention, and cannot be added now; "
                 "unsteer the model and steer it with a strength other than 0"
             )
-        with held_back():
+        with delay_signals():
             for attention in closed:  # first: parametrizations go on top of the class that a module has then
                 open_attention(attention)
         for method in methods:
             if isinstance(method, Spectral):
                 self._reparametrize(modules, sorted(steered.values()), method)
             elif isinstance(method, LayerNormScaling):
-                with held_back():
+                with delay_signals():
                     self.norms.extend(scaled_norms(modules, self.anatomy, self.layers, method))
-        with held_back():
+        with delay_signals():
             if any(method.place != "norms" for method in methods):
                 for name, index in sorted(inside.items(), key=lambda entry: entry[1]):
                     first = name == layers[0].name
@@ -181,7 +181,7 @@ class Steering:
         for index, layer, start in zip(indices, layers, begins, strict=True):
             (value, V), (output, W) = layer.value_module, layer.output_module
             weights = ReparametrizedLayer(index, method, layer, (modules[value], V), (modules[output], W))
-            with held_back():  # what is attached is on record, and the other way round
+            with delay_signals():  # what is attached is on record, and the other way round
                 self.reparametrized.append(weights)
                 W_O = None if self.restored else layer.raw_W_O.detach().clone()
                 weights.attach(start, self.states)

@@ -15,7 +15,7 @@ from torch.nn.utils import parametrize
 
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.untouched import in_eval_mode
+from oversmooth.safety.model_state import in_eval_mode
 from oversmooth.steering.attention_calls import values_unreadable
 from oversmooth.steering.forward_state import ForwardStates
 from oversmooth.steering.methods import orthogonal

@@ -13,7 +13,7 @@ from oversmooth.anatomy.live import check_is_module, unwrapped
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import check_plain, json_kind, parse_json, read_json, whole_file, whole_folder
-from oversmooth.safety.signals import held_back
+from oversmooth.safety.signals import delay_signals
 from oversmooth.safety.typed import typed
 from oversmooth.steering.apply import MARKER, restore, take_off, write_config
 from oversmooth.steering.methods.registry import method_from
@@ -114,7 +114,7 @@ def read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise InputError(f"{path} does not exist; give a file that save_steered wrote")
     check_plain(path, "give a file that save_steered wrote")
     try:
-        with held_back(), safe_open(path, framework="pt") as file:
+        with delay_signals(), safe_open(path, framework="pt") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
             metadata = file.metadata() or {}
     except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:

@@ -44,7 +44,7 @@ def same_weights(model: nn.Module, before: dict[str, Tensor], what: str) -> None
         assert torch.equal(now[name], value), f"{what}: {name} has changed"
 
 
-def untouched(model: nn.Module, what: str) -> None:
+def check_untouched(model: nn.Module, what: str) -> None:
     for name, module in model.named_modules():
         assert "forward" not in module.__dict__, f"{what}: the forward of {name or 'the model'} is still replaced"
         hooks = (*module._forward_hooks, *module._forward_pre_hooks, *module._backward_hooks)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy
 from oversmooth.diagnosis.diagnose import diagnose
-from oversmooth.testing.compare import outputs, same_bits, untouched
+from oversmooth.testing.compare import check_untouched, outputs, same_bits
 from oversmooth.trace.layout import as_tokens, first_tensor
 
 
@@ -39,7 +39,7 @@ def check_family(model: nn.Module, inputs: Any, *, tolerance: float = 1e-3, **ho
         assert layer.W_O.shape == (heads, size, width), f"{layer.name}: W_O has shape {tuple(layer.W_O.shape)}"
     expected = outputs(model, inputs)
     diagnosis = diagnose(model, inputs, depth=0, **how)
-    untouched(model, "after a diagnosis")
+    check_untouched(model, "after a diagnosis")
     same_bits(outputs(model, inputs), expected, "after a diagnosis")
     streams = _streams(model, anatomy, inputs)
     if len(streams) == len(diagnosis.layers):  # shared blocks have one hook here

@@ -15,7 +15,7 @@ from oversmooth.safety.errors import InputError
 from oversmooth.steering import METHODS, Method, fold, save_steered, steer, steering_of, unsteer
 from oversmooth.steering.methods.registry import method_from
 from oversmooth.steering.saving import load_into
-from oversmooth.testing.compare import close, outputs, same_bits, same_weights, untouched
+from oversmooth.testing.compare import check_untouched, close, outputs, same_bits, same_weights
 
 
 def check_method(method: Method, model: nn.Module, inputs: Any, *, tolerance: float = 1e-5) -> None:
@@ -49,7 +49,7 @@ def check_method(method: Method, model: nn.Module, inputs: Any, *, tolerance: fl
     _check_saved(method, steered, plain, inputs, changed)
     off = unsteer(copy.deepcopy(steered))
     same_weights(off, plain.state_dict(), f"{method}, unsteered")
-    untouched(off, f"{method}, unsteered")
+    check_untouched(off, f"{method}, unsteered")
     same_bits(outputs(off, inputs), expected, f"{method}, unsteered")
     _check_folded(method, steered, inputs, changed, tolerance)
 

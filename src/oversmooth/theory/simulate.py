@@ -89,7 +89,7 @@ class Simulation:
 
 
 @dataclass(frozen=True)
-class Settings:
+class SimulationSettings:
     """The rare settings of `simulate`, which takes them as keywords and explains them."""
 
     norm: Norm = "none"
@@ -143,7 +143,7 @@ def simulate(
     """
     X = arguments.tensor(X, "tokens", "(..., n, d)")
     stack = stack_of_layers(X, A, W_V, W_O, bias)
-    first, how = stack[0], Settings(**settings)
+    first, how = stack[0], SimulationSettings(**settings)
     layers = arguments.whole(layers, "layers", least=1, most=MOST_LAYERS)
     if not X.isfinite().all():
         raise InputError("the tokens have NaN or infinite entries; start from finite ones")
@@ -247,7 +247,7 @@ def _normed(
         source = V0 if strength.any() else None
 
 
-def _measure(states: Iterator[TokenParts], layers: int, how: Settings, tokens: Tensor | None) -> Simulation:
+def _measure(states: Iterator[TokenParts], layers: int, how: SimulationSettings, tokens: Tensor | None) -> Simulation:
     depths, ratios, norms, kept, rows = [], [], [], [], []
     for depth, state in zip(range(layers + 1), states, strict=False):
         if depth % how.every == 0 or depth == layers:

@@ -10,7 +10,7 @@ from oversmooth.trace.plans import Site as Site
 from oversmooth.trace.reducers import DepthMetrics as DepthMetrics
 from oversmooth.trace.reducers import HeadSpectra as HeadSpectra
 from oversmooth.trace.reducers import Reducer as Reducer
-from oversmooth.trace.reducers import Settings as Settings
+from oversmooth.trace.reducers import SpectraSettings as SpectraSettings
 from oversmooth.trace.reducers import TokenMetrics as TokenMetrics
 from oversmooth.trace.study import plan as plan
 from oversmooth.trace.study import study as study

@@ -16,8 +16,8 @@ from oversmooth.anatomy.layer import Anatomy
 from oversmooth.inputs.batches import Batch
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.untouched import untouched
-from oversmooth.trace.layout import own_word, received
+from oversmooth.safety.model_state import preserve_state
+from oversmooth.trace.layout import declared_layout, received
 from oversmooth.trace.valid import Padding, decodes
 
 ONE_AT_A_TIME = threading.RLock()
@@ -98,7 +98,7 @@ class Runner:
         """Whether the model takes (n, batch, d), or (n, batch). Its attention says how its own arrays lie, and where it
         does, a pass shows whether the model transposes on the way there.
         """
-        own = own_word(self._block)
+        own = declared_layout(self._block)
         if own or (own is None and not hasattr(self._attention, "batch_first")):
             return False
         arrays = [batch] if isinstance(batch, Tensor) else list(batch.inputs.values())
@@ -108,7 +108,7 @@ class Runner:
         says = bool(self._attention.batch_first) if own is None else own
         with (
             received([self._attention if own is None else self._block]) as seen,
-            untouched(self.model),
+            preserve_state(self.model),
             torch.no_grad(),
         ):
             self(_each(batch, Tensor.clone))  # a model may add to its input in place

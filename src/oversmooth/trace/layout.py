@@ -52,7 +52,7 @@ def as_tokens(x: Tensor, batch_first: bool) -> Tensor:
     return x[None] if x.ndim == 2 else x if batch_first else x.transpose(0, 1)
 
 
-def own_word(block: nn.Module) -> bool | None:
+def declared_layout(block: nn.Module) -> bool | None:
     """Whether a block takes (batch, n, d), and not (n, batch, d), where it says so itself; None where it does not.
     torch's own layers hand their word to their attention.
     """
@@ -63,20 +63,20 @@ def own_word(block: nn.Module) -> bool | None:
 def attention_batch_first(attention: nn.Module, block: nn.Module) -> bool:
     """Whether attention takes (batch, n, d): as it says itself, or else as its block does, or else yes."""
     own = getattr(attention, "batch_first", None)
-    return own_word(block) is not False if own is None else bool(own)
+    return declared_layout(block) is not False if own is None else bool(own)
 
 
-def telling(block: nn.Module) -> list[nn.Module]:
+def layout_modules(block: nn.Module) -> list[nn.Module]:
     """The modules inside a block that say how their arrays lie; none where the block speaks for itself."""
-    return [] if own_word(block) is not None else [one for one in block.modules() if hasattr(one, "batch_first")]
+    return [] if declared_layout(block) is not None else [one for one in block.modules() if hasattr(one, "batch_first")]
 
 
 def says_batch_first(block: nn.Module) -> bool | None:
     """Whether a block takes (batch, n, d), and not (n, batch, d); None where only a module inside it says the latter,
     which the block may transpose for.
     """
-    own = own_word(block)
-    return own if own is not None else True if all(module.batch_first for module in telling(block)) else None
+    own = declared_layout(block)
+    return own if own is not None else True if all(module.batch_first for module in layout_modules(block)) else None
 
 
 def seen_batch_first(name: str, block: torch.Size, inner: torch.Size | None, says: bool) -> bool:

@@ -20,7 +20,7 @@ from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.anatomy.live import check_is_module, unwrapped
 from oversmooth.anatomy.steered import STEERING_PARTS, steered_as
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.untouched import in_eval_mode
+from oversmooth.safety.model_state import in_eval_mode
 from oversmooth.theory.operators import SoftmaxAttention
 from oversmooth.theory.reasons import Reason
 from oversmooth.trace.attention import CapturedAttention

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from oversmooth.anatomy.live import check_is_module, unwrapped
 from oversmooth.inputs.batches import Batch, Inputs
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.untouched import in_its_own_mode
+from oversmooth.safety.model_state import in_its_own_mode
 from oversmooth.trace.attention import CapturedAttention
 from oversmooth.trace.feed import ONE_AT_A_TIME, ModelInput, OnProgress, Runner, called, first_of
 from oversmooth.trace.layout import as_tokens

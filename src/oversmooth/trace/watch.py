@@ -24,12 +24,12 @@ from oversmooth.trace.layout import (
     as_tokens,
     attention_batch_first,
     check_axes,
+    declared_layout,
     first_tensor,
-    own_word,
+    layout_modules,
     received,
     results_like,
     seen_batch_first,
-    telling,
 )
 from oversmooth.trace.plans import SampleBlock
 from oversmooth.trace.valid import MasksRead, PassArguments, UnknownPaddingError
@@ -187,7 +187,7 @@ class Watch:
             return
         self._passed.new = False
         block, known = self.modules[name], self.blocks[name] is not None
-        if own_word(block) is None and not telling(block):
+        if declared_layout(block) is None and not layout_modules(block):
             check_axes(name, self._passed.shapes, x.shape)
         self.named = self.misfit = None
         try:
@@ -248,7 +248,7 @@ class Watch:
         layer, stream = self.blocks[block], self.layouts.get(block)
         if stream is None or (layer is not None and name == layer.name):
             if layer is None:
-                return own_word(self.modules[block]) is not False
+                return declared_layout(self.modules[block]) is not False
             return attention_batch_first(self.modules[layer.name], self.modules[block])
         if name not in self.layouts and x.shape[:2] in (self._shape[:2], self._shape[:2][::-1]):
             if self._shape[0] == self._shape[1]:
@@ -261,11 +261,11 @@ class Watch:
         the block's own axes.
         """
         block, layer = self.modules[name], self.blocks[name]
-        inside = telling(block) if layer is None else [self.modules[layer.name]]
+        inside = layout_modules(block) if layer is None else [self.modules[layer.name]]
         inside = [module for module in inside if module is not block and hasattr(module, "batch_first")]
         if name in self.layouts or x.ndim != 3 or not inside:
             return
-        if (own := own_word(block)) is not None:
+        if (own := declared_layout(block)) is not None:
             if own != inside[0].batch_first:
                 self.layouts[name] = own
             return

@@ -215,7 +215,9 @@ def robustness(
     from oversmooth_papers.tables.neutreno import robustness as recipe
     from oversmooth_papers.tasks.images.data import load
 
-    settings = replace(recipe.QUICK if quick else recipe.Settings(), restarts=restarts, official=official, frost=frost)
+    settings = replace(
+        recipe.QUICK if quick else recipe.RobustnessSettings(), restarts=restarts, official=official, frost=frost
+    )
     settings = replace(settings, images=images or settings.images, radii=recipe.CURVE if curve else recipe.RADII)
     models = recipe.named(trained)
     with status(f"reading {data}"):
@@ -292,7 +294,7 @@ def adaptation(
     from oversmooth_papers.tables.neutreno import adaptation as recipe
     from oversmooth_papers.tuning import report
 
-    settings = tuning.Settings(folds=folds, steps=steps, lr=lr, batch=batch, seed=seed)
+    settings = tuning.TuningSettings(folds=folds, steps=steps, lr=lr, batch=batch, seed=seed)
     methods = [tuning.tuning_method(text) for text in method or tuning.DEFAULT_METHODS]
     model, data = model or recipe.default_model(), data or recipe.default_data()
     loaded, images = read(model, data, inputs, settings, device)

@@ -83,7 +83,7 @@ def tune(
     from oversmooth_papers.tuning import report
 
     # What can be refused is, before the model takes its time.
-    settings = tuning.Settings(folds=folds, epochs=epochs, steps=steps, lr=lr, batch=batch, seed=seed)
+    settings = tuning.TuningSettings(folds=folds, epochs=epochs, steps=steps, lr=lr, batch=batch, seed=seed)
     methods = [tuning.tuning_method(text) for text in method or tuning.DEFAULT_METHODS]
     if output is not None:
         files.check_writable(output, (".json",))
@@ -123,7 +123,7 @@ def tune(
 
 
 def read(
-    model: str, data: Path, inputs: int | None, settings: tuning.Settings, device: str | None
+    model: str, data: Path, inputs: int | None, settings: tuning.TuningSettings, device: str | None
 ) -> tuple[Loaded, tuning.Labelled]:
     """The classifier and its labelled images; says what so many images can show."""
     from oversmooth import models

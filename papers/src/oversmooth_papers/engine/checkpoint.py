@@ -24,7 +24,7 @@ from torch import Tensor
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import check_plain, parse_json, whole_file
 from oversmooth.safety.machine import check_fits
-from oversmooth.safety.signals import held_back
+from oversmooth.safety.signals import delay_signals
 from oversmooth.safety.typed import typed
 from oversmooth_papers.engine.recipe import BaseRecipe, read_recipe
 
@@ -115,7 +115,7 @@ def _opened(path: Path) -> Iterator[Any]:
     """The file, or one sentence for whatever is wrong with it."""
     check_plain(path, _REMEDY)
     try:
-        with held_back(), safe_open(path, framework="pt") as file:
+        with delay_signals(), safe_open(path, framework="pt") as file:
             yield file
     except (SafetensorError, OSError, LookupError, ValueError, TypeError, RuntimeError) as error:
         raise InputError(f"{path} is damaged or no checkpoint ({reason(error, 80)}); {_REMEDY}") from error

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import check_folder, has_ended, process_space
-from oversmooth.safety.signals import held_back
+from oversmooth.safety.signals import delay_signals
 
 NAME = ".oversmooth-lock"
 BEAT, QUIET = 10.0, 120.0  # seconds between signs of life, and without one until an owner counts as gone
@@ -68,7 +68,7 @@ class Lock:
             who = _owner(text)[0]
             raise InputError(f"{self.folder} was taken over by {who}; this one stops, and what it had saved is there")
 
-    @held_back()  # a second signal, while the first is being obeyed, must not leave it behind
+    @delay_signals()  # a second signal, while the first is being obeyed, must not leave it behind
     def release(self) -> None:
         """Remove the file, unless another process took over."""
         self.over.set()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from oversmooth.monitor.monitor import Monitor
 from oversmooth.monitor.names import TOKENS
-from oversmooth.safety.untouched import in_eval_mode
+from oversmooth.safety.model_state import in_eval_mode
 from oversmooth.trace import DepthMetrics, Plan, Reducer, Site, Trace
 from oversmooth_papers.cuda_graphs import captured
 from oversmooth_papers.engine.task import Task

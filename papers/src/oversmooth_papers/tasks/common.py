@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import cache_folder, data_folder, data_place, whole_file
 from oversmooth.safety.libraries import import_library
+from oversmooth.safety.model_state import in_eval_mode
 from oversmooth.safety.randomness import seeded
-from oversmooth.safety.signals import held_back
-from oversmooth.safety.untouched import in_eval_mode
+from oversmooth.safety.signals import delay_signals
 from oversmooth.steering import steer
 from oversmooth.steering.layer_names import layers_named
 from oversmooth_papers.engine.ranks import Ranks
@@ -60,7 +60,7 @@ def remembered(
     path = cache_folder() / f"{kind}-{key}.safetensors"
     # Any of these means a file that is not there, not whole, or not ours.
     with contextlib.suppress(OSError, SafetensorError, InputError, KeyError, ValueError, TypeError, RecursionError):
-        with held_back(), safe_open(path, "pt") as opened:
+        with delay_signals(), safe_open(path, "pt") as opened:
             kept = {name: opened.get_tensor(name) for name in opened.keys()}, opened.metadata()  # noqa: SIM118
         return from_file(*kept)
     made = make()

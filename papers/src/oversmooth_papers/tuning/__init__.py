@@ -13,9 +13,9 @@ from oversmooth_papers.tuning.cross_validation import (
     folds_of,
 )
 from oversmooth_papers.tuning.labelled import Labelled, read_labelled
-from oversmooth_papers.tuning.learning import DEFAULT_METHODS, Settings, tune, tuning_method
+from oversmooth_papers.tuning.learning import DEFAULT_METHODS, TuningSettings, tune, tuning_method
 
 __all__ = [
-    "DEFAULT_METHODS", "Answers", "Labelled", "Outcome", "Settings", "baseline", "check_classifier", "class_count",
-    "cross_validate", "folds_of", "read_labelled", "tune", "tuning_method",
+    "DEFAULT_METHODS", "Answers", "Labelled", "Outcome", "TuningSettings", "baseline", "check_classifier",
+    "class_count", "cross_validate", "folds_of", "read_labelled", "tune", "tuning_method",
 ]  # fmt: skip

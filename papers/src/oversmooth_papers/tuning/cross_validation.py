@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.untouched import in_eval_mode
+from oversmooth.safety.model_state import in_eval_mode
 from oversmooth.steering import Method
 from oversmooth.trace.feed import class_count
 from oversmooth_papers.tuning.labelled import Labelled
-from oversmooth_papers.tuning.learning import Settings, frozen, learn, scores, steered
+from oversmooth_papers.tuning.learning import TuningSettings, frozen, learn, scores, steered
 from oversmooth_papers.tuning.paired import compare_right, mean_difference
 
 OnProgress = Callable[[int, int, str], None]
@@ -104,7 +104,7 @@ def answers_of(
     return Answers(right, losses)
 
 
-def baseline(model: nn.Module, data: Labelled, settings: Settings, progress: OnProgress | None = None) -> Answers:
+def baseline(model: nn.Module, data: Labelled, settings: TuningSettings, progress: OnProgress | None = None) -> Answers:
     """What the model makes of all images as it is. settings: of which the batch is used."""
     counted = _Counted(progress, len(data), "as it is")
     counted(0)
@@ -127,7 +127,7 @@ class _Counted:
             self.progress(self.done, self.total, self.what)
 
 
-def work(images: int, settings: Settings) -> int:
+def work(images: int, settings: TuningSettings) -> int:
     """Images that go through the model for one method, those with a gradient counted three times."""
     seen = [images - len(rows) for rows in folds_of(images, settings.folds, 0)]
     return images + sum(3 * settings.steps_on(count) * min(settings.batch, count) for count in seen)
@@ -138,7 +138,7 @@ def cross_validate(
     method: Method,
     data: Labelled,
     before: Answers,
-    settings: Settings,
+    settings: TuningSettings,
     progress: OnProgress | None = None,
 ) -> Outcome:
     """Test a method on every image, by strengths that were learned on the other folds.

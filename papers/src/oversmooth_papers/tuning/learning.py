@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.untouched import in_eval_mode
+from oversmooth.safety.model_state import in_eval_mode
 from oversmooth.steering import Method, steer, unsteer
 from oversmooth.steering.methods.registry import method_named
 from oversmooth_papers.tuning.labelled import Labelled
@@ -28,7 +28,7 @@ _OTHERS = "strength=0,learned"
 
 
 @dataclass(frozen=True)
-class Settings:
+class TuningSettings:
     """How strengths are learned and tested."""
 
     folds: int = 5
@@ -132,7 +132,7 @@ def learn(
     strengths: dict[str, nn.Parameter],
     data: Labelled,
     rows: Tensor,
-    settings: Settings,
+    settings: TuningSettings,
     *,
     seed: int,
     on_step: Callable[[float], None] | None = None,
@@ -182,7 +182,7 @@ def tune(
         seed: of their order.
         on_step: told the loss of each step.
     """
-    settings = Settings(steps=steps, lr=lr, batch=batch, seed=seed)
+    settings = TuningSettings(steps=steps, lr=lr, batch=batch, seed=seed)
     with steered(model, method, keep=True) as strengths:
         learn(model, strengths, data, torch.arange(len(data)), settings, seed=seed, on_step=on_step)
 

@@ -80,7 +80,7 @@ def _name(settings: dict[str, Any]) -> str:
 
 
 def notes(images: int, settings: dict[str, Any]) -> list[str]:
-    """Paragraphs under the table. settings: those of `tuning.Settings`."""
+    """Paragraphs under the table. settings: those of `tuning.TuningSettings`."""
     long = f"{settings['epochs']} epochs" if settings["steps"] is None else f"{settings['steps']} steps"
     return [
         f"All weights frozen; strengths learned from 0 by AdamW without decay ({long} of {settings['batch']} images, "

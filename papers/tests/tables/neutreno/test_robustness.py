@@ -14,11 +14,18 @@ from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine.saved_model import save_model
 from oversmooth_papers.tables.filling import Running
 from oversmooth_papers.tables.neutreno import robustness
-from oversmooth_papers.tables.neutreno.robustness import CURVE, RADII, Settings, measure, named, standard_error
+from oversmooth_papers.tables.neutreno.robustness import (
+    CURVE,
+    RADII,
+    RobustnessSettings,
+    measure,
+    named,
+    standard_error,
+)
 from oversmooth_papers.tasks.images.build import augment_of, load_vit, model_of
 from oversmooth_papers.tasks.images.corruptions import KINDS, corrupt
 
-SMALL = Settings(images=16, steps=3, severities=(1, 4))
+SMALL = RobustnessSettings(images=16, steps=3, severities=(1, 4))
 
 
 def trained(folder, variant="plain", seed=0, noise=0.1):

@@ -117,7 +117,7 @@ def test_robustness_keeps_the_two_apart(folder, tmp_path):
     recipe = plain()
     save_model(model_of(recipe), recipe, tmp_path / "model.safetensors")
     models, test, results = robustness.named([tmp_path / "model.safetensors"]), blobs(8, 1), tmp_path / "r"
-    settings = robustness.Settings(images=8, steps=1, severities=(5,), radii=(1 / 255,))
+    settings = robustness.RobustnessSettings(images=8, steps=1, severities=(5,), radii=(1 / 255,))
     (cell,) = robustness.measure(models, test, results, settings, Running(device="cpu")).values()
     assert cell["settings"]["frost"] == "textures of our own"
     (file,) = (results / "neutreno" / "robustness").glob("*.json")
@@ -126,7 +126,7 @@ def test_robustness_keeps_the_two_apart(folder, tmp_path):
     del content["settings"]["frost"]
     file.write_text(json.dumps(content))
     assert len(robustness.measure(models, test, results, settings, Running(device="cpu"))) == 1
-    with_pictures = robustness.Settings(images=8, steps=1, severities=(5,), radii=(1 / 255,), frost=folder)
+    with_pictures = robustness.RobustnessSettings(images=8, steps=1, severities=(5,), radii=(1 / 255,), frost=folder)
     with pytest.raises(InputError, match="with frost 'textures of our own' and is asked for with 'official pictures'"):
         robustness.measure(models, test, results, with_pictures, Running(device="cpu"))
     (cell,) = robustness.measure(models, test, tmp_path / "other", with_pictures, Running(device="cpu")).values()

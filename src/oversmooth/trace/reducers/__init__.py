@@ -3,6 +3,6 @@
 from oversmooth.trace.reducers.base import Reducer as Reducer
 from oversmooth.trace.reducers.heads import EachAttention as EachAttention
 from oversmooth.trace.reducers.heads import HeadSpectra as HeadSpectra
-from oversmooth.trace.reducers.heads import Settings as Settings
+from oversmooth.trace.reducers.heads import SpectraSettings as SpectraSettings
 from oversmooth.trace.reducers.tokens import DepthMetrics as DepthMetrics
 from oversmooth.trace.reducers.tokens import TokenMetrics as TokenMetrics

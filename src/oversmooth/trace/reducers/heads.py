@@ -29,7 +29,7 @@ OnAttention = Callable[[int, BlockPlan, AttentionOperator, Tensor, Tensor], None
 
 
 @dataclass(frozen=True)
-class Settings:
+class SpectraSettings:
     """What to compute of attention, and how."""
 
     joined: int = 1
@@ -85,8 +85,8 @@ class HeadSpectra(EachAttention):
 
     result: HeadNumbers
 
-    def __init__(self, plan: Plan, settings: Settings | None = None, steering: Any = None) -> None:
-        self.plan, self.settings, self.steering = plan, settings or Settings(), steering
+    def __init__(self, plan: Plan, settings: SpectraSettings | None = None, steering: Any = None) -> None:
+        self.plan, self.settings, self.steering = plan, settings or SpectraSettings(), steering
         self._found = HeadNumbers()
         self._start = 0
         self._sigma: Tensor | None = None

@@ -25,8 +25,8 @@ from oversmooth.safety.files import data_folder
 from oversmooth.steering import Method
 from oversmooth_papers.tables.cells import Cell
 from oversmooth_papers.tables.filling import Running
-from oversmooth_papers.tables.neutreno.measured import Wanted, measured
-from oversmooth_papers.tuning import Answers, Labelled, Settings, baseline, cross_validate, report
+from oversmooth_papers.tables.neutreno.measured import CellOrder, measured
+from oversmooth_papers.tuning import Answers, Labelled, TuningSettings, baseline, cross_validate, report
 
 FOLDER = Path("neutreno") / "adaptation"
 DATA, WEIGHTS, HUB = "imagenet-val-1k", "deit-tiny", "facebook/deit-tiny-patch16-224"
@@ -57,7 +57,7 @@ def digest(model: nn.Module, data: Labelled) -> dict[str, str]:
     return {"weights": weights.hexdigest()[:16], "images": images.hexdigest()[:16]}
 
 
-def cell_path(results: Path, digests: dict[str, str], method: Method, settings: Settings) -> Path:
+def cell_path(results: Path, digests: dict[str, str], method: Method, settings: TuningSettings) -> Path:
     """Where a method's cell is kept."""
     measured = json.dumps([digests, method.settings(), settings.to_dict()], sort_keys=True)
     key = hashlib.sha256(measured.encode()).hexdigest()[:12]
@@ -65,7 +65,7 @@ def cell_path(results: Path, digests: dict[str, str], method: Method, settings: 
 
 
 def measure(
-    loaded: Loaded, data: Labelled, methods: Sequence[Method], settings: Settings, results: Path, running: Running
+    loaded: Loaded, data: Labelled, methods: Sequence[Method], settings: TuningSettings, results: Path, running: Running
 ) -> list[Cell]:
     """The cells of these methods, of which those that are there are not run again."""
     digests = digest(loaded.model, data)
@@ -95,7 +95,7 @@ def measure(
 
     chosen = settings.to_dict()
     paths = [cell_path(results, digests, method, settings) for method in methods]
-    wanted = [Wanted(path, chosen, partial(tuned, method)) for path, method in zip(paths, methods, strict=True)]
+    wanted = [CellOrder(path, chosen, partial(tuned, method)) for path, method in zip(paths, methods, strict=True)]
     return measured(wanted, results, running, settings_of)
 
 

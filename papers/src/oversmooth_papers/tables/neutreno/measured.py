@@ -23,7 +23,7 @@ class Trained(NamedTuple):
     """Of the file: other weights of the same recipe are another model."""
 
 
-class Wanted(NamedTuple):
+class CellOrder(NamedTuple):
     """A cell that is asked for."""
 
     path: Path
@@ -51,7 +51,7 @@ def named(paths: Sequence[Path], load: Callable[[Path], tuple[Any, Any]]) -> lis
 
 
 def measured(
-    wanted: Sequence[Wanted], results: Path, running: Running, settings_of: Callable[[Cell], Mapping[str, Any]]
+    wanted: Sequence[CellOrder], results: Path, running: Running, settings_of: Callable[[Cell], Mapping[str, Any]]
 ) -> list[Cell]:
     """The cells asked for; what can be refused is, before any is measured.
 
@@ -69,7 +69,7 @@ def measured(
     return cells
 
 
-def _read(wanted: Wanted, settings_of: Callable[[Cell], Mapping[str, Any]]) -> Cell | None:
+def _read(wanted: CellOrder, settings_of: Callable[[Cell], Mapping[str, Any]]) -> Cell | None:
     """The cell, if it is there; refused where it is damaged, or was measured with other settings."""
     path, remedy = wanted.path, "remove it to run it again"
     if not path.is_file():

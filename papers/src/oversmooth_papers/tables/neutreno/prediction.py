@@ -31,7 +31,7 @@ from oversmooth_papers.tables.cells import Cell, cell_path, read_cells, scores
 from oversmooth_papers.tables.filling import Running
 from oversmooth_papers.tables.neutreno import measured
 from oversmooth_papers.tables.neutreno.language import LanguageAblation, over_seeds
-from oversmooth_papers.tables.neutreno.measured import Trained, Wanted
+from oversmooth_papers.tables.neutreno.measured import CellOrder, Trained
 from oversmooth_papers.tables.neutreno.methods import FIXED, STRENGTHS, Ablation
 from oversmooth_papers.tasks.images import recipe as images
 from oversmooth_papers.tasks.images.build import augment_of
@@ -156,7 +156,7 @@ def measure(models: Sequence[Trained], data: Any, results: Path, inputs: int, ru
         }
 
     wanted = [
-        Wanted(cell_path(results, FOLDER, m.recipe), {"inputs": len(x), "weights": m.digest}, partial(predicted, m))
+        CellOrder(cell_path(results, FOLDER, m.recipe), {"inputs": len(x), "weights": m.digest}, partial(predicted, m))
         for m in models
     ]
     cells = measured.measured(wanted, results, running, _settings_of)

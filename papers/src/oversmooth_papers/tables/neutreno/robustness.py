@@ -22,7 +22,7 @@ from oversmooth_papers.engine.loop import device_named
 from oversmooth_papers.tables.cells import Cell, cell_path
 from oversmooth_papers.tables.filling import Running
 from oversmooth_papers.tables.neutreno import measured
-from oversmooth_papers.tables.neutreno.measured import Trained, Wanted
+from oversmooth_papers.tables.neutreno.measured import CellOrder, Trained
 from oversmooth_papers.tasks.images.attacks import ATTACKS, STEPS, AttackSettings, shown_radius, under_attack
 from oversmooth_papers.tasks.images.build import augment_of, load_vit
 from oversmooth_papers.tasks.images.corruptions import KINDS, SEVERITIES
@@ -43,7 +43,7 @@ named = partial(measured.named, load=load_vit)
 
 
 @dataclass(frozen=True)
-class Settings:
+class RobustnessSettings:
     """What is measured, apart from the models. The images are the first of the test set."""
 
     images: int = 1000
@@ -75,12 +75,12 @@ class Settings:
         }
 
 
-QUICK = Settings(images=12, steps=5, severities=(3,), quick=True)
+QUICK = RobustnessSettings(images=12, steps=5, severities=(3,), quick=True)
 """65 s of CPU time for a ViT-Ti on one thread (aarch64); its figures compare with nothing."""
 
 
 def measure(
-    models: Sequence[Trained], test: Images, results: Path, settings: Settings, running: Running
+    models: Sequence[Trained], test: Images, results: Path, settings: RobustnessSettings, running: Running
 ) -> dict[Recipe, Cell]:
     """The cells of these models, of which those that are there are not run again."""
     for model in models:
@@ -89,7 +89,9 @@ def measure(
     corruptions = Corruptions(test, device_named(running.device), official=settings.official, frost=settings.frost)
     run = partial(_run, test, settings, corruptions, running)
     wanted = [
-        Wanted(cell_path(results, settings.folder, m.recipe), settings.recorded(m.digest, len(test)), partial(run, m))
+        CellOrder(
+            cell_path(results, settings.folder, m.recipe), settings.recorded(m.digest, len(test)), partial(run, m)
+        )
         for m in models
     ]
     cells = measured.measured(wanted, results, running, _settings_of)
@@ -102,7 +104,12 @@ def _settings_of(cell: Cell) -> dict[str, Any]:
 
 
 def _run(
-    test: Images, settings: Settings, corruptions: Corruptions, running: Running, model: Trained, cell: Cell | None
+    test: Images,
+    settings: RobustnessSettings,
+    corruptions: Corruptions,
+    running: Running,
+    model: Trained,
+    cell: Cell | None,
 ) -> Cell:
     """What is missing of a cell, put together with what is there."""
     there = {attack: {} for attack in ATTACKS} if cell is None else cell["attacks"]
@@ -156,7 +163,7 @@ def standard_error(accuracy: float, images: int) -> float:
     return math.sqrt(accuracy * (1 - accuracy) / images)
 
 
-def rows(cells: dict[Recipe, Cell], settings: Settings) -> tuple[list[str], list[list[str]]]:
+def rows(cells: dict[Recipe, Cell], settings: RobustnessSettings) -> tuple[list[str], list[list[str]]]:
     """The heading, and a row per model: accuracies in %, ± their standard errors."""
     columns = [(attack, shown_radius(radius)) for attack in ATTACKS for radius in settings.radii]
     head = ["model", "clean", *(f"{attack.upper()} {radius}" for attack, radius in columns), "corrupted", "images"]
@@ -170,7 +177,7 @@ def _figures(cell: Cell, columns: Sequence[tuple[str, str]]) -> list[str]:
     return [*(f"{100 * share:.1f} ± {100 * standard_error(share, images):.1f}" for share in shares), f"{images:,}"]
 
 
-def notes(settings: Settings) -> list[str]:
+def notes(settings: RobustnessSettings) -> list[str]:
     """Paragraphs under the table."""
     severities = ", ".join(map(str, settings.severities))
     made = corruptions_made(settings.official, settings.frost)

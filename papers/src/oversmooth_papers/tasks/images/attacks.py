@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.model_state import in_eval_mode
 from oversmooth.safety.precision import float32_products
-from oversmooth.safety.untouched import in_eval_mode
 from oversmooth_papers.tasks.images.corruptions.draws import CorruptionDraws
 
 ATTACKS = ("fgsm", "pgd")

@@ -112,7 +112,7 @@ def share(images: Images, fraction: float, seed: int) -> Images:
 
 
 @dataclass(frozen=True)
-class Known:
+class Published:
     """A published data set; means and spreads are the customary ones, of the training pixels over 255."""
 
     hub: str
@@ -132,12 +132,12 @@ _OF_FASHION = ("fashion-mnist", "fashion_mnist", "FashionMNIST", "FashionMNIST/r
 _OF_MNIST = ("mnist", "MNIST", "MNIST/raw")
 _FASHION = "zalando-datasets/fashion_mnist"
 KNOWN = {
-    "cifar100": Known(
+    "cifar100": Published(
         "uoft-cs/cifar100", _OF_100, (3, 32, 32), CIFAR100_MEAN, CIFAR100_STD, tuple(map(str, range(100)))
     ),
-    "cifar10": Known("uoft-cs/cifar10", _OF_10, (3, 32, 32), _MEAN_10, _STD_10, tuple(_CIFAR10.split())),
-    "fashion-mnist": Known(_FASHION, _OF_FASHION, (1, 28, 28), (0.2860,), (0.3530,), tuple(_CLOTHES.split(", "))),
-    "mnist": Known("ylecun/mnist", _OF_MNIST, (1, 28, 28), (0.1307,), (0.3081,), tuple("0123456789")),
+    "cifar10": Published("uoft-cs/cifar10", _OF_10, (3, 32, 32), _MEAN_10, _STD_10, tuple(_CIFAR10.split())),
+    "fashion-mnist": Published(_FASHION, _OF_FASHION, (1, 28, 28), (0.2860,), (0.3530,), tuple(_CLOTHES.split(", "))),
+    "mnist": Published("ylecun/mnist", _OF_MNIST, (1, 28, 28), (0.1307,), (0.3081,), tuple("0123456789")),
 }
 """The sets that `load` takes by name."""
 

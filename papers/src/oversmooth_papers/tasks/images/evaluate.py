@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from oversmooth.inputs.preprocessing import LUMA
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.untouched import in_eval_mode
+from oversmooth.safety.model_state import in_eval_mode
 from oversmooth_papers import cuda_graphs
 from oversmooth_papers.engine.recipe import Scores
 from oversmooth_papers.tasks.images.build import augment_of
@@ -22,7 +22,7 @@ from oversmooth_papers.tasks.images.data import Images
 from oversmooth_papers.tasks.images.recipe import Recipe
 
 OWN_FROST, OFFICIAL_FROST = "textures of our own", "official pictures"
-Told = Callable[[int, int, str], None]  # told how many corruptions are done, of how many, and which is next
+OnMessage = Callable[[int, int, str], None]  # told how many corruptions are done, of how many, and which is next
 
 
 class Evaluator:
@@ -124,7 +124,7 @@ def under_corruption(
     *,
     kinds: Sequence[str] = KINDS,
     severities: Sequence[int] = SEVERITIES,
-    on_message: Told = lambda *_: None,
+    on_message: OnMessage = lambda *_: None,
 ) -> dict[str, list[float]]:
     """Accuracy by kind, one entry a severity."""
     table: dict[str, list[float]] = {kind: [] for kind in kinds}

@@ -71,7 +71,7 @@ class Splits:
         return all(image.shape == size for part in (self.val, self.test) for image in part.images)
 
 
-class Known(NamedTuple):
+class PublishedScenes(NamedTuple):
     name: str
     folders: tuple[str, ...]  # what the folder is called that it comes in
     classes: list[str]
@@ -80,8 +80,8 @@ class Known(NamedTuple):
 
 _CAMVID = "Sky Building Pole Road Pavement Tree SignSymbol Fence Car Pedestrian Bicyclist"
 _BYTES = np.arange(256, dtype=np.uint8)
-CAMVID = Known("camvid", ("camvid", "CamVid"), _CAMVID.split(), np.where(_BYTES < 11, _BYTES, IGNORE))
-ADE20K = Known(
+CAMVID = PublishedScenes("camvid", ("camvid", "CamVid"), _CAMVID.split(), np.where(_BYTES < 11, _BYTES, IGNORE))
+ADE20K = PublishedScenes(
     "ade20k",
     ("ade20k", "ADEChallengeData2016", "ade"),
     [f"class {n}" for n in range(1, 151)],

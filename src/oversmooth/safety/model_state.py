@@ -23,7 +23,7 @@ _LARGE = 2**24  # bytes of a non-buffer tensor that is copied; larger ones are c
 
 
 @contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
+def preserve_state(model: nn.Module) -> Iterator[None]:
     """Run the model in eval mode and eagerly within the block, and restore its state afterwards.
 
     Restored: random states of torch, Python, numpy (if loaded) and modules; train flags; buffers; frozen weights up to
@@ -34,7 +34,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
     """
     # Unless it is loaded nothing is compiled, and importing it takes seconds.
     eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
-    with random_states(), in_eval_mode(model), put_back(model, counted=True), caches_of_their_own(), eager:
+    with random_states(), in_eval_mode(model), restoring(model, counted=True), caches_of_their_own(), eager:
         yield
 
 
@@ -45,13 +45,13 @@ def in_its_own_mode(model: nn.Module) -> Iterator[None]:
         with caches_of_their_own():
             yield
         return
-    with caches_of_their_own(), random_states(), put_back(model):
+    with caches_of_their_own(), random_states(), restoring(model):
         yield
 
 
 @contextmanager
-def put_back(model: nn.Module, *, counted: bool = False) -> Iterator[None]:
-    """Restore buffers, frozen weights and attributes after the block; see `untouched`.
+def restoring(model: nn.Module, *, counted: bool = False) -> Iterator[None]:
+    """Restore buffers, frozen weights and attributes after the block; see `preserve_state`.
 
     counted: use torch's write counter to find changed buffers. Batch norm in train mode bypasses it, and comparing
     values synchronises a GPU. Raises if other weights were changed.

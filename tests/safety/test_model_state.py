@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.untouched import in_eval_mode, put_back, untouched
+from oversmooth.safety.model_state import in_eval_mode, preserve_state, restoring
 
 
 def test_a_module_that_answers_for_its_own_train_flag_is_asked():
@@ -32,7 +32,7 @@ def test_a_module_that_answers_for_its_own_train_flag_is_asked():
         assert not model.hidden.training
         assert model.__dict__["training"]
     assert model.hidden.training
-    with untouched(model):
+    with preserve_state(model):
         assert not model.hidden.training
     assert model.hidden.training
 
@@ -41,7 +41,7 @@ def test_flags_of_usual_modules_are_put_back_each():
     model = nn.Sequential(nn.Dropout(0.5), nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(3)))
     model[1][0].eval()
     flags = [module.training for module in model.modules()]
-    with untouched(model):
+    with preserve_state(model):
         assert not any(module.training for module in model.modules())
     assert [module.training for module in model.modules()] == flags
 
@@ -65,7 +65,7 @@ class Remembers(nn.Module):
         return self.norm(self.follows(x)) + self.words(torch.arange(4))
 
 
-@pytest.mark.parametrize("within", [untouched, put_back])
+@pytest.mark.parametrize("within", [preserve_state, restoring])
 def test_what_a_pass_writes_is_put_back(within):
     torch.manual_seed(0)
     model, x = Remembers(), torch.randn(4, 3)
@@ -83,7 +83,7 @@ def test_a_pass_between_forward_and_backward_is_in_nobodys_way():
     model, x = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), torch.randn(4, 3, requires_grad=True)
     model.register_buffer("unknown", torch.full((4, 3), torch.nan))
     out = model(x) * model.unknown
-    with put_back(model):
+    with restoring(model):
         model(x)
     out.sum().backward()
     assert x.grad is not None
@@ -102,7 +102,7 @@ def test_what_is_made_in_a_pass_stays_with_what_says_that_it_was():
             return x * self.table * self.scale
 
     model = Lazy()
-    with untouched(model):
+    with preserve_state(model):
         model(torch.randn(3))
     assert model(torch.ones(3)).isfinite().all()
 
@@ -112,20 +112,20 @@ def test_a_weight_that_cannot_be_put_back_is_named_unless_something_else_went_wr
         raise KeyboardInterrupt
 
     model = Remembers().requires_grad_(True)
-    with pytest.raises(InputError, match=r"changed the weight follows\.weight"), untouched(model):
+    with pytest.raises(InputError, match=r"changed the weight follows\.weight"), preserve_state(model):
         model(torch.randn(4, 3))
     model.register_forward_hook(interrupted)
-    with pytest.raises(KeyboardInterrupt), untouched(model):
+    with pytest.raises(KeyboardInterrupt), preserve_state(model):
         model(torch.randn(4, 3))
     model._forward_hooks.clear()
-    with put_back(model):  # a diagnosis goes on
+    with restoring(model):  # a diagnosis goes on
         model(torch.randn(4, 3))
 
 
 def test_weights_that_torch_keeps_of_parametrizations_are_computed_anew():
     model = nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))
     with nn.utils.parametrize.cached():
-        with untouched(model), torch.no_grad():
+        with preserve_state(model), torch.no_grad():
             model(torch.ones(1, 2))
         model(torch.ones(1, 2)).sum().backward()
     assert model.parametrizations.weight.original1.grad is not None
