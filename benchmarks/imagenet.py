@@ -78,11 +78,11 @@ class Ours:
 
     def loader(self) -> None:
         self._next_epoch()
-        self.one.feed.draw(self.one.generator)
+        self.one.feed.draw(self.one.draws.augment)
 
     def step(self) -> None:
         self.one.done = 0
-        body = self.one._replay or self.one._body
+        body = self.one._replay or self.one.body
         body()
 
     def close(self) -> None:

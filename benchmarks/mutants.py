@@ -14,6 +14,7 @@ import argparse
 import ast
 import copy
 import json
+import math
 import os
 import pickle
 import random
@@ -139,7 +140,8 @@ class Recorder:
             self.called[item.nodeid].update(names)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.seconds[report.nodeid] += report.duration
+        # Compiled code does not run while calls are recorded: such tests are never quick.
+        self.seconds[report.nodeid] += math.inf if report.failed else report.duration
 
 
 def in_a_fork(work: Callable[[], int], limit: float) -> tuple[int | None, float]:
@@ -211,10 +213,12 @@ def main() -> None:
             recorder = Recorder(source)
             first = [f"tests/{folder}", *ALSO.get(folder, [])]
             code, _ = in_a_fork(lambda: run_tests(source, first, recorder=recorder, keep=kept), 3600)  # noqa: B023
-            if code:
-                sys.exit(f"tests/{folder} fails before any error is planted")
+            if code not in (0, 1):
+                sys.exit(f"tests/{folder} does not run")
             for known, new in zip((seconds, called), pickle.loads(kept.read_bytes()), strict=True):
                 known |= new
+            failing = [test for test, took in seconds.items() if took == math.inf]
+            print(f"tests/{folder}: {len(seconds)} tests known so far, left out: {failing}", flush=True)
         if options.tests and in_a_fork(lambda: run_tests(source, options.tests.split(",")), 3600)[0]:
             sys.exit(f"{options.tests} fail before any error is planted")
         package = source / "oversmooth"

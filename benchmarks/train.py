@@ -208,7 +208,7 @@ def main() -> None:
         replay = captured(augmentation) if ON_GPU else augmentation
 
         def alone() -> None:
-            plain.feed.draw(plain.generator)
+            plain.feed.draw(plain.draws.augment)
             replay()
 
         work["augmentation"] = alone

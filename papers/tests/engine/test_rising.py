@@ -122,7 +122,7 @@ def test_compiled_code_follows_without_compiling_again(monkeypatch):
 def test_a_failed_step_is_looked_at_with_the_strength_that_it_met():
     step = STEPS["images"](ramp=1.0)
     step.begin_epoch()
-    mark = (0, step.generator.get_state())
+    mark = (0, step.draws.augment.get_state())
     for done in range(3):
         if done == 2:
             with torch.no_grad():

@@ -94,7 +94,7 @@ def test_another_attempt_draws_other_numbers():
     for attempt in (0, 1, 2):
         step.draw_anew(attempt)
         step.begin_epoch()
-        step.feed.draw(step.generator)
+        step.feed.draw(step.draws.augment)
         drawn.append((step.feed.order.tolist(), step.feed.draws.uniform[:8].tolist()))
     assert drawn[0] != drawn[1] != drawn[2] != drawn[0]
     assert all(one != other for one, other in zip(drawn[0], drawn[1], strict=True))

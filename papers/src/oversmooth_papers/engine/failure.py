@@ -25,10 +25,10 @@ def not_finite(step: Step, mark: tuple[int, Tensor], saved: str) -> Diverged:
     """
     failed = int(step.failed)
     before, state = mark
-    step.generator.set_state(state)
+    step.draws.augment.set_state(state)
     step.seek(before % step.steps)
     for _ in range(failed - before + 1):
-        step.feed.draw(step.generator)
+        step.feed.draw(step.draws.augment)
     step.position.fill_(failed)
     step.set_strengths()
     where = f"step {failed + 1:,} (epoch {failed // step.steps + 1})"

@@ -185,7 +185,7 @@ class Run:
             self._restore(saved)
         for remark in self.step.remarks if self.ranks.first else ():
             settings.on_message(remark)
-        self.step.attempt = len(self.facts["retries"])
+        self.step.draws.attempt = len(self.facts["retries"])
         board_from = self.step.done if settings.watch.tensorboard else None
         self.logs = logs.RunLogs(self.writes_to, self.facts["logs"], board_from=board_from)
         self.speed = 0.0  # units per second in the last full epoch
@@ -195,7 +195,7 @@ class Run:
         self.agree_at = 0  # the step at which several processes next decide together whether to stop or save
         self.reported_at = 0.0
         # A step at or before the current one with the augmentation's state there: a failed batch is drawn from it.
-        self.replay_from: tuple[int, Tensor] = (self.step.done, self.step.generator.get_state())
+        self.replay_from: tuple[int, Tensor] = (self.step.done, self.step.draws.augment.get_state())
         # Where a retry goes back to: the last checkpoint, or the beginning.
         self.last_checkpoint = (self.step.state(), self._facts()) if settings.on_nan == "retry" else None
 
@@ -257,7 +257,7 @@ class Run:
         inside = step.done % step.steps
         if inside == 0:
             step.begin_epoch()
-        self.replay_from = (step.done, step.generator.get_state())
+        self.replay_from = (step.done, step.draws.augment.get_state())
         for _ in range(inside, step.steps):
             self.next_step()
             if step.done % step.steps == 0:

@@ -7,9 +7,7 @@ code runs eagerly.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,8 +18,8 @@ from oversmooth.safety.machine import check_fits
 from oversmooth.steering.ramps import fill_strengths, held_strengths, hold_strengths
 from oversmooth.steering.record import never_run
 from oversmooth_papers import compiling, cuda_graphs
+from oversmooth_papers.engine.draws import Draws
 from oversmooth_papers.engine.ranks import Ranks
-from oversmooth_papers.engine.recipe import BaseRecipe
 from oversmooth_papers.engine.task import Batch, Forward, Task
 
 _MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq", "step"), "sgd": ("momentum_buffer",)}
@@ -56,9 +54,7 @@ class Step:
         rates = recipe.learning_rates(self.steps)
         self.rates, self._rates = rates.tolist(), rates.float().to(device)
         self.feed = task.feed(device, self.ranks, compiled=self.compiled)
-        self.attempt = 0
-        self.order_generator, self.generator = (torch.Generator(device).manual_seed(seed) for seed in _seeds(recipe))
-        self.order_state = self.order_generator.get_state()  # before this epoch's order was drawn
+        self.draws = Draws(recipe, device, self.ranks.rank)
         self.done = 0  # steps so far; `position` is the same number for the graph
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
         self.losses = torch.zeros(self.steps, device=device)  # this epoch's; reading one makes the step wait
@@ -85,7 +81,10 @@ class Step:
 
     def _compile(self, run: nn.Module) -> Forward:
         """The compiled model; the model itself, and a remark, where compiled code computes something else."""
-        with torch.no_grad(), self._seeded():  # eagerly once: steering checks attention's mask on real numbers
+        with (
+            torch.no_grad(),
+            self.draws.of_model(self.done),
+        ):  # eagerly once: steering checks attention's mask on real numbers
             self.loss(self.task.blank(min(2, self.recipe.batch), self.device), self.model)
         if self.ranks.world > 1:  # whose gradients all processes would have to ask for
             return compiling.compiled(run)
@@ -105,7 +104,7 @@ class Step:
                     outputs.append(out.detach().float().reshape(out.shape[0] if out.ndim else 1, -1))
                 return out
 
-            with self._seeded():
+            with self.draws.of_model(self.done):
                 loss = self.loss(batch, recorded, half=half)
                 found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
             # Where a weight is not used, compiled code may give zeros.
@@ -142,8 +141,8 @@ class Step:
         return optimiser
 
     def begin_epoch(self) -> None:
-        self.order_state = self.order_generator.get_state()
-        self.feed.reorder(self.order_generator)
+        self.draws.before_epoch = self.draws.order.get_state()
+        self.feed.reorder(self.draws.order)
 
     def seek(self, inside: int) -> None:
         """The next batch is this one of the epoch; nothing to do for a feed that has all of them at hand."""
@@ -152,24 +151,10 @@ class Step:
 
     def run(self) -> None:
         # Outside the graph, as small kernels, so that the generator's state is an ordinary one, to be saved.
-        self.feed.draw(self.generator)
-        with self._seeded():
+        self.feed.draw(self.draws.augment)
+        with self.draws.of_model(self.done):
             (self._replay or self.body)()
         self.done += 1
-
-    @contextmanager
-    def _seeded(self) -> Iterator[None]:
-        """What the model itself draws is decided by the seed, the step and the process: there is no state to save."""
-        if not self.recipe.draws_in_forward:
-            yield
-            return
-        words = f"{_seeds(self.recipe, self.attempt)[1]} {self.done} {self.ranks.rank}"
-        seed = int.from_bytes(hashlib.blake2b(words.encode(), digest_size=7).digest(), "little")
-        on_gpu = self.device.type == "cuda"
-        with torch.random.fork_rng([self.device] if on_gpu else []):
-            own = torch.cuda.default_generators[self.device.index or 0] if on_gpu else torch.default_generator
-            own.manual_seed(seed)
-            yield
 
     def body(self) -> None:
         batch = self.batch()
@@ -225,9 +210,7 @@ class Step:
 
     def state(self) -> dict[str, Tensor]:
         """Everything that decides the steps to come, as copies on the CPU."""
-        # Inside an epoch its order is drawn again; between two of them the next one's comes.
-        order = self.order_state if self.done % self.steps else self.order_generator.get_state()
-        arrays = self._tensors() | {"generator.order": order, "generator.augment": self.generator.get_state()}
+        arrays = self._tensors() | self.draws.state(inside=bool(self.done % self.steps))
         return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in arrays.items()}
 
     @torch.no_grad()
@@ -240,22 +223,18 @@ class Step:
                 parameter.grad.zero_()
         self.set_strengths()
         self.done = int(arrays["position"])
-        self.order_generator.set_state(arrays["generator.order"])
+        self.draws.load(arrays)
         self._order_again()
-        self.generator.set_state(arrays["generator.augment"])
 
     def _order_again(self) -> None:
         """The order of the epoch it is in, by the generator as it is now; between two epochs `begin_epoch` draws it."""
-        self.order_state = self.order_generator.get_state()
         if inside := self.done % self.steps:
-            self.feed.reorder(self.order_generator)
+            self.begin_epoch()
             self.seek(inside)
 
     def draw_anew(self, attempt: int) -> None:
         """Go on from here with other random numbers: another order of the data and other draws."""
-        self.attempt = attempt
-        for generator, seed in zip((self.order_generator, self.generator), _seeds(self.recipe, attempt), strict=True):
-            generator.manual_seed(seed)
+        self.draws.seed(attempt)
         self._order_again()
 
     def begin_again(self, task: Task) -> bool:
@@ -278,25 +257,15 @@ class Step:
             return False  # drawn with the seed, and not saved with the weights
         if not fill_strengths(self.model, task.recipe.methods()):
             return False
-        self.task, self.recipe, self.attempt = task, task.recipe, 0
+        self.task, self.recipe, self.draws.recipe = task, task.recipe, task.recipe
         if self.rising is not None:
             self.rising.take_ends()
         arrays = {name: torch.zeros_like(value) for name, value in self.state().items()}
         arrays |= {f"model.{name}": value for name, value in fresh.state_dict().items()}
         arrays["failed"].fill_(-1)
-        for name, seed in zip(("generator.order", "generator.augment"), _seeds(self.recipe), strict=True):
-            arrays[name] = torch.Generator(self.device).manual_seed(seed).get_state()
-        self.load(arrays)
+        self.draws.seed(0)
+        self.load(arrays | self.draws.state(inside=False))
         return True
-
-
-def _seeds(recipe: BaseRecipe, attempt: int = 0) -> tuple[int, int]:
-    """Of the order of the data and of what a step draws: apart, so that they do not repeat each other's numbers.
-
-    attempt: above 0 for numbers that no likely seed has; a CPU's generator looks at the lowest 32 bits alone.
-    """
-    first = 2 * recipe.seed + attempt * 2_654_435_768
-    return first, first + 1
 
 
 class RisingStrengths:

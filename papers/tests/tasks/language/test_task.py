@@ -70,7 +70,7 @@ def test_dropout_is_decided_by_seed_step_and_process():
     def first_loss(attempt):
         step = step_of(replace(RECIPE, lr=1e-9))
         step.begin_epoch()
-        step.attempt = attempt
+        step.draws.attempt = attempt
         torch.manual_seed(int(torch.randint(100, ())))  # whatever the caller draws
         step.run()
         return float(step.losses[0])
