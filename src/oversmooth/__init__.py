@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from oversmooth import anatomy, integrations, metrics, steering, theory
     from oversmooth.diagnosis.diagnose import diagnose
+    from oversmooth.diagnosis.ranking import layers
     from oversmooth.diagnosis.result import Diagnosis
     from oversmooth.models import load_steered
     from oversmooth.monitor import Alarm, Monitor
@@ -28,6 +29,7 @@ __all__ = [
     "diagnose",
     "fold",
     "integrations",
+    "layers",
     "load_steered",
     "metrics",
     "save_steered",
@@ -42,6 +44,7 @@ _HOMES = {
     "InputError": "oversmooth.safety.errors",
     "compare": "oversmooth.report.comparison",
     "diagnose": "oversmooth.diagnosis.diagnose",
+    "layers": "oversmooth.diagnosis.ranking",
     "load_steered": "oversmooth.models",
     **dict.fromkeys(("Alarm", "Monitor"), "oversmooth.monitor"),
     **dict.fromkeys(("fold", "save_steered", "steer", "unsteer"), "oversmooth.steering"),

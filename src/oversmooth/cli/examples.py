@@ -5,6 +5,7 @@ from __future__ import annotations
 # By the words of the command, without `oversmooth`; other packages add those of theirs.
 EXAMPLES = {
     "diagnose": "oversmooth diagnose bert-base-uncased --html report.html",
+    "layers": "oversmooth layers sentence-transformers/all-MiniLM-L6-v2 --data sts-dev.tsv -o layers.pdf",
     "spectrum": "oversmooth spectrum bert-base-uncased -o eigenvalues.pdf",
     "steer": "oversmooth steer bert-base-uncased -m spectral:mode=sharpen,bounded -o steered/",
     "fold": "oversmooth fold steered/ -o folded/",

@@ -56,7 +56,7 @@ def text_inputs(
     resolved = resolve(Path(source), "text") if source is not None else Source(PROSE, "text", (PROSE,))
     if resolved.format == "npz":
         pieces, what, skipped = _ready_made(tokenizer, resolved.path, count, length)
-        return Inputs(what, "text", len(pieces), skipped, partial(_batches, tokenizer, pieces, batch))
+        return Inputs(what, "text", len(pieces), skipped, partial(batches_of, tokenizer, pieces, batch))
 
     room = length - tokenizer.num_special_tokens_to_add()
     if room < 1:
@@ -65,7 +65,7 @@ def text_inputs(
             f"give {length - room + 1} or more"
         )
     if lines:
-        pieces = _first_pieces(tokenizer, lines_of(resolved, count), length)
+        pieces = first_pieces(tokenizer, lines_of(resolved, count), length)
     else:
         pieces = _cut(tokenizer, passages_of(resolved, count, length), count, length)
     if not pieces:
@@ -74,13 +74,13 @@ def text_inputs(
     where = f"{source}" if source is not None else "the prose that comes with oversmooth"
     unit = "lines" if lines else "pieces"
     what = f"{len(pieces):,} {unit} of up to {longest:,} tokens of {where}"
-    return Inputs(what, "text", len(pieces), [], partial(_batches, tokenizer, pieces, batch))
+    return Inputs(what, "text", len(pieces), [], partial(batches_of, tokenizer, pieces, batch))
 
 
 def _cut(tokenizer: Any, passages: list[Passage], count: int, length: int) -> list[Piece]:
     """Pieces that fill their length, from one whole text or from the beginning of each passage."""
     if len(passages) > 1:
-        return _first_pieces(tokenizer, passages, length)
+        return first_pieces(tokenizer, passages, length)
     pieces = [piece for piece in _windows(tokenizer, passages[0], length) if piece.words]
     full = [piece for piece in pieces if len(piece.special) == length]
     # The rest at the end is used if pieces are missing, unless it is short.
@@ -90,7 +90,7 @@ def _cut(tokenizer: Any, passages: list[Passage], count: int, length: int) -> li
     return [full[index] for index in spread(len(full), count)]
 
 
-def _first_pieces(tokenizer: Any, passages: list[Passage], length: int) -> list[Piece]:
+def first_pieces(tokenizer: Any, passages: list[Passage], length: int) -> list[Piece]:
     return [piece for passage in passages for piece in _windows(tokenizer, passage, length)[:1] if piece.words]
 
 
@@ -152,7 +152,7 @@ def _ready_made(tokenizer: Any, path: Path, count: int, length: int) -> tuple[li
     return pieces, what, skipped
 
 
-def _batches(tokenizer: Any, pieces: list[Piece], batch: int) -> Iterator[Batch]:
+def batches_of(tokenizer: Any, pieces: list[Piece], batch: int) -> Iterator[Batch]:
     # Without a padding token any id works: the attention mask hides it.
     pad = next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), 0)
     fillers = {"input_ids": pad, "attention_mask": 0, "token_type_ids": 0}
