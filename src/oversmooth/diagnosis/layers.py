@@ -77,7 +77,7 @@ def layers_of_blocks(
     left_out: tokens that are measured nowhere.
     """
     plan = Plan.of_names(dict.fromkeys(named_blocks(model, pattern)))
-    facts = run(model, inputs, plan, [depths := DepthMetrics(ranks=ranks)], left_out=left_out).facts
+    facts = run(model, inputs, plan, [depths := DepthMetrics(ranks=ranks, exact=True)], left_out=left_out).facts
     layers = []
     for depth, name in enumerate(["embedding", *(block.block for block in plan.blocks)]):
         columns = depths.by_input(depth)

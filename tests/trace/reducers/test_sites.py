@@ -134,13 +134,14 @@ def test_one_copy_by_dtype_fetches_everything(monkeypatch):
 
 
 def by_hand(x, mask=None):
-    means = {"effective_rank": [], "stable_rank": []}
+    means = {"effective_rank": [], "stable_rank": [], "sigma_ratio": []}
     for index, tokens in enumerate(x.double().numpy()):
         kept = tokens if mask is None else tokens[mask[index].numpy().astype(bool)]
         s = np.linalg.svd(kept, compute_uv=False)
         share = s / s.sum()
         means["effective_rank"].append(np.exp(-(share * np.log(share)).sum()))
         means["stable_rank"].append((s**2).sum() / s[0] ** 2)
+        means["sigma_ratio"].append(s[1] / s[0])
     return {name: np.array(values) for name, values in means.items()}
 
 
@@ -163,6 +164,25 @@ def test_arrays_of_several_shapes_and_masks():
     for (x, counted), ranks in zip(samples, rows, strict=True):
         for name, values in by_hand(x, counted).items():
             np.testing.assert_allclose(ranks[name].numpy(), values, rtol=1e-6)
+
+
+def test_ranks_by_depth_are_sketched_above_a_thousand_tokens_and_features():
+    """As a monitor takes them of every snapshot, where all singular values would take longer than the pass."""
+    torch.manual_seed(0)
+    decay = torch.arange(1, 1041).float() ** -0.7
+    arrays = [torch.randn(2, 1040, 1040) * decay @ torch.randn(1040, 1040) for _ in range(2)]
+    sketched, exact = DepthMetrics(ranks=1), DepthMetrics(ranks=1, exact=True)
+    for depths in (sketched, exact):
+        for depth, x in enumerate(arrays):
+            depths.numbers.update(depth, x)
+        depths.finish()
+    for depth, x in enumerate(arrays):
+        truth, first = by_hand(x[:1]), sketched.by_input(depth)
+        assert len(first["effective_rank"]) == len(exact.by_input(depth)["effective_rank"]) == 1
+        for name, rel in (("effective_rank", 0.05), ("stable_rank", 1e-3), ("sigma_ratio", 1e-3)):
+            np.testing.assert_allclose(first[name].numpy(), truth[name], rtol=rel)
+            np.testing.assert_allclose(exact.by_input(depth)[name].numpy(), truth[name], rtol=1e-6)
+        assert 0 < float(abs(first["effective_rank"] - exact.by_input(depth)["effective_rank"]))  # it was sketched
 
 
 @pytest.mark.parametrize("room", [0, 700, 10**6])

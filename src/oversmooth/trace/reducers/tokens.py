@@ -105,14 +105,16 @@ class DepthMetrics(Reducer):
     that run several times are several depths.
 
     Args:
-        ranks: inputs of which ranks are computed, the first ones; 0 for none.
-        absolute: whether to take the mean absolute cosine.
+        ranks: inputs of which ranks are computed, the first ones; 0 for none. As for `TokenMetrics`, they are sketched
+            for arrays of more than 1,024 tokens and features.
+        absolute: whether to take the mean absolute cosine; sampled above 4,096 tokens.
+        exact: no sketch and no sample.
     """
 
     result: list[SiteNumbers]
 
-    def __init__(self, *, ranks: int = 4, absolute: bool = True) -> None:
-        self.numbers = SiteMetrics(absolute=absolute, ranks=ranks, exact=True)
+    def __init__(self, *, ranks: int = 4, absolute: bool = True, exact: bool = False) -> None:
+        self.numbers = SiteMetrics(absolute=absolute, directions=False, ranks=ranks, exact=exact)
 
     def site(self, site: Site, x: Tensor, mask: Tensor | None) -> None:
         if site.depth is not None:
