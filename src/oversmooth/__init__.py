@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from oversmooth.diagnosis.diagnose import diagnose
     from oversmooth.diagnosis.ranking import layers
     from oversmooth.diagnosis.result import Diagnosis
+    from oversmooth.diagnosis.spans import spans
     from oversmooth.models import load_steered
     from oversmooth.monitor import Alarm, Monitor
     from oversmooth.report.comparison import compare
@@ -33,6 +34,7 @@ __all__ = [
     "load_steered",
     "metrics",
     "save_steered",
+    "spans",
     "steer",
     "steering",
     "theory",
@@ -46,6 +48,7 @@ _HOMES = {
     "diagnose": "oversmooth.diagnosis.diagnose",
     "layers": "oversmooth.diagnosis.ranking",
     "load_steered": "oversmooth.models",
+    "spans": "oversmooth.diagnosis.spans",
     **dict.fromkeys(("Alarm", "Monitor"), "oversmooth.monitor"),
     **dict.fromkeys(("fold", "save_steered", "steer", "unsteer"), "oversmooth.steering"),
 }

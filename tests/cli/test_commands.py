@@ -61,6 +61,24 @@ def test_text_of_the_user(monkeypatch, tmp_path, gpt):
     assert found.model["causal"]
 
 
+def test_spans_of_a_language_model_and_of_labelled_images(monkeypatch, capsys, tmp_path, gpt, vit):
+    made = [tmp_path / "d.json", tmp_path / "d.html", tmp_path / "d.svg"]
+    outputs = ["--json", made[0], "--html", made[1], "-o", made[2]]
+    assert run(monkeypatch, "spans", gpt, "--inputs", 2, "--length", 20, *outputs) == 0
+    text = capsys.readouterr().out
+    assert "least to" in text
+    assert "next-token loss, in nats" in text
+    assert len(Diagnosis.load(made[0]).spans.spans) == 3
+    assert all(path.is_file() for path in made)
+    images = np.random.default_rng(0).integers(0, 255, (6, 16, 16, 3), dtype=np.uint8)
+    np.savez(tmp_path / "x.npz", images=images, labels=np.zeros(6, dtype=np.int64))
+    assert run(monkeypatch, "spans", vit, "--data", tmp_path / "x.npz", "--drop", "--json", made[0]) == 0
+    spans = Diagnosis.load(made[0]).spans
+    assert (spans.effect, spans.vector, spans.spans[0].repeat) == ("labels", "first token", None)
+    assert "repeat" not in capsys.readouterr().out
+    assert "--longest" in refusal(monkeypatch, capsys, "spans", vit, "--longest", 0)
+
+
 def test_labelled_images_give_top_1(monkeypatch, tmp_path, vit):
     images = np.random.default_rng(0).integers(0, 255, (6, 16, 16, 3), dtype=np.uint8)
     np.savez(tmp_path / "x.npz", images=images, labels=np.zeros(6, dtype=np.int64))

@@ -82,7 +82,7 @@ def test_the_shell_completes_commands() -> None:
         capture_output=True,
         text=True,
     )
-    assert done.stdout.split() == ["spectrum"], done.stderr
+    assert done.stdout.split() == ["spans", "spectrum"], done.stderr
 
 
 def test_the_version_has_one_place() -> None:

@@ -10,7 +10,7 @@ import pytest
 import vl_convert
 from hypothesis import given
 from hypothesis import strategies as st
-from support.report_example import example, held, rows_of
+from support.report_example import example, held, rows_of, spans
 
 from oversmooth.report import figures, page, shell
 from oversmooth.report.charts import base as charts
@@ -28,6 +28,7 @@ def several():
     found = [example(f"model {i}", layers=3 + i, heads=2, head_dim=4, inputs=3, seed=i) for i in range(2)]
     for place, one in enumerate(found):
         one.accuracy = Accuracy(100, 0.9, [0.8, 0.7 - place / 10], 100, "corrupted")
+        one.spans = spans(len(one.layers) - 1)
         one.model |= {"state": "trained", "mode": ["smooth", "sharpen"][place]}
     return found
 

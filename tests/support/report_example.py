@@ -24,6 +24,7 @@ from oversmooth.results.parts import (
     Picture,
     Spectrum,
 )
+from oversmooth.results.spans import Span, Spans
 
 MASSIVE = {"input_share": 0.75, "tokens": 9, "positions": {"0": 6, "57": 3}, "largest_ratio": 41.3}
 VARIANTS = {"raw": 1.0, "folded": 1.25, "observed": 1.9}
@@ -87,6 +88,16 @@ def example(
         ],
         one_input=one_input(draw, layers, heads),
     )
+
+
+def spans(layers: int) -> Spans:
+    """Spans of up to two blocks, with an effect below 0 among them."""
+    places = [(first, first + more) for more in (0, 1) for first in range(1, layers + 1 - more)]
+    found = [
+        Span(i, j, 0.1 * i, 0.2 / j, [], drop=i - 1.1 * j, drop_error=0.1, repeat=j / i, repeat_error=None)
+        for i, j in places
+    ]
+    return Spans("KL", None, "first token", 8, found)
 
 
 def held(text: str, part: str) -> Any:

@@ -13,15 +13,15 @@ import typer
 # Each adds its command, and help lists them in this order.
 from oversmooth.cli import diagnose  # isort: skip
 from oversmooth.cli import layers  # isort: skip
-from oversmooth.cli import demo, doctor, gallery, simulate, spectrum, steer, watch
+from oversmooth.cli import demo, doctor, gallery, simulate, spans, spectrum, steer, watch
 from oversmooth.cli.app import app
 from oversmooth.cli.streams import err, standard_streams
 from oversmooth.safety import signals
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.extensions import extensions
 
-__all__ = ["app", "commands", "demo", "diagnose", "doctor", "gallery", "layers", "main", "simulate", "spectrum"]
-__all__ += ["steer", "watch"]
+__all__ = ["app", "commands", "demo", "diagnose", "doctor", "gallery", "layers", "main", "simulate", "spans"]
+__all__ += ["spectrum", "steer", "watch"]
 
 
 _OF_PAPERS = ("train", "reproduce", "tune")  # commands of the distribution oversmooth-papers

@@ -214,7 +214,7 @@ def diagnose_all(
                 continue
             shown = advance(bars, f"{Path(name).name}{' (random)' if random else ''}")
             loaded = load(name, random=random, **how)  # type: ignore[arg-type]
-            inputs = _inputs_of(loaded, data, count, length, batch, alone=len(names) == 1)
+            inputs = inputs_of(loaded, data, count, length, batch, alone=len(names) == 1)
             shown(0, inputs.count, "first input")
             if line := announcement(loaded, inputs, settings):
                 err.print(line, soft_wrap=True)
@@ -222,7 +222,7 @@ def diagnose_all(
     return diagnoses
 
 
-def _inputs_of(
+def inputs_of(
     loaded: Loaded, data: Path | None, count: int | None, length: int | None, batch: int | None, *, alone: bool
 ) -> Inputs:
     """Inputs of one model, by default as many as fit it."""

@@ -13,5 +13,6 @@ EXAMPLES = {
     "gallery": "oversmooth gallery minilm vit-plain -o gallery/",
     "doctor": "oversmooth doctor",
     "simulate": "oversmooth simulate --preset flip --layers 64 -o flip.html",
+    "spans": "oversmooth spans bert-base-uncased --drop --html spans.html",
     "watch": "oversmooth watch runs/plain runs/sharpen --html film.html",
 }

@@ -30,7 +30,7 @@ from oversmooth.theory.radii import AttentionChange
 from oversmooth.theory.reasons import Reason
 from oversmooth.theory.stack import stack_dominance
 from oversmooth.theory.weights import centre_features, fold_norm
-from oversmooth.trace.layout import as_tokens, attention_batch_first, first_tensor
+from oversmooth.trace.layout import as_tokens, first_tensor, stream_batch_first
 from oversmooth.trace.plans import Plan, SampleBlock
 from oversmooth.trace.reducers.heads import inverse_sigma
 from oversmooth.trace.study import Sample
@@ -211,11 +211,8 @@ class _Repeatable:
 
 def _repeatable(blocks: list[SampleBlock], plan: Plan, modules: dict[str, nn.Module]) -> _Repeatable:
     last = blocks[-1]
-    layer, given = last.plan.layer, first_tensor(last.args, last.kwargs)
-    batch_first = plan.layouts.get(layer.block)
-    if batch_first is None:
-        batch_first = attention_batch_first(modules[layer.name], modules[layer.block])
-    A = last.A
+    batch_first = stream_batch_first(last.plan.layer, plan.layouts, modules)
+    A, given = last.A, first_tensor(last.args, last.kwargs)
     mask = None if A is None or A.mask is None else A.mask[:, 0]
     return _Repeatable(blocks, modules, batch_first, given.ndim == 2, last.y, mask)
 

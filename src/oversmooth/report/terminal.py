@@ -16,11 +16,13 @@ from oversmooth.report.style import UNKNOWN, arrow, fixed, percent
 from oversmooth.report.style import number as _number
 from oversmooth.results.data import DiagnosisData
 from oversmooth.results.parts import Eigenvalues, Layer
+from oversmooth.results.spans import EFFECTS, Span, Spans
 
 if TYPE_CHECKING:
     from oversmooth.steering.record import Moved
 
 _MOST_ROWS = 300  # of deeper models every so many layers are shown: a terminal takes seconds to lay out thousands
+_SHORT = {"attention": "attn", "cross-attention and mlp": "rest"}
 _BAR = "▏▎▍▌▋▊▉█"
 number, share = partial(_number, digits=3), partial(percent, decimals=0)
 
@@ -51,8 +53,7 @@ def accuracies(diagnoses: Sequence[DiagnosisData]) -> Table:
 def layers(diagnosis: DiagnosisData) -> Table:
     """A row per block."""
     parts = list(dict.fromkeys(change.part for layer in diagnosis.layers for change in layer.changes))
-    short = {"attention": "attn", "cross-attention and mlp": "rest"}
-    headings = [f"Δ\n{short.get(part, part)}" for part in parts]
+    headings = [f"Δ\n{_SHORT.get(part, part)}" for part in parts]
     columns = [metric for metric in METRICS.values() if metric.heading]
     known = "Re λ\n< 0", "ρ\nsmooth", "ρ\nrough", "smooth\nshare"
     table = plain_table("depth", *(metric.heading for metric in columns), *headings, *known)
@@ -100,6 +101,33 @@ def spectra(diagnosis: DiagnosisData) -> Table:
         row.append(f"{low} to {high}" if by_head else UNKNOWN)
         table.add_row(*row, *(str(s.verdicts.count(word)) if s.verdicts else UNKNOWN for word in verdicts))
     return table
+
+
+def spans(found: Spans) -> list[Table | str]:
+    """A row per block, then the span of every length whose effect is least."""
+    single = [span for span in found.spans if span.length == 1]
+    ways = [way for way in ("drop", "repeat") if any(getattr(span, way) is not None for span in single)]
+    parts = list(dict.fromkeys(change.part for span in single for change in span.changes))
+    changes = [f"Δ\n{_SHORT.get(part, part)}" for part in parts]
+    table = plain_table("block", "influ-\nence", "angle\n/π", *changes, *ways)
+    for span in single:
+        by_part = {change.part: change for change in span.changes}
+        logs = (by_part[part].log_hfc_lfc for part in parts)
+        numbers = [fixed(span.influence, 3), fixed(span.angle, 3), *(fixed(log, sign=True) for log in logs)]
+        table.add_row(span.blocks, *numbers, *(_effect(span, way) for way in ways))
+    least = plain_table("blocks", *(text for way in ways for text in (f"least to\n{way}", "effect")))
+    by_length = [found.by_length(way) for way in ways]
+    for length in by_length[0]:
+        best = [(spans[length][0], way) for spans, way in zip(by_length, ways, strict=True)]
+        least.add_row(str(length), *(text for span, way in best for text in (span.blocks, _effect(span, way))))
+    loss = "" if found.unchanged is None else f" (unchanged: {number(found.unchanged)})"
+    words = f"Effect: {EFFECTS[found.effect]}{loss}, with its standard error over {found.inputs} inputs."
+    return [table, least, f"{words} Δ: change of log HFC/LFC by part. Angle of the {found.vector}."]
+
+
+def _effect(span: Span, way: str) -> str:
+    error = getattr(span, f"{way}_error")
+    return _number(getattr(span, way), 2) + ("" if error is None else f" ± {_number(error, 1)}")
 
 
 def histogram(diagnosis: DiagnosisData, rows: int = 15) -> Table:

@@ -18,6 +18,7 @@ from oversmooth.metrics import METRICS
 from oversmooth.results.facts import ModelFacts, Number, Provenance, Steered
 from oversmooth.results.notes import Note
 from oversmooth.results.parts import Accuracy, Extrapolation, Layer, OneInput, share_of_smoothing
+from oversmooth.results.spans import Spans
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, about, reason
 from oversmooth.safety.files import check_plain, check_writable, parse_json, read_text, whole_file
@@ -53,6 +54,7 @@ class DiagnosisData:
     """Of a steered model: the methods, how far a warm start moved layers, and whether its constraint is satisfied."""
     accuracy: Accuracy | None = None  #: Of a classifier that was tested as well.
     one_input: OneInput | None = None  #: The tokens of the example input; None if they were not stored.
+    spans: Spans | None = None  #: What leaving out and repeating blocks does, by `oversmooth.spans`.
 
     def __repr__(self) -> str:
         """One line; `to_dict` gives everything."""

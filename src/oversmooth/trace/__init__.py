@@ -12,6 +12,7 @@ from oversmooth.trace.reducers import HeadSpectra as HeadSpectra
 from oversmooth.trace.reducers import Reducer as Reducer
 from oversmooth.trace.reducers import SpectraSettings as SpectraSettings
 from oversmooth.trace.reducers import TokenMetrics as TokenMetrics
+from oversmooth.trace.rerouting import Rerouting as Rerouting
 from oversmooth.trace.study import plan as plan
 from oversmooth.trace.study import study as study
 from oversmooth.trace.tracing import Trace as Trace

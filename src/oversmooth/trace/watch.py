@@ -106,7 +106,7 @@ class Watch:
             if "torch._dynamo" in sys.modules:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             if not self.replay:
-                stack.enter_context(_without_fast_path())
+                stack.enter_context(without_fast_path())
             for index, module in enumerate(self._passed.modules):
                 handle = module.register_forward_pre_hook(functools.partial(self._pass, index), with_kwargs=True)
                 stack.callback(handle.remove)
@@ -115,8 +115,8 @@ class Watch:
                 # First, so that the block's wrapper is outside where both are one module.
                 if layer is not None and (self.operators or name == first):
                     wrapper = functools.partial(self._run_attention, layer)
-                    stack.enter_context(_replaced(self.modules[layer.name], wrapper))
-                stack.enter_context(_replaced(self.modules[name], functools.partial(self._run_block, name)))
+                    stack.enter_context(replaced(self.modules[layer.name], wrapper))
+                stack.enter_context(replaced(self.modules[name], functools.partial(self._run_block, name)))
                 if name not in self._replayed:
                     self._listen(stack, name)
             self._stack = stack.pop_all()
@@ -294,7 +294,7 @@ def run_again(modules: Mapping[str, nn.Module], block: SampleBlock, x: Tensor) -
 
 
 @contextmanager
-def _replaced(module: nn.Module, wrapper: Callable[..., Any]) -> Iterator[None]:
+def replaced(module: nn.Module, wrapper: Callable[..., Any]) -> Iterator[None]:
     """module.forward goes through wrapper(original, ...) for a while; what was there before comes back exactly."""
     own = module.__dict__.get("forward")
     original = module.forward
@@ -321,7 +321,7 @@ def _apart(x: Tensor) -> Iterator[None]:
 
 
 @contextmanager
-def _without_fast_path() -> Iterator[None]:
+def without_fast_path() -> Iterator[None]:
     """torch's own layers step by step, and without the nested arrays that they make of padded batches."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -335,7 +335,7 @@ def _without_fast_path() -> Iterator[None]:
 def _quietly() -> Iterator[None]:
     """A second run that leaves no trace, step by step: no gradients, no fast path, generators as before."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    with torch.no_grad(), torch.random.fork_rng(devices=devices), _without_fast_path():
+    with torch.no_grad(), torch.random.fork_rng(devices=devices), without_fast_path():
         yield
 
 
