@@ -12,6 +12,7 @@ from torch import nn
 
 import oversmooth
 from oversmooth import InputError, trace
+from oversmooth.theory.reasons import Reason
 from oversmooth.trace.feed import SHORT
 
 TEXTS = [name for name in usable() if set(FAMILIES[name].inputs()) == {"input_ids", "attention_mask"}]
@@ -104,6 +105,20 @@ def test_blocks_by_name_are_read_at_their_ends():
     )
     with pytest.raises(InputError, match="made without attention"):
         trace.run(model, x, plan, [trace.HeadSpectra(plan)])
+
+
+def test_blocks_whose_attention_is_not_explained_have_no_verdict():
+    model, x = encoder(), torch.randn(2, 5, 4)
+    plan = trace.plan(model, x, attention=True)
+    known, partly = trace.HeadSpectra(plan), trace.HeadSpectra(plan.undecided([1], why := Reason("unexplained")))
+    trace.run(model, x, plan, [known])
+    trace.run(model, x, partly.plan, [partly])
+    assert partly.result.verdict[1] == [["undecided"] * 2] * 2
+    assert (partly.result.certified[1], partly.result.undecided_because[1]) == ([0, 0], [why])
+    assert partly.result.rho_rough[1].isnan().all()
+    for call in (0, 2):
+        assert torch.equal(partly.result.rho_rough[call], known.result.rho_rough[call])
+        assert partly.result.certified[call] == known.result.certified[call]
 
 
 def test_several_reducers_share_a_pass_and_one_that_fails_leaves_nothing_behind():
