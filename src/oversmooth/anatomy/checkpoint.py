@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,17 @@ class Checkpoint(Source):
                 return part[:] if rows is None else part[rows]
         except Exception as error:  # dtypes that this torch does not have, among others
             raise InputError(f"{name} in {file} cannot be read ({reason(error)}); fetch it again") from error
+
+    def stored(self) -> Iterator[tuple[str, Any]]:
+        """Every array under its name in the files, read when it is indexed, from any thread."""
+        for file in self.files:
+            if file.suffix == ".safetensors":
+                with delay_signals():
+                    opened: Any = safe_open(file, framework="pt")
+                    arrays = [(name, opened.get_slice(name)) for name in opened.keys()]  # noqa: SIM118
+                yield from arrays
+            else:
+                yield from self._torch(file).items()
 
     def setting(self, module: str, name: str) -> Any:
         own, rest = config_parts(self.config, module)

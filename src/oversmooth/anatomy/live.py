@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -52,10 +52,13 @@ _WRAPPED = {"OptimizedModule": "_orig_mod", "DistributedDataParallel": "module",
 
 
 class LiveModel(Source):
-    """Names, shapes and attributes of a module; parameters are returned as they are."""
+    """Names, shapes and attributes of a module; parameters are returned as they are.
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
+    stored: reads a parameter that is on the meta device, by its name and rows.
+    """
+
+    def __init__(self, model: nn.Module, stored: Callable[[str, slice | None], Tensor] | None = None) -> None:
+        self.model, self.stored = model, stored
         self.what = f"this {type(model).__name__}"
         config: Any = getattr(model, "config", None)
         self.config: dict[str, Any] = config.to_dict() if hasattr(config, "to_dict") else {}
@@ -73,6 +76,8 @@ class LiveModel(Source):
     def read(self, name: str, rows: slice | None = None) -> Tensor:
         module, _, key = name.rpartition(".")
         value = _computed(self.modules[module], key).detach()
+        if value.is_meta and self.stored is not None:
+            return self.stored(name, rows)
         return value if rows is None else value[rows]
 
     def attribute(self, module: str, names: tuple[str, ...]) -> Any:
@@ -187,7 +192,12 @@ def check_is_module(model: object) -> nn.Module:
 
 def check_finite(model: nn.Module) -> None:
     """Refuse a model with NaN or infinity anywhere, naming the weight."""
-    for name, p in model.named_parameters():
+    check_weights_finite(model.named_parameters())
+
+
+def check_weights_finite(weights: Iterable[tuple[str, Tensor]]) -> None:
+    """The same for some of its weights, by their names."""
+    for name, p in weights:
         if p.is_floating_point() and p.device.type != "meta" and not all_finite(p):
             bad = int((~torch.isfinite(p)).sum())
             raise InputError(

@@ -154,11 +154,11 @@ def progress_bar(unit: str) -> progress.Progress:
     )
 
 
-def advance(bars: progress.Progress, title: str) -> Callable[[int, int | None, str], None]:
+def advance(bars: progress.Progress, title: str) -> Callable[[float, int | None, str], None]:
     """A bar for one model, and the `OnProgress` of its diagnosis."""
     task = bars.add_task(f"{title}: loading", total=None)
 
-    def on_progress(done: int, total: int | None, what: str) -> None:
+    def on_progress(done: float, total: int | None, what: str) -> None:
         bars.update(task, description=f"{title}: {what}", completed=done, total=total)
 
     return on_progress

@@ -59,6 +59,8 @@ _SPECTRA = "Compute spectra, dominance and extrapolation. Without: tokens only."
 _VARIANT = "How H includes the norm before attention: raw (not at all), folded (with its gamma) or observed."
 _FORMAT = "Format of the charts: pdf, svg or png; may be repeated."
 _EXAMPLE = "Store token similarities and attention of the first input for the page."
+_STREAM = "Read one block at a time, for models larger than memory."
+_MOST_MEMORY = "Memory of the device that --stream may take, such as 12GB."
 _TRUST = "Run Python files that come with a checkpoint."
 
 
@@ -89,6 +91,8 @@ def diagnose(
     example: Annotated[bool, _output(None, _EXAMPLE)] = True,
     device: Device = None,
     dtype: Dtype = None,
+    stream: Annotated[bool, _machine(None, _STREAM, "--stream")] = False,
+    max_memory: Annotated[str | None, _machine("SIZE", _MOST_MEMORY, show_default="what is free")] = None,
     trust_remote_code: Annotated[bool, _machine(None, _TRUST, "--trust-remote-code")] = False,
 ) -> None:
     """Measure whether and where models smooth their tokens, which sublayer does it, and what the spectra predict.
@@ -109,6 +113,9 @@ def diagnose(
     if leave_out is not None:
         settings["special"] = _positions(leave_out)
     machine = dict(device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    machine |= dict(stream=stream, max_memory=max_memory)
+    if not stream:
+        refuse_without_effect(context, {"max_memory"}, "it limits what --stream takes")
     diagnoses = diagnose_all(
         models,
         data,
@@ -189,6 +196,8 @@ def diagnose_all(
     dtype: str | None = None,
     settings: Mapping[str, object],
     trust_remote_code: bool = False,
+    stream: bool = False,
+    max_memory: str | None = None,
 ) -> list[Diagnosis]:
     """Diagnose each model in turn, with progress; saved diagnoses are loaded."""
     from oversmooth.cli.estimate import announcement
@@ -196,17 +205,20 @@ def diagnose_all(
     from oversmooth.diagnosis.result import Diagnosis
     from oversmooth.inputs.sources import check_readable
     from oversmooth.models import load
-    from oversmooth.models.loading import check_loadable
+    from oversmooth.models.loading import check_loadable, check_streams
 
     # Every model is checked before the first one takes its time.
     saved = {name: Diagnosis.load(name) for name in names if is_saved(name)}
     for name in names:
         if name not in saved:
             check_loadable(name)
+            if stream:
+                check_streams(name, random_init)
     if data is not None:
         check_readable(data)
     diagnoses: list[Diagnosis] = []
     how = dict(seed=int(str(settings["seed"])), dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+    how |= dict(stream=stream, max_memory=max_memory)
     with progress_bar("inputs") as bars:
         for name, random in ((name, random) for name in names for random in (False, True)[: 1 + random_init]):
             if name in saved:

@@ -17,6 +17,7 @@ from oversmooth.inputs.batches import Inputs
 from oversmooth.models.loaded import DATA_COUNT, DEFAULT_COUNT, Loaded
 from oversmooth.safety.machine import in_words
 from oversmooth.safety.model_state import preserve_state
+from oversmooth.trace.feed import Runner
 
 _LARGE = 300_000_000  # parameters from which a CPU gets fewer inputs by default
 _FEW = 4
@@ -41,8 +42,14 @@ def default_batch(loaded: Loaded, length: int | None) -> int:
 
 def announcement(loaded: Loaded, inputs: Inputs, settings: Mapping[str, Any]) -> str:
     """One line on inputs, time and memory; empty if the diagnosis takes less than about 20 seconds, or runs on a GPU,
-    where the factors were not measured.
+    where the factors were not measured. Where blocks are streamed, one line on where everything is kept.
     """
+    if loaded.on_disk is not None:
+        from oversmooth.diagnosis.streamed import placement
+
+        run = Runner(loaded.model, loaded.on_disk.anatomy(settings.get("stack")))
+        with torch.no_grad():
+            return f"{loaded.name}: {placement(loaded.on_disk, run, list(run.batches(inputs)))}"
     first = next(iter(inputs), None)
     if first is None or next(loaded.model.parameters()).device.type != "cpu":
         return ""

@@ -19,7 +19,7 @@ from oversmooth.anatomy.steered import steered_as
 from oversmooth.diagnosis import weights
 from oversmooth.diagnosis.extrapolate import last_block, whole_stack
 from oversmooth.diagnosis.layers import layers_observed, layers_of_blocks
-from oversmooth.diagnosis.one_input import one_input
+from oversmooth.diagnosis.one_input import InputShown, one_input
 from oversmooth.diagnosis.provenance import input_kind, input_notes, mode, model_name, plan_notes, provenance
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs.batches import Batch
@@ -40,11 +40,12 @@ from oversmooth.trace.plans import Plan
 from oversmooth.trace.reducers.base import PassFacts
 from oversmooth.trace.reducers.heads import HeadNumbers
 from oversmooth.trace.reducers.tokens import TokenNumbers
-from oversmooth.trace.study import Sample
+from oversmooth.trace.study import Sample, Study
 from oversmooth.trace.valid import LeftOut
 
 if TYPE_CHECKING:
     from oversmooth.models import Loaded
+    from oversmooth.models.on_disk import OnDisk
 
 MOST_BLOCKS = 1_000_000  # limit of repeats to predict
 _STACK = 48  # blocks of the stack that are run again, about
@@ -93,6 +94,7 @@ class _Source:
     tokenizer: Any
     about: dict[str, Any]
     notes: list[Note]
+    on_disk: OnDisk | None = None
     mode: dict[str, bool] = field(default_factory=dict)
 
     def about_mode(self) -> None:
@@ -149,6 +151,8 @@ def diagnose(
     special: Sequence[int] | Tensor | None = None,
     about: dict[str, Any] | None = None,
     progress: OnProgress | None = None,
+    stream: bool = False,
+    max_memory: str | int | None = None,
     look: bool | None = None,
 ) -> Diagnosis:
     """Measure whether and where a model smooths its tokens, which sublayer does it, and what the spectra predict.
@@ -179,6 +183,9 @@ def diagnose(
             as well. Spectra and extrapolation include them, because attention does.
         about: further facts to store in `Diagnosis.model`.
         progress: called after each batch with (inputs done, inputs in all or None, the current step).
+        stream: read a transformers checkpoint, by name or path, one block at a time: the model may be larger than
+            memory. The numbers are the same; repeating the whole stack is skipped. See docs/large-models.md.
+        max_memory: of the device, that streaming may take, such as "12GB"; None: what is free.
         look: the earlier name of example.
 
     Returns:
@@ -190,7 +197,11 @@ def diagnose(
     started = time.perf_counter()
     example, left_out = example if look is None else look, LeftOut.of(special)
     options = Options(spectra, joined, ranks, variant, rule, depth, example, exact, seed, left_out)
-    source = _opened(model, inputs, name, tokenizer, about)
+    source = _opened(model, inputs, name, tokenizer, about, stream, max_memory)
+    if source.on_disk is not None:
+        if blocks is not None:
+            raise InputError("blocks= and stream=True cannot be combined: streaming finds blocks by their attention")
+        return _streamed(source, source.on_disk, dict(stack=stack, heads=heads, norm=norm), options, progress, started)
     if blocks is not None:
         return _of_blocks(source, blocks, options, started)
     anatomy = locate(source.model, stack=stack, heads=heads, norm=norm)
@@ -208,7 +219,15 @@ def diagnose(
     return _assemble(source, anatomy, planned, observed, options, started)
 
 
-def _opened(model: Any, inputs: Any, name: str | None, tokenizer: Any, about: dict[str, Any] | None) -> _Source:
+def _opened(
+    model: Any,
+    inputs: Any,
+    name: str | None,
+    tokenizer: Any,
+    about: dict[str, Any] | None,
+    stream: bool = False,
+    max_memory: str | int | None = None,
+) -> _Source:
     """The module inside whatever was given, with what is known of it."""
     if name is not None and not isinstance(name, str):
         raise InputError(f"name is {arguments.shown(name)}; give the model's name as text")
@@ -216,21 +235,26 @@ def _opened(model: Any, inputs: Any, name: str | None, tokenizer: Any, about: di
         raise InputError(f"about is {arguments.shown(about)}; give a dict of facts with names as keys")
     known: dict[str, Any] = {}
     notes: list[Note] = []
+    on_disk = None
+    if stream and isinstance(model, nn.Module):
+        raise InputError("stream=True needs a checkpoint's name or path: this model is in memory; leave it out")
     if not isinstance(model, nn.Module):
         from oversmooth import models  # a module needs nothing of it
 
-        loaded = models.load(str(model)) if isinstance(model, (str, Path)) else model
+        how = dict(stream=stream, max_memory=max_memory)
+        loaded = models.load(str(model), **how) if isinstance(model, (str, Path)) else model  # type: ignore[arg-type]
         if isinstance(loaded, models.Loaded):
             tokenizer = tokenizer or loaded.tokenizer
             name = name or loaded.name
             inputs = loaded.inputs() if inputs is None else inputs
             notes += [Note("loading", text=remark) for remark in loaded.remarks]
             known |= loaded.about
-            model = loaded.model
+            model, on_disk = loaded.model, loaded.on_disk
     inside = unwrapped(check_is_module(model))
     if inside is not model:
         notes.append(Note("wrapped", what=type(model).__name__))
-    return _Source(inside, inputs, name or model_name(inside), tokenizer, {**known, **(about or {})}, notes)
+    known |= about or {}
+    return _Source(inside, inputs, name or model_name(inside), tokenizer, known, notes, on_disk)
 
 
 def _plan(source: _Source, run: Runner, options: Options) -> _Planned:
@@ -242,41 +266,112 @@ def _plan(source: _Source, run: Runner, options: Options) -> _Planned:
     # The beginning of a text shows where the stream is; all of it is needed where that input itself is reported.
     one = run.first_input(first) if options.spectra or options.example else run.short_input(first)
     sample = study(source.model, run.anatomy, lambda: run(one), attention=options.spectra)
-    blocks, variant = sample.plan.blocks, options.variant
-    if variant != "raw" and not any(b.norm_position == "pre" and b.norm_agrees for b in blocks):
-        source.notes.append(Note("variant_without_norm", what=variant))
-        variant = "raw"
-    special = options.left_out is not None
-    special |= isinstance(first, Batch) and first.special is not None and bool(first.special[:1].any())
     return _Planned(
         plan=sample.plan,
         device=sample.blocks[0].x.device,
         batches=itertools.chain([first], batches),
-        variant=variant,
-        extrapolation=_extrapolate(sample, source, options, special) if options.spectra and options.depth else [],
+        variant=_variant(sample.plan, source, options),
+        extrapolation=_extrapolate(sample, source, options, first),
         one_input=one_input(sample.blocks, first, one, run.mask(one), source.tokenizer) if options.example else None,
         input_kind=input_kind(source.inputs, first),
     )
+
+
+def _variant(plan: Plan, source: _Source, options: Options) -> str:
+    """How norms enter H: raw where none is known."""
+    if options.variant == "raw" or any(b.norm_position == "pre" and b.norm_agrees for b in plan.blocks):
+        return options.variant
+    source.notes.append(Note("variant_without_norm", what=options.variant))
+    return "raw"
 
 
 def _observe(
     source: _Source, run: Runner, planned: _Planned, options: Options, progress: OnProgress | None
 ) -> _Observed:
     """Send all batches through the model; its accuracy on those that have labels, None where none has."""
-    tokens = TokenMetrics(planned.plan, options.ranks, exact=options.exact)
-    settings = SpectraSettings(options.joined, planned.variant, options.rule, options.seed, options.exact)
-    heads = HeadSpectra(planned.plan, settings, steered_as(source.model)) if options.spectra else None
-    reducers: list[Reducer] = [tokens] if heads is None else [tokens, heads]
-    right = labelled = 0
-    with Trace(source.model, planned.plan, reducers, options.left_out) as trace:
+    tokens, heads = _reducers(source, planned.plan, planned.variant, options)
+    accuracy = _Accuracy(run.classes)
+    with Trace(source.model, planned.plan, _given(tokens, heads), options.left_out) as trace:
         for batch, out in trace.over(run, planned.batches, source.inputs, progress):
-            labels, logits = batch.labels if isinstance(batch, Batch) else None, getattr(out, "logits", out)
-            scores = isinstance(logits, Tensor) and logits.ndim == 2 and logits.shape[1] == run.classes
-            if labels is not None and scores:
-                right += int((logits.argmax(-1).cpu() == labels.cpu()).sum())
-                labelled += len(labels)
-    top1 = plain(right / labelled) if labelled else None
-    return trace.facts, tokens.result, None if heads is None else heads.result, top1
+            accuracy.add(batch, out)
+    return trace.facts, tokens.result, None if heads is None else heads.result, accuracy.share
+
+
+def _reducers(source: _Source, plan: Plan, variant: str, options: Options) -> tuple[TokenMetrics, HeadSpectra | None]:
+    settings = SpectraSettings(options.joined, variant, options.rule, options.seed, options.exact)
+    heads = HeadSpectra(plan, settings, steered_as(source.model)) if options.spectra else None
+    return TokenMetrics(plan, options.ranks, exact=options.exact), heads
+
+
+def _given(*reducers: Reducer | None) -> list[Reducer]:
+    return [reducer for reducer in reducers if reducer is not None]
+
+
+@dataclass
+class _Accuracy:
+    """Of a classifier, on the inputs that have labels."""
+
+    classes: int | None
+    right: int = 0
+    labelled: int = 0
+
+    def add(self, batch: Batch | Tensor, out: Any) -> None:
+        labels, logits = batch.labels if isinstance(batch, Batch) else None, getattr(out, "logits", out)
+        scores = isinstance(logits, Tensor) and logits.ndim == 2 and logits.shape[1] == self.classes
+        if labels is not None and scores:
+            self.right += int((logits.argmax(-1).cpu() == labels.cpu()).sum())
+            self.labelled += len(labels)
+
+    @property
+    def share(self) -> Number:
+        """None where no input has a label."""
+        return plain(self.right / self.labelled) if self.labelled else None
+
+
+def _streamed(
+    source: _Source, disk: OnDisk, how: dict[str, Any], options: Options, progress: OnProgress | None, started: float
+) -> Diagnosis:
+    """The same, with one block in memory at a time."""
+    from oversmooth.diagnosis.streamed import States, Streamed, placement
+
+    anatomy = disk.anatomy(**how)
+    source.notes += [Note("anatomy", text=remark) for remark in anatomy.remarks]
+    check_finite(source.model)
+    source.about_mode()
+    run = Runner(source.model, anatomy)
+    with ONE_AT_A_TIME, torch.no_grad(), in_its_own_mode(source.model):
+        batches = list(run.batches(source.inputs))
+        if not batches:
+            raise InputError("there are no inputs; give at least one")
+        first, inputs = batches[0], sum(map(len, batches))
+        one = run.first_input(first) if options.spectra or options.example else run.short_input(first)
+        source.notes.append(Note("streamed", text=str(placed := placement(disk, run, batches))))
+        study = Study(source.model, anatomy, options.spectra)
+        plan = Plan(anatomy, [], layouts=study.layouts, attention=options.spectra)
+        tokens, heads = _reducers(source, plan, options.variant, options)
+        shown = InputShown(first, one, run.mask(one), source.tokenizer) if options.example else None
+        accuracy, extrapolation = _Accuracy(run.classes), list[Extrapolation]()
+
+        def on_progress(block: int, blocks: int, done: int) -> None:
+            if progress is not None:
+                part = f"block {block + 1} of {blocks}, input {min(done + 1, inputs)} of {inputs}"
+                progress((block * inputs + done) / blocks, inputs, part)
+
+        stream = Streamed(
+            disk, run, options.spectra, one, batches, _given(tokens, heads), plan, study, options.left_out,
+            States(placed.where, disk.device), accuracy.add, on_progress,
+        )  # fmt: skip
+        for block, last in stream.blocks():
+            if shown is not None:
+                shown.add(block)
+            if last:
+                device = block.x.device
+                extrapolation = _extrapolate(Sample(plan, [block]), source, options, first, disk)
+        variant, example = _variant(plan, source, options), None if shown is None else shown.result()
+        kind = input_kind(source.inputs, first)
+        planned = _Planned(plan, device, iter(batches), variant, extrapolation, example, kind)
+        observed = stream.facts, tokens.result, None if heads is None else heads.result, accuracy.share
+        return _assemble(source, anatomy, planned, observed, options, started)
 
 
 def _assemble(
@@ -359,14 +454,20 @@ def _of_blocks(source: _Source, blocks: str, options: Options, started: float) -
     return source.diagnosis(facts, made, layers, notes)
 
 
-def _extrapolate(sample: Sample, source: _Source, options: Options, special: bool) -> list[Extrapolation]:
+def _extrapolate(
+    sample: Sample, source: _Source, options: Options, first: Batch | Tensor, disk: OnDisk | None = None
+) -> list[Extrapolation]:
+    if not options.spectra or not options.depth:
+        return []
     blocks, A = sample.plan.blocks, sample.blocks[-1].A
     if A is None or int(A.valid_count()[0, 0]) < 2:
         source.notes.append(Note("single_token"))
         return []
     modules = dict(source.model.named_modules(remove_duplicate=False))
     entries = [last_block(sample, modules, options.depth, options.seed)]
-    if len({block.layer.name for block in blocks}) > 1:
+    if len({block.layer.name for block in blocks}) > 1 and disk is not None:
+        source.notes.append(Note("stack_skipped", text="its blocks are not in memory together"))
+    elif len({block.layer.name for block in blocks}) > 1:
         try:
             entries.append(
                 whole_stack(sample, modules, max(1, round(min(options.depth, _STACK) / len(blocks))), options.seed)
@@ -374,6 +475,8 @@ def _extrapolate(sample: Sample, source: _Source, options: Options, special: boo
         except InputError as error:
             source.notes.append(Note("stack_skipped", text=str(error)))
     source.notes += [Note("real_blocks_failed", what=entry.what) for entry in entries if entry.real is None]
+    special = options.left_out is not None
+    special |= isinstance(first, Batch) and first.special is not None and bool(first.special[:1].any())
     for entry in entries:
         entry.notes += [Note("special_counted")] if special else []
         entry.note = "; ".join(str(one) for one in (entry.reason, *entry.notes) if one is not None)

@@ -53,38 +53,71 @@ class _Groups:
 def one_input(
     blocks: list[SampleBlock], first: Batch | Tensor, one: Batch | Tensor, mask: Tensor | None, tokenizer: Any
 ) -> OneInput | None:
-    """The first input inside the model; None if blocks have different tokens.
+    """The first input inside the model, of all blocks of the sample that `study` returned; the rest as `InputShown`."""
+    shown = InputShown(first, one, mask, tokenizer)
+    for block in blocks:
+        shown.add(block)
+    return shown.result()
 
-    blocks: of the sample that `study` returned. first: the batch that the input, one, is from. mask: ``(1, n)``,
-    tokens that are not padding; None: all. tokenizer: for the text of tokens, if there is one.
+
+class InputShown:
+    """The first input inside the model, gathered block by block.
+
+    Args:
+        first: the batch that the input is from.
+        one: the input.
+        mask: ``(1, n)``: tokens that are not padding; None: all.
+        tokenizer: for the text of tokens, if there is one.
     """
-    streams = [blocks[0].x, *(block.y for block in blocks)]
-    if len({stream.shape[:2] for stream in streams}) > 1 or streams[0].ndim != 3:
-        return None
-    n = streams[0].shape[1]
-    kept = torch.arange(n) if mask is None or mask.shape[-1] != n else mask[0].cpu().nonzero()[:, 0]
-    if len(kept) < 2:
-        return None
-    given = [one] if isinstance(one, Tensor) else list(one.inputs.values())
-    image = next((x[0] for x in given if is_image(x)), None)
-    groups = _groups(len(kept), None if image is None else (image.shape[-2], image.shape[-1]))
-    received = [_received(block.A, groups, kept) for block in blocks]
-    texts = _texts(one, tokenizer, n)
-    kind = "image" if groups.grid else "text" if texts else "tokens"
-    return OneInput(
-        what=first.names[0] if isinstance(first, Batch) and first.names else "the first input",
-        kind=kind,
-        tokens=len(kept),
-        groups=groups.count,
-        grid=groups.grid,
-        leading=groups.leading,
-        labels=_labels([texts[i] for i in kept.tolist()], groups) if texts else [],
-        picture=_picture(image) if image is not None and groups.grid else None,
-        similarity=[_similarity(stream[0], groups, kept) for stream in streams],
-        received=[code for code, _ in received],
-        received_most=[most for _, most in received],
-        aggregated=groups.aggregated,
-    )
+
+    def __init__(self, first: Batch | Tensor, one: Batch | Tensor, mask: Tensor | None, tokenizer: Any) -> None:
+        self.first, self.one, self.mask, self.tokenizer = first, one, mask, tokenizer
+        given = [one] if isinstance(one, Tensor) else list(one.inputs.values())
+        self._image = next((x[0] for x in given if is_image(x)), None)
+        self._shape: torch.Size | None = None
+        self._same = True  # whether all blocks have the same tokens
+        self._similarity: list[str] = []
+        self._received: list[tuple[str, float | None]] = []
+
+    def add(self, block: SampleBlock) -> None:
+        """The next block, with its arrays."""
+        if self._shape is None:
+            self._begin(block.x)
+        self._same &= block.y.shape[:2] == self._shape
+        if self._same:
+            self._similarity.append(_similarity(block.y[0], self._groups, self._kept))
+            self._received.append(_received(block.A, self._groups, self._kept))
+
+    def _begin(self, x: Tensor) -> None:
+        self._shape, n = x.shape[:2], x.shape[1]
+        mask, image = self.mask, self._image
+        self._kept = torch.arange(n) if mask is None or mask.shape[-1] != n else mask[0].cpu().nonzero()[:, 0]
+        self._same = len(self._kept) > 1
+        if self._same:
+            self._groups = _groups(len(self._kept), None if image is None else (image.shape[-2], image.shape[-1]))
+            self._similarity.append(_similarity(x[0], self._groups, self._kept))
+
+    def result(self) -> OneInput | None:
+        """None if blocks have different tokens."""
+        if not self._same or self._shape is None:
+            return None
+        groups, first = self._groups, self.first
+        texts = _texts(self.one, self.tokenizer, self._shape[1])
+        kind = "image" if groups.grid else "text" if texts else "tokens"
+        return OneInput(
+            what=first.names[0] if isinstance(first, Batch) and first.names else "the first input",
+            kind=kind,
+            tokens=len(self._kept),
+            groups=groups.count,
+            grid=groups.grid,
+            leading=groups.leading,
+            labels=_labels([texts[i] for i in self._kept.tolist()], groups) if texts else [],
+            picture=_picture(self._image) if self._image is not None and groups.grid else None,
+            similarity=self._similarity,
+            received=[code for code, _ in self._received],
+            received_most=[most for _, most in self._received],
+            aggregated=groups.aggregated,
+        )
 
 
 def _groups(n: int, size: tuple[int, int] | None) -> _Groups:

@@ -71,7 +71,7 @@ def watched(name: str) -> Iterator[None]:
     def too_large(size: int) -> InputError:
         return InputError(
             f"{name} needs over {in_words(size)} of memory for its weights, but {in_words(free)} are free; "
-            "check the sizes in its configuration, or use a larger machine"
+            "check the sizes in its configuration, or read it block by block (--stream)"
         )
 
     hooks = [register_module_parameter_registration_hook(take), register_module_buffer_registration_hook(take)]

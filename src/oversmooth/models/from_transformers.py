@@ -10,11 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.checkpoint import Checkpoint, read_config
 from oversmooth.models.building import check_numbers, watched
-from oversmooth.models.hub import cached, check_reachable, fetched_config, fetching, processor_folder
+from oversmooth.models.hub import cached, check_reachable, fetch, fetched_config, fetching, processor_folder
 from oversmooth.models.loaded import Loaded, LoadRequest, described
+from oversmooth.models.on_disk import OnDisk, on_meta
 from oversmooth.models.remote_code import arrays_only, check_asks_for_none, class_of, code_run
 from oversmooth.models.sources import folder_of
 from oversmooth.safety.errors import InputError, reason, refusal
@@ -26,6 +29,7 @@ from oversmooth.steering.saving import STEERED, WEIGHTS, steered_class
 LIBRARY = "transformers"
 _TEXTS = (".json", ".txt", ".model", ".jinja", ".jsonl")
 _MOST_TEXT = 2**28
+_TYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
 def accepts(_name: str) -> bool:
@@ -78,7 +82,7 @@ def from_transformers(name: str, folder: Path | None, wanted: LoadRequest) -> Lo
             load = steered_class(cls, settings)
             if (weights := _steered_weights(name, folder)) is not None:
                 config.transformers_weights = weights  # the name that from_pretrained looks for
-        remarks = code_run(name, config) if trust else []
+        remarks, on_disk = code_run(name, config) if trust else [], None
         if dtype is None and wanted.device in (None, "cpu"):
             # Half precision is slow or unsupported on a CPU, and float32 holds it exactly.
             dtype = "float32"
@@ -87,6 +91,9 @@ def from_transformers(name: str, folder: Path | None, wanted: LoadRequest) -> Lo
                 make = partial(cls.from_config, trust_remote_code=trust) if hasattr(cls, "from_config") else cls
                 with watched(name), seeded(wanted.seed):
                     model = make(config)
+            elif wanted.stream:
+                on_disk = _on_disk(cls, config, fetch(name) if folder is None else folder, dtype, wanted)
+                model = on_disk.model
             else:
                 with watched(name):
                     model, info = load.from_pretrained(
@@ -118,9 +125,28 @@ def from_transformers(name: str, folder: Path | None, wanted: LoadRequest) -> Lo
     beside = processor_folder(name) if folder is None and vision else folder
     loaded = described(model, name, beside, tokenizer)
     loaded.processor = None if folder is not None else beside
-    loaded.no_tokenizer = without
+    loaded.no_tokenizer, loaded.on_disk = without, on_disk
     loaded.remarks += remarks
     return loaded
+
+
+def _on_disk(cls: Any, config: Any, folder: Path, dtype: str | None, wanted: LoadRequest) -> OnDisk:
+    """The model, with its blocks left in its files."""
+    for why, is_so in (
+        ("it has an encoder and a decoder", getattr(config, "is_encoder_decoder", False)),
+        ("its weights are quantised", getattr(config, "quantization_config", None)),
+        ("it is steered; fold it first", getattr(config, "oversmooth", None)),
+    ):
+        if is_so:
+            raise InputError(f"{wanted.name} cannot be streamed: {why}; leave --stream out on a machine that holds it")
+    checkpoint = Checkpoint(folder)
+    stored = {_TYPES.get(one) for one in checkpoint.dtypes} - {None}
+    own: Any = config.dtype or (stored.pop() if len(stored) == 1 else torch.float32)
+    floating: torch.dtype = getattr(torch, dtype) if dtype else own
+    make = partial(cls.from_config, trust_remote_code=wanted.trust_remote_code) if hasattr(cls, "from_config") else None
+    with seeded(wanted.seed):
+        model = on_meta(lambda: (make or cls._from_config)(config, dtype=floating))
+    return OnDisk(model, checkpoint, torch.device(wanted.device or "cpu"), floating, wanted.max_memory)
 
 
 def _why_no_tokenizer(error: BaseException) -> str:

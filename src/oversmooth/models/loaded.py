@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
@@ -17,6 +17,9 @@ from oversmooth.inputs.images import image_inputs
 from oversmooth.inputs.preprocessing import Preprocessing, sides
 from oversmooth.inputs.text import text_inputs
 from oversmooth.safety.errors import InputError, about
+
+if TYPE_CHECKING:
+    from oversmooth.models.on_disk import OnDisk
 
 Kind = Literal["vision", "text", "other"]
 DEFAULT_COUNT, DEFAULT_LENGTH, DEFAULT_BATCH = 16, 128, 8
@@ -34,6 +37,8 @@ class LoadRequest:
     dtype: str | None = None
     device: str | None = None
     trust_remote_code: bool = False
+    stream: bool = False
+    max_memory: int | None = None
 
 
 @dataclass
@@ -52,6 +57,7 @@ class Loaded:
     folder: Path | None = None  # the user's directory that it was loaded from, if any
     processor: Path | None = None  # the directory with the processor files of a hub id, if any
     about: dict[str, Any] = field(default_factory=dict)  # facts that a diagnosis stores, such as the training recipe
+    on_disk: OnDisk | None = None  # the weights of its blocks, where they are not in memory
     write: Callable[[nn.Module, Path], None] | None = None
     """Writes the model in the format it was loaded from; None: its library does."""
 

@@ -7,6 +7,7 @@ of them.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -20,6 +21,7 @@ from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.extensions import extensions
 from oversmooth.safety.libraries import import_library
+from oversmooth.safety.machine import size_of
 from oversmooth.steering import saving
 
 # Tried in this order, after loaders of other packages; the last accepts every name.
@@ -34,6 +36,8 @@ def load(
     dtype: str | None = None,
     device: str | None = None,
     trust_remote_code: bool = False,
+    stream: bool = False,
+    max_memory: str | int | None = None,
 ) -> Loaded:
     """Load a model by name or path, in eval mode.
 
@@ -45,6 +49,8 @@ def load(
         dtype: a floating type, such as "bfloat16"; None for the checkpoint's, float32 on a CPU.
         device: such as "cuda"; None for the CPU.
         trust_remote_code: run Python files that come with the checkpoint, where its configuration names any.
+        stream: leave the weights of its blocks on disk, for `diagnose` to read one block at a time.
+        max_memory: of the device, that streaming may take, such as "12GB"; None: what is free.
 
     Raises:
         InputError: it does not exist, is damaged, or needs a library that is not installed.
@@ -53,7 +59,17 @@ def load(
     name, seed = os.fspath(name), arguments.seed(seed)
     floating = None if dtype is None else dtype_named(dtype)
     check_there(name)
-    loaded: Loaded = _loader(name).load(LoadRequest(name, random, seed, dtype, device, trust_remote_code))
+    wanted = LoadRequest(name, random, seed, dtype, device, trust_remote_code, stream)
+    if max_memory is not None:
+        if not stream:
+            raise InputError("max_memory has no effect unless blocks are streamed; add stream=True (--stream)")
+        wanted = replace(wanted, max_memory=size_of(max_memory, "max_memory"))
+    if stream:
+        check_device(device or "cpu")
+        check_streams(name, random)
+    loaded: Loaded = _loader(name).load(wanted)
+    if loaded.on_disk is not None:
+        return loaded
     if random:
         loaded.name = f"{loaded.name} (random)"
     if floating is not None:
@@ -76,6 +92,14 @@ def check_loadable(name: str) -> None:
         maybe_timm = library == "transformers" and "/" not in name and not Path(name).exists()
         extra = "oversmooth[models], or oversmooth[timm] if it is a timm name" if maybe_timm else ""
         import_library(library, f"loading {name}", extra)
+
+
+def check_streams(name: str, random: bool = False) -> None:
+    """Refuse what cannot be read block by block: random weights, and checkpoints of other libraries."""
+    if random:
+        raise InputError("random weights cannot be streamed, as they are in no file; save them first")
+    if _loader(name) is not from_transformers:
+        raise InputError(f"{name} cannot be streamed: only transformers checkpoints can; leave --stream out")
 
 
 def check_device(name: str) -> None:

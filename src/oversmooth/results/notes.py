@@ -20,6 +20,7 @@ _WORDS: dict[str, Callable[[Note], str]] = {
     "loading": lambda n: n.text,
     "anatomy": lambda n: n.text,
     "steering": lambda n: n.text,
+    "streamed": lambda n: f"streamed from disk: {n.text}",
     "train_mode": lambda _: "the model is in train mode, without dropout",
     "train_mode_with_dropout": lambda _: "the model is in train mode: dropout is active and part of every number",
     "tokens_only": lambda _: "blocks were selected by name, so only tokens were measured; spectra need known attention",

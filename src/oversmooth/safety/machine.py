@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +40,19 @@ def check_fits(needed: int, what: str, remedy: str) -> None:
     free = free_memory()
     if needed > free:
         raise InputError(f"{what} needs {in_words(needed)} of memory, but {in_words(free)} are free; {remedy}")
+
+
+def size_of(text: str | int, what: str) -> int:
+    """Bytes, of a number or of a text.
+
+    >>> size_of("12GB", "max_memory"), size_of("1.5 GiB", "max_memory"), size_of(7, "max_memory")
+    (12000000000, 1610612736, 7)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT]?)(I?)B)?", str(text).strip().upper())
+    size = 0 if found is None else int(float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2] or " "))
+    if size < 1 or isinstance(text, bool):
+        raise InputError(f"{what} is {str(text)[:40]!r}; give a size, such as 12GB or 12GiB")
+    return size
 
 
 def in_words(size: float) -> str:

@@ -26,7 +26,7 @@ ONE_AT_A_TIME = threading.RLock()
 ModelInput = Tensor | Mapping[str, Tensor] | Batch
 SHORT = 64
 """Tokens of a text that show where the stream is."""
-OnProgress = Callable[[int, int | None, str], None]
+OnProgress = Callable[[float, int | None, str], None]
 """Called with (inputs done, inputs in all if known, the current step)."""
 
 

@@ -64,18 +64,14 @@ def study(model: nn.Module, anatomy: Anatomy, run: Callable[[], object], *, atte
 
     Without ``attention``, where only tokens matter, it is neither captured nor checked.
     """
-    modules = dict(model.named_modules(remove_duplicate=False))
-    layers = {layer.block: layer for layer in anatomy}
-    listener = _Study(modules, layers, attention)
-    listener.watch = watch = Watch(modules, layers, listener, listener.parts, attention=attention)
-    with in_eval_mode(modules[""]), watch:
+    listener = Study(model, anatomy, attention)
+    with in_eval_mode(model), listener.watching():
         run()
     if not listener.blocks:
-        name = next(iter(layers))
+        name = next(iter(listener.layers))
         raise InputError(f"the model ran without running {name}; give inputs that pass through its layers")
-    windows = any(listener.apart) and not all(listener.apart)
     plans = [block.plan for block in listener.blocks]
-    return Sample(Plan(anatomy, plans, windows, watch.layouts, attention), listener.blocks)
+    return Sample(Plan(anatomy, plans, listener.windows, listener.layouts, attention), listener.blocks)
 
 
 def plan(
@@ -109,21 +105,35 @@ def plan(
         return study(inside, call.anatomy, lambda: call(one), attention=attention).plan
 
 
-class _Study:
+class Study:
     """The listener that remembers one input's way through the model."""
 
     watch: Watch
     record: _Record
 
-    def __init__(self, modules: dict[str, nn.Module], layers: dict[str, AttentionLayer], attention: bool) -> None:
-        self.modules, self.layers, self.checks = modules, layers, attention
-        self.steering = steered_as(modules[""])
+    def __init__(self, model: nn.Module, anatomy: Anatomy, attention: bool) -> None:
+        self.modules, self.checks = dict(model.named_modules(remove_duplicate=False)), attention
+        self.layers: dict[str, AttentionLayer] = {layer.block: layer for layer in anatomy}
+        self.layouts: dict[str, bool] = {}
+        self.steering = steered_as(model)
         self.first_values: Tensor | None = None
         self.blocks: list[SampleBlock] = []
         self.apart: list[bool] = []
         self.arrays: dict[Any, tuple[Tensor, Tensor]] = {}
         self.positions: dict[int, Tensor] = {}
         self.left: Tensor | None = None  # a few tokens of the previous block's output
+
+    @property
+    def windows(self) -> bool:
+        """Whether some layers keep tokens apart that others connect."""
+        return any(self.apart) and not all(self.apart)
+
+    def watching(self, only: str | None = None) -> Watch:
+        """The context in which the model runs; only: the one block that is watched, the next in order."""
+        how = dict(attention=self.checks, layouts=self.layouts, only=only)
+        self.watch = Watch(self.modules, self.layers, self, self.parts, **how)  # type: ignore[arg-type]
+        self.watch.calls = len(self.blocks)
+        return self.watch
 
     def parts(self, block: str) -> list[str]:
         """Every module of the block, but for what methods keep there and the insides of torch's own attention."""

@@ -134,9 +134,9 @@ class Trace:
             raise InputError(
                 "the plan was made without attention, which a reducer wants; make it with plan(..., attention=True)"
             )
-        modules, layouts = dict(model.named_modules(remove_duplicate=False)), plan.layouts
-        how = dict(attention=attention, layouts=layouts if self._learns else dict(layouts), replay=replay)
-        self._watch = Watch(modules, plan.watched, self, plan.parts, **how)  # type: ignore[arg-type]
+        self._modules, layouts = dict(model.named_modules(remove_duplicate=False)), plan.layouts
+        self._how = dict(attention=attention, layouts=layouts if self._learns else dict(layouts), replay=replay)
+        self._watch = Watch(self._modules, plan.watched, self, plan.parts, **self._how)  # type: ignore[arg-type]
 
     def __enter__(self) -> Trace:
         self._watch.__enter__()
@@ -144,9 +144,12 @@ class Trace:
 
     def __exit__(self, *error: object) -> None:
         self._watch.__exit__(*error)
-        if error[0] is not None:
-            return
-        self._check_way()
+        if error[0] is None:
+            self._check_way()
+            self.finish()
+
+    def finish(self) -> None:
+        """All inputs have passed: hand reducers what is known of them."""
         facts = self.facts
         facts.lengths = torch.cat([part.cpu() for part in self._lengths]) if self._lengths else facts.lengths
         if not bool((facts.lengths > 1).any()):

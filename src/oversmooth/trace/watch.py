@@ -67,6 +67,7 @@ class Watch:
         layouts: by name of a block or of a module inside one, whether it takes (batch, n, d), where that was seen.
         replay: whether torch's own encoder layers take their fast path, on which nothing can be watched, and run a
             second time for the listener. False: they run once, without it, and outputs differ in their last bits.
+        only: the one block to watch in this pass; None: all of them.
     """
 
     def __init__(
@@ -79,8 +80,10 @@ class Watch:
         attention: bool = True,
         layouts: dict[str, bool] | None = None,
         replay: bool = True,
+        only: str | None = None,
     ) -> None:
         self.modules, self.blocks, self.listener, self.parts = modules, blocks, listener, parts
+        self._watched = list(blocks) if only is None else [only]
         self.operators, self.replay = attention, replay
         self.wants_mask = True  # whether that of the first block's attention is still of interest
         self.named: Tensor | None = None  # (b, n): tokens of this pass that are not padding, by arguments
@@ -97,7 +100,7 @@ class Watch:
         self._stack = ExitStack()
 
     def __enter__(self) -> Watch:
-        for name in self.blocks if self.replay else ():
+        for name in self._watched if self.replay else ():
             if isinstance(self.modules[name], nn.TransformerEncoderLayer) and not self.modules[name].training:
                 self._replayed.add(name)
         with ExitStack() as stack:  # undone at once if something fails half-way
@@ -110,8 +113,9 @@ class Watch:
             for index, module in enumerate(self._passed.modules):
                 handle = module.register_forward_pre_hook(functools.partial(self._pass, index), with_kwargs=True)
                 stack.callback(handle.remove)
-            first = next(iter(self.blocks))
-            for name, layer in self.blocks.items():
+            first = self._watched[0]
+            for name in self._watched:
+                layer = self.blocks[name]
                 # First, so that the block's wrapper is outside where both are one module.
                 if layer is not None and (self.operators or name == first):
                     wrapper = functools.partial(self._run_attention, layer)

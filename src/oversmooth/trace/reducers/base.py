@@ -48,7 +48,7 @@ class Reducer:
     """What it found, once the pass has ended."""
 
     def begin(self, start: int, inputs: int) -> None:
-        """A batch runs.
+        """A batch runs; where blocks are streamed, once for every block.
 
         Args:
             start: number of its first input.

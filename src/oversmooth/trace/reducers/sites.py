@@ -71,8 +71,14 @@ class SiteMetrics:
         self._sketches = Together(lambda *arrays: {"lanczos": quadrature(*arrays)}, _SKETCHED)
         self._followed: dict[int, Directions] = {}
         """By the place of a part in its batch."""
+        self._kept: dict[int, dict[int, Directions]] = defaultdict(dict)
+        """The same, by the first input of each batch that is sketched: another batch may run between two blocks."""
         self._reached: set[Hashable] = set()
         self._found: dict[Hashable, SiteNumbers] | None = None
+
+    def begin(self, start: int) -> None:
+        """A batch runs, or goes on with its next block, by the number of its first input."""
+        self._reached, self._followed = set(), self._kept[start] if start < self.ranks else {}
 
     @torch.no_grad()
     def update(self, site: Hashable, x: Tensor, mask: Tensor | None = None) -> None:

@@ -61,6 +61,10 @@ class TokenMetrics(Reducer):
         self._extra = registry.extra()
         self._rows: dict[tuple[Place, str], list[Tensor]] = defaultdict(list)
 
+    def begin(self, start: int, inputs: int) -> None:
+        del inputs
+        self._main.begin(start)
+
     def site(self, site: Site, x: Tensor, mask: Tensor | None) -> None:
         if site.part == "enter" and site.call and self.plan.blocks[site.call].continues:
             return  # as the block before left it
