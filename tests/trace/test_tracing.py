@@ -12,8 +12,9 @@ from torch import nn
 
 import oversmooth
 from oversmooth import InputError, trace
+from oversmooth.inputs.batches import Batch
 from oversmooth.theory.reasons import Reason
-from oversmooth.trace.feed import SHORT
+from oversmooth.trace.feed import SHORT, Runner
 
 TEXTS = [name for name in usable() if set(FAMILIES[name].inputs()) == {"input_ids", "attention_mask"}]
 
@@ -137,6 +138,19 @@ def test_several_reducers_share_a_pass_and_one_that_fails_leaves_nothing_behind(
     for module in model.modules():
         assert "forward" not in module.__dict__
         assert not {**module._forward_hooks, **module._forward_pre_hooks}
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_the_first_input_of_a_batch(batch_first):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=batch_first)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    run, axis = Runner(model, oversmooth.anatomy.locate(model)), 0 if batch_first else 1
+    x, mask = torch.randn(3, 3, 4), torch.zeros(3, 3).bool()
+    assert torch.equal(run.first_input(x), x.narrow(axis, 0, 1))
+    one = run.first_input(Batch({"src": x, "src_key_padding_mask": mask}))
+    assert torch.equal(one.inputs["src"], x.narrow(axis, 0, 1))
+    assert one.inputs["src_key_padding_mask"].shape == (1, 3)
 
 
 def test_what_is_refused():
