@@ -6,18 +6,21 @@ Options common to all tables are parameters of `_reproduce`; a table's own optio
 from __future__ import annotations
 
 import contextlib
+import functools
 import shlex
 import time
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from inspect import Parameter
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from oversmooth.cli.app import out, parts_done
 from oversmooth.cli.examples import EXAMPLES
+from oversmooth.safety.errors import InputError
 from oversmooth_papers.cli.options import option_of, parameters_of, take
 from oversmooth_papers.cli.reproduce import Results, neutreno, reproduce, text, write_page
 from oversmooth_papers.cli.train import Device, Force, OnNan, leave, leaves_when_asked, load, print_message, progress
@@ -26,12 +29,32 @@ from oversmooth_papers.tables.base import Table
 from oversmooth_papers.tables.table_registry import all_tables
 from oversmooth_papers.tasks.images.recipe import Recipe
 
+if TYPE_CHECKING:
+    from oversmooth.launching import JobSettings
+
 _GROUPS = {"": reproduce, "neutreno": neutreno, "text": text}
 _UNKNOWNS = ("wiring", "initialisation", "output_bias")
 """Settings of the recipe that Dovonon et al. do not specify."""
 _LISTED = 12
 """The most missing cells that `status` lists per table."""
-AtOnce = Annotated[int, typer.Option(help="The number of runs at once, each in its own process.", min=1, max=256)]
+_AT_ONCE = "The number of runs at once, each in its own process."
+AtOnce = Annotated[int, typer.Option(help=_AT_ONCE, min=1, max=256)]
+JobsAtOnce = Annotated[
+    int | None, typer.Option(help=_AT_ONCE, min=1, max=10_000, show_default="1; with SLURM as many as it lets run")
+]
+_jobs = functools.partial(typer.Option, rich_help_panel="Jobs")
+Launcher = StrEnum("Launcher", ["local", "slurm"])
+LaunchedBy = Annotated[
+    Launcher | None, _jobs("--launcher", help="Run each cell as a job of its own: on this machine, or on SLURM.")
+]
+SlurmOptions = Annotated[
+    list[str] | None,
+    _jobs(
+        "--slurm",
+        metavar="NAME=VALUE",
+        help="An option of sbatch: partition=gpu, gpus-per-node=1, time=60 (minutes, the default); may be repeated.",
+    ),
+]
 
 
 def _reproduce(
@@ -49,8 +72,10 @@ def _reproduce(
     ] = False,
     data: Annotated[str | None, typer.Option("--data")] = None,
     results: Results = Path("results"),
-    at_once: AtOnce = 1,
+    at_once: JobsAtOnce = None,
     minutes: Annotated[float | None, typer.Option(help="Stop at checkpoints after this many minutes.", min=0)] = None,
+    launcher: LaunchedBy = None,
+    slurm: SlurmOptions = None,
     show: Annotated[bool, typer.Option("--show", help="Run nothing; show the available cells.")] = False,
     output: Annotated[
         list[Path] | None,
@@ -74,6 +99,7 @@ def _reproduce(
     from oversmooth_papers.tables.cells import check_there, chosen, fitted_to_cells, read_cells
 
     files.check_apart(output or [])
+    jobs = job_settings(launcher, slurm, at_once, minutes)
     for path in output or []:
         figures.check(path, also=(".md",))
     if show:
@@ -83,10 +109,10 @@ def _reproduce(
     chosen(recipes, cells or [], wanted_table.names_of)  # raises `InputError` for unknown names even if nothing is run
     why = "finished"
     if not show:
-        how = dict(at_once=at_once, minutes=minutes, device=device, on_nan=on_nan.value, force=force)
+        how = dict(at_once=at_once or 1, minutes=minutes, device=device, on_nan=on_nan.value, force=force)
         how["command"] = _command(wanted_table, cells or [], seeds)
         how["data"] = data or (quick and wanted_table.quick_data) or wanted_table.default_data
-        recipes, why = _fill(wanted_table, recipes, cells or [], results, how)
+        recipes, why = _fill(wanted_table, recipes, cells or [], results, how, jobs)
     elif quick and wanted_table.loads_data:
         recipes = fitted_to_cells(recipes, results, wanted_table.folder)
     available = read_cells(recipes, results, wanted_table.folder)
@@ -109,6 +135,22 @@ def _reproduce(
         leave(why, 2 if why == NO_MODELS else 0)
 
 
+def job_settings(
+    launcher: Launcher | None, slurm: list[str] | None, at_once: int | None, minutes: float | None = None
+) -> JobSettings | None:
+    """Of the options; None where cells run in this process."""
+    from oversmooth.launching import JobSettings
+
+    if slurm and launcher is not Launcher.slurm:
+        raise InputError(f"--slurm {slurm[0]} is given without --launcher slurm; add it, or leave --slurm out")
+    if launcher is None:
+        return None
+    if minutes is not None:
+        raise InputError("--minutes ends runs of this process; with --launcher slurm, give each job --slurm time=60")
+    pairs = [word.partition("=") for word in slurm or []]
+    return JobSettings(launcher.value, at_once, {name.lstrip("-"): value for name, _, value in pairs})  # type: ignore[arg-type]
+
+
 def _command(table: Table, cells: Sequence[str], seeds: int | None) -> str:
     """The command that gives these results, without paths of this machine."""
     words = ["oversmooth", "reproduce", *filter(None, (table.group, table.name))]
@@ -123,7 +165,12 @@ def _command(table: Table, cells: Sequence[str], seeds: int | None) -> str:
 
 
 def _fill(
-    table: Table, recipes: list[Any], words: Sequence[str], results: Path, how: dict[str, Any]
+    table: Table,
+    recipes: list[Any],
+    words: Sequence[str],
+    results: Path,
+    how: dict[str, Any],
+    jobs: JobSettings | None = None,
 ) -> tuple[list[Any], str]:
     """Run the cells that the words name.
 
@@ -131,15 +178,16 @@ def _fill(
     """
     from oversmooth.safety import files
     from oversmooth_papers.tables.cells import chosen
-    from oversmooth_papers.tasks.images.data import Splits, first_of_test
+    from oversmooth_papers.tables.launched import cut, fill_by_jobs
 
     files.check_folder(results)  # before the data is read, which takes a while
     with leaves_when_asked() if table.trains else contextlib.nullcontext():
         loaded = load(how["data"], recipes[0]) if table.loads_data else None
-        if table.loads_data and (table.quick or (table.fits_data and how["data"] != table.default_data)):
+        is_cut = table.loads_data and (table.quick or (table.fits_data and how["data"] != table.default_data))
+        if is_cut:
             recipes = [recipe.fitted(loaded) for recipe in recipes]
-            loaded = first_of_test(loaded, table.quick_test_images) if isinstance(loaded, Splits) else loaded
-        if table.quick and how["at_once"] > 1:
+            loaded = cut(table, loaded)
+        if table.quick and how["at_once"] > 1 and jobs is None:
             print_message("--quick runs one cell after the other: starting a process for each would take longer")
             how["at_once"] = 1
         wanted = chosen(recipes, words, table.names_of)
@@ -149,7 +197,10 @@ def _fill(
             from oversmooth_papers.tables.filling import Running
 
             running = Running(on_message=print_message, on_progress=on_progress, **how)
-            filled = table.fill(wanted, loaded, results, running)
+            if jobs is None:
+                filled = table.fill(wanted, loaded, results, running)
+            else:
+                filled = fill_by_jobs(table, wanted, results, running, jobs, is_cut=is_cut, on_message=print_message)
     return recipes, filled.why
 
 
@@ -212,9 +263,11 @@ def status(
     seeds: Annotated[int, typer.Option(help="The number of seeds for missing cells.", min=1, max=1000)] = 1,
     everything: Annotated[bool, typer.Option("--all", help="List every missing cell.")] = False,
 ) -> None:
-    """List finished and unfinished cells, and the cost of missing ones."""
+    """List finished and unfinished cells, the jobs in the queue, and the cost of missing cells."""
+    from oversmooth.launching import queued
     from oversmooth_papers.tables import status as recipe
     from oversmooth_papers.tables.cells import check_there
+    from oversmooth_papers.tables.launched import jobs_folder
 
     if results.exists():
         check_there(results)
@@ -238,6 +291,8 @@ def status(
             f"scaled by epochs, share and blocks: {sum(known):.0f} in all for the {len(known)} cells with a known cost."
         )
         out.print(note, style="dim")
+    if waiting := [(str(state), sent["title"], f"job {sent['job']}") for sent, state in queued(jobs_folder(results))]:
+        _list("sent as jobs, and not there yet", waiting, "left", "left", "left")
     for sentence in damaged:
         print_message(sentence)
     if damaged:
@@ -271,7 +326,6 @@ def paper(
 
     Interrupted runs resume next time. Tables whose data are not on this machine are skipped.
     """
-    from oversmooth.safety.errors import InputError
     from oversmooth_papers.tables import status as recipe
 
     def needed(recipes: Iterable[Any]) -> str:

@@ -20,6 +20,7 @@ _NAMES = {"SIGINT": "interrupted", "SIGTERM": "preempted", "SIGUSR2": "preempted
 _SIGNALS = {getattr(signal, name): why for name, why in _NAMES.items() if hasattr(signal, name)}
 PARENT = "OVERSMOOTH_PARENT"  # in a child's environment: its parent's number
 _SECONDS = 1.0
+_received_ever: list[int] = []
 
 
 class Preempted(KeyboardInterrupt):
@@ -33,6 +34,11 @@ def reason(received: list[int], end: float | None) -> str:
     return "out of time" if end is not None and time.monotonic() >= end else ""
 
 
+def was_warned() -> bool:
+    """Whether a run of this process has received SIGUSR2, with which batch systems announce a time limit."""
+    return signal.SIGUSR2 in _received_ever
+
+
 @contextmanager
 def interruptible() -> Iterator[list[int]]:
     """A list into which signals to stop are put; the second Ctrl-C is as ever, and stops at once."""
@@ -41,6 +47,7 @@ def interruptible() -> Iterator[list[int]]:
 
     def receive(number: int, _frame: Any) -> None:
         received.append(number)
+        _received_ever.append(number)
         if number == signal.SIGINT and number in before:
             signal.signal(number, before[number])
 

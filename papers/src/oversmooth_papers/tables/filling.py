@@ -10,7 +10,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -57,6 +57,8 @@ class Running(loop.RunSettings):
     """The user's command, without paths, for cells to record."""
     keep_models: bool = True
     """Whether trained models are saved in results/models."""
+    is_job: bool = False
+    """Whether this process has one of many cells: then its launcher is the results' writer."""
 
     def progress_of(self, title: str) -> Callable[[int, int, str], None]:
         """`on_progress` for one model."""
@@ -73,8 +75,10 @@ class Filled:
         return self.why == "finished"
 
 
-def one_writer(results: Path, running: Running) -> AbstractContextManager[lock.Lock]:
-    """A results directory, made if it is not there, with this process as its one writer."""
+def one_writer(results: Path, running: Running) -> AbstractContextManager[lock.Lock | None]:
+    """A results directory, made if it is not there, with this process, or the one that launched it, as its writer."""
+    if running.is_job:
+        return nullcontext()
     return lock.held(results, force=running.force, on_message=running.on_message)
 
 
@@ -85,9 +89,10 @@ def fill(recipes: Sequence[BaseRecipe], data: Any, results: Path, folder: Folder
         for recipe in recipes:
             if recipe not in todo:  # its run may still be there if a process was killed while removing it
                 shutil.rmtree(cells.work_folder(results, recipe), ignore_errors=True)
-        running = replace(running, at_once=max(1, min(running.at_once, len(todo))))
+        if not running.is_job:  # a job says how many share its machine
+            running = replace(running, at_once=max(1, min(running.at_once, len(todo))))
         jobs = [Job(recipe, cells.work_folder(results, recipe)) for recipe in todo]
-        fill_jobs = _fill_at_once if running.at_once > 1 else _fill_one_by_one
+        fill_jobs = _fill_at_once if running.at_once > 1 and not running.is_job else _fill_one_by_one
         return Filled(fill_jobs(jobs, data, results, folder, running))
 
 

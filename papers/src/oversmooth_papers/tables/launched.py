@@ -1,0 +1,77 @@
+"""Cells of a table as jobs: each loads the data, runs one cell as `Table.fill` does, and writes it into the results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from oversmooth.launching import Cell, JobSettings, launch
+from oversmooth.safety.errors import InputError
+from oversmooth_papers.engine.stopping import was_warned
+from oversmooth_papers.tables import cells
+from oversmooth_papers.tables.base import Table
+from oversmooth_papers.tables.filling import Filled, Running, one_writer
+from oversmooth_papers.tasks.images.data import Splits, first_of_test
+from oversmooth_papers.tasks.registry import load_data
+
+_Data = TypeVar("_Data")
+
+
+@dataclass(frozen=True)
+class CellRun:
+    """What a job runs. It holds settings alone: it is pickled."""
+
+    table: Table
+    recipe: Any
+    data: str
+    is_cut: bool  # whether the test images are the quick version's
+    results: Path
+    how: dict[str, Any]
+
+    def __call__(self) -> str:
+        data = load_data(self.recipe, self.data) if self.table.loads_data else None
+        data = cut(self.table, data) if self.is_cut else data
+        running = Running(**self.how, data=self.data, is_job=True, on_message=lambda line: print(line, flush=True))
+        why = self.table.fill([self.recipe], data, self.results, running).why
+        return "out of time" if why == "preempted" and was_warned() else why
+
+
+def jobs_folder(results: Path) -> Path:
+    return results / "jobs"
+
+
+def cut(table: Table, data: _Data) -> _Data | Splits:
+    """With fewer images to test on, for the quick version."""
+    return first_of_test(data, table.quick_test_images) if isinstance(data, Splits) else data
+
+
+def fill_by_jobs(
+    table: Table,
+    recipes: Sequence[Any],
+    results: Path,
+    running: Running,
+    settings: JobSettings,
+    *,
+    is_cut: bool = False,
+    on_message: Callable[[str], None],
+) -> Filled:
+    """Run the cells that are missing, a job each; raises `InputError` if some failed."""
+    results = results.absolute()
+    how = dict[str, Any](device=running.device, on_nan=running.on_nan, force=running.force, command=running.command)
+    how["at_once"] = running.at_once if settings.launcher == "local" else 1
+    with one_writer(results, running):
+        todo = [
+            Cell(
+                recipe.title,
+                cells.cell_path(results, table.folder, recipe),
+                CellRun(table, recipe, running.data, is_cut, results, how),
+            )
+            for recipe in cells.missing(recipes, results, table.folder)
+        ]
+        failed = launch(todo, jobs_folder(results), settings, on_message)
+    if failed:
+        first, why = next(iter(failed.items()))
+        raise InputError(f"{len(failed)} of {len(todo)} jobs failed; {first} {why}")
+    return Filled("finished")

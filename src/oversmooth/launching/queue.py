@@ -1,0 +1,120 @@
+"""Which cells were sent to which job: plain JSON, beside submitit's own files, in a folder that is the user's alone.
+
+submitit pickles the jobs that it sends and what they return, and unpickling runs code. `check_private` is called before
+any of these files are written or read; jobs on SLURM check again, before they read theirs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import NamedTuple, TypedDict
+
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.files import has_ended, read_json, whole_file
+from oversmooth.safety.foreign import json_text
+from oversmooth.safety.typed import typed
+
+NOT_QUEUED = "not in the queue"
+_REMEDY = "remove it, and the cell is sent again"
+
+
+class Sent(TypedDict):
+    """One cell's last job."""
+
+    title: str
+    cell: str  # the file that the job makes
+    launcher: str
+    job: str
+
+
+class State(NamedTuple):
+    """A job's state as SLURM names it, and what it waits for, None if nothing."""
+
+    name: str
+    waits_for: str | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.waits_for is None else f"{self.name} ({self.waits_for})"
+
+
+def check_private(folder: Path) -> None:
+    """Make the folder with mode 700; raise `InputError` if it is another user's, a link, or open to others."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise InputError(f"{folder} cannot be made ({error.strerror}); choose another place") from error
+    if folder.is_symlink() or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        what = f"{folder} holds pickled jobs, whose content is run, and others may write to it"
+        raise InputError(f"{what} (owner {found.st_uid}, mode {found.st_mode & 0o777:o}); remove it or make it private")
+
+
+def record(folder: Path, sent: Sent) -> None:
+    with whole_file(_path(folder, sent["cell"])) as temporary:
+        temporary.write_text(json_text(sent) + "\n", encoding="utf-8")
+
+
+def forget(folder: Path, cell: str) -> None:
+    """The record of a cell and what submitit wrote for its job."""
+    if sent := recorded(folder, cell):
+        for path in folder.glob(f"{sent['job']}_*"):
+            path.unlink(missing_ok=True)
+        _path(folder, cell).unlink(missing_ok=True)
+
+
+def recorded(folder: Path, cell: str) -> Sent | None:
+    path = _path(folder, cell)
+    return _read(path) if path.is_file() else None
+
+
+def queued(folder: Path) -> list[tuple[Sent, State]]:
+    """Cells that were sent and are not there yet, with the states of their jobs."""
+    if not folder.exists():
+        return []
+    check_private(folder)
+    every = [_read(path) for path in sorted(folder.glob("cell-*.json"))]
+    missing = [sent for sent in every if not Path(sent["cell"]).is_file()]
+    states = slurm_states() if any(sent["launcher"] == "slurm" for sent in missing) else {}
+    return [(sent, state_of(sent, states)) for sent in missing]
+
+
+def state_of(sent: Sent, states: dict[str, State] | None) -> State:
+    if sent["launcher"] == "local":
+        return State(NOT_QUEUED if has_ended(int(sent["job"])) else "RUNNING")
+    return State("UNKNOWN") if states is None else states.get(sent["job"], State(NOT_QUEUED))
+
+
+def slurm_states() -> dict[str, State] | None:
+    """The states of all of this user's jobs that wait or run; None if SLURM does not answer."""
+    try:
+        command = ["squeue", "--noheader", "--me", "--array", "--format=%i|%T|%r"]
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    rows = (line.strip().split("|", 2) for line in said.splitlines() if line.count("|") >= 2)
+    return {job: State(name, waits_for if name == "PENDING" else None) for job, name, waits_for in rows}
+
+
+def most_in_array() -> int:
+    """The most jobs that SLURM takes in one array."""
+    said = subprocess.run(["scontrol", "show", "config"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"MaxArraySize\s*=\s*(\d+)", said)
+    return max(1, int(found[1]) if found else 1000)
+
+
+def _path(folder: Path, cell: str) -> Path:
+    path = Path(cell)
+    return folder / f"cell-{path.parent.name}-{path.stem}.json"
+
+
+def _read(path: Path) -> Sent:
+    try:
+        sent: Sent = typed(Sent, read_json(path, _REMEDY))
+        if not (sent["job"].replace("_", "").isdecimal()):
+            raise ValueError(f"job is {sent['job']:.20}")
+    except ValueError as error:
+        raise InputError(f"{path} is damaged ({reason(error)}); {_REMEDY}") from error
+    return sent
