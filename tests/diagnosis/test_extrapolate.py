@@ -49,12 +49,12 @@ def test_featscale_before_a_norm_on_the_stream(strength):
     ids = torch.arange(6)[None]
     W = [(layer.W_V.double(), layer.W_O.double()) for layer in locate(model).layers]
     found = diagnose(steer(model, FeatScale(strength, strength)), ids, ranks=0, joined=0, depth=2)
-    (last,) = found.extrapolation
+    last, stack = found.extrapolation
     assert last.variant == "raw"
     assert "FeatScale" in last.note
     H = (1 + strength) * (W[-1][0] @ W[-1][1]).sum(0)
     assert last.rho_smooth == pytest.approx(float((1 + torch.linalg.eigvals(H)).abs().max()), rel=1e-4)
-    assert len(last.real.log_hfc_lfc) == 3
+    assert len(last.real.log_hfc_lfc) == len(stack.real.log_hfc_lfc) == 3
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
@@ -88,3 +88,27 @@ def test_repeats_beyond_those_that_run_are_predicted(precision):
     if precision == torch.float32:  # bfloat16 adds nothing to tokens 256 times as large as a step
         assert abs(found.predicted.log_hfc_lfc[-1] - ratios[400]) <= found.error + 0.02
         assert found.growth > 0
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_the_rate_of_nearly_equal_tokens(precision):
+    """A BERT whose attention is uniform: differences change by the Jacobian of its two norms and its MLP alone."""
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    model = transformers.BertModel(transformers.BertConfig(**sizes)).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "weight" in name and "LayerNorm" not in name:
+                parameter.normal_(0, 0.5)
+    last = diagnose(model.to(precision), torch.arange(6)[None], ranks=0, joined=0, depth=16).extrapolation[0]
+    if precision == torch.bfloat16:
+        assert (last.equal_rate, last.equal_reason.kind) == (None, "half_precision")
+        return
+    layer, x = model.double().encoder.layer[0], torch.randn(1, 1, 8).double()
+    x, step = x.expand(1, 6, 8), lambda x: layer(x)[0] if isinstance(layer(x), tuple) else layer(x)
+    with torch.no_grad():
+        for _ in range(500):
+            x = step(x)
+    J = torch.autograd.functional.jacobian(step, x).reshape(48, 48).numpy()
+    P = np.kron(np.eye(6) - 1 / 6, np.eye(8))
+    assert last.equal_rate == pytest.approx(np.log(np.abs(np.linalg.eigvals(P @ J @ P)).max()), abs=0.02)

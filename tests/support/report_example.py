@@ -237,11 +237,11 @@ def _extrapolation(what: str, start: float, draw: numpy.random.Generator) -> Ext
     return Extrapolation(
         what=what,
         input=0,
-        rho_smooth=1.61 if smooth else 1.42,
-        rho_rough=1.497 if smooth else 1.55,
-        verdict="smooth" if smooth else "rough",
-        residual=3e-7,
-        variant="observed",
+        rho_smooth=1.61 if smooth else None,
+        rho_rough=1.497 if smooth else None,
+        verdict="smooth" if smooth else "",
+        residual=3e-7 if smooth else None,
+        variant="observed" if smooth else "",
         real=Course([float(x) for x in range(17)], [plain(x) for x in real]),
         predicted=Course([16.0, 32.0, 48.0], [plain(x) for x in beyond]) if smooth else None,
         way="log time" if smooth else "",
@@ -249,5 +249,4 @@ def _extrapolation(what: str, start: float, draw: numpy.random.Generator) -> Ext
         checked=0.01 if smooth else None,
         growth=1.9 if smooth else None,
         conclusive=smooth,
-        note="" if smooth else "The product of all blocks, once for each pass.",
     )

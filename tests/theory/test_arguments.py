@@ -18,7 +18,6 @@ from oversmooth.theory import (
     is_row_stochastic,
     joined_spectrum,
     simulate,
-    stack_dominance,
 )
 from oversmooth.theory.weights import repeat_shared_heads
 
@@ -30,14 +29,6 @@ EYE, W = torch.eye(3)[None], torch.eye(2)[None]
 def test_things_that_are_no_attention(call, thing):
     with pytest.raises(InputError, match=r"attention (is|has dtype)"):
         call(thing)
-
-
-@pytest.mark.parametrize(
-    "given", [(None, [W], [W]), (EYE, [W], [W]), ([EYE], None, [W]), ([EYE], [W], "text"), (EYE.half(), [W], [W])]
-)
-def test_things_that_are_no_stack(given):
-    with pytest.raises(InputError, match="give a list, an array for each layer"):
-        stack_dominance(*given)
 
 
 def test_one_matrix_has_no_number():

@@ -2,13 +2,14 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from scipy.spatial import ConvexHull
 from support.nightly import few, nightly
-from support.oracles import apply_layer, attention, layer_matrix, normal, weights, with_spectrum
+from support.oracles import apply_layer, attention, centred_basis, layer_matrix, normal, weights, with_spectrum
 
 from oversmooth.metrics import cosine, hfc, input_convergence, sigma_ratio
 from oversmooth.theory import attention_spectrum, dominance, flip_threshold, fold_norm, head_spectrum, simulate
@@ -413,3 +414,56 @@ def test_repeated_attention_alone_is_a_random_walk_with_a_constant_limit():
     assert input_convergence(limit) < 1e-12
     assert cosine(limit) > 1 - 1e-12
     assert sigma_ratio(limit) < 1e-7
+
+
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(2, 7), st.integers(1, 4), st.booleans(), seeds)
+def test_a_repeated_stack(layers, heads, n, d, causal, seed):
+    """The product of whole layers keeps constant arrays constant; on them it is the product of all I + W."""
+    T, M = torch.eye(n * d, dtype=torch.float64), torch.eye(d, dtype=torch.float64)
+    for place in range(layers):
+        W_V, W_O = weights(heads, d, 2, scale=0.5, seed=100 * seed + place)
+        T = layer_matrix(attention(heads, n, n, causal=causal, seed=100 * seed + place), W_V, W_O) @ T
+        M = M + M @ (W_V @ W_O).sum(0)
+    constant = torch.kron(torch.full((n, 1), n**-0.5, dtype=torch.float64), torch.eye(d, dtype=torch.float64))
+    centred = torch.kron(centred_basis(n).contiguous(), torch.eye(d, dtype=torch.float64))
+    torch.testing.assert_close(constant.T @ T @ constant, M.T)
+    assert (centred.T @ T @ constant).abs().max() < 1e-9 * T.abs().max()
+
+
+def _stochastic(*rows):
+    return torch.tensor([rows], dtype=torch.float64)
+
+
+SMOOTH_APART = (
+    (-2.0, _stochastic([0.15, 0.15, 0.7], [0.3, 0.65, 0.05], [0.1, 0.3, 0.6])),
+    (-3.7, _stochastic([0.2, 0.35, 0.45], [0.1, 0.25, 0.65], [0.75, 0.1, 0.15])),
+)
+"""One feature, three tokens: 1.000 > 0.624 and 2.700 > 1.891, together 2.700 < 3.565."""
+ROUGH_APART = (
+    (-2.2, _stochastic([0.65, 0.05, 0.3], [0.05, 0.3, 0.65], [0.25, 0.6, 0.15])),
+    (-2.1, _stochastic([0.05, 0.6, 0.35], [0.45, 0.25, 0.3], [0.1, 0.25, 0.65])),
+)
+"""1.200 < 1.951 and 1.100 < 1.789, together 1.320 > 0.812."""
+
+
+@pytest.mark.parametrize(
+    ("layers", "radii"),
+    [
+        (SMOOTH_APART, [(1.0, 0.6245), (2.7, 1.8908), (2.7, 3.5654)]),
+        (ROUGH_APART, [(1.2, 1.9508), (1.1, 1.7894), (1.32, 0.8117)]),
+    ],
+)
+def test_what_layers_do_alone_does_not_decide_what_they_do_together(layers, radii):
+    """By numpy's spectrum of the whole matrices, and by running them."""
+    one, P = torch.ones(1, 1, 1, dtype=torch.float64), np.eye(3) - 1 / 3
+    for places, (smooth, rough) in zip([[0], [1], [0, 1]], radii, strict=True):
+        T = np.eye(3)
+        for i in places:
+            T = (np.eye(3) + layers[i][0] * layers[i][1][0].numpy()) @ T
+        # On centred vectors P T has the spectrum of T without one eigenvalue; on constant ones it is zero.
+        assert np.abs(np.linalg.eigvals(P @ T)).max() == pytest.approx(rough, abs=1e-4)
+        assert np.abs(T @ np.ones(3)) == pytest.approx(smooth * np.ones(3), abs=1e-4)
+        A, W = [layers[i][1] for i in places], [layers[i][0] * one for i in places]
+        run = simulate(normal(3, 1, seed=1), A, one, W, 200 * len(places), every=len(places), bands_only=True)
+        late, end = run.log_hfc_lfc[100].item(), run.log_hfc_lfc[200].item()
+        assert (end < late - 30) if smooth > rough else (abs(end) < 5)

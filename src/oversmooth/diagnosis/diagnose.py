@@ -468,12 +468,8 @@ def _extrapolate(
     if len({block.layer.name for block in blocks}) > 1 and disk is not None:
         source.notes.append(Note("stack_skipped", text="its blocks are not in memory together"))
     elif len({block.layer.name for block in blocks}) > 1:
-        try:
-            entries.append(
-                whole_stack(sample, modules, max(1, round(min(options.depth, _STACK) / len(blocks))), options.seed)
-            )
-        except InputError as error:
-            source.notes.append(Note("stack_skipped", text=str(error)))
+        passes = max(1, round(min(options.depth, _STACK) / len(blocks)))
+        entries.append(whole_stack(sample, modules, passes))
     source.notes += [Note("real_blocks_failed", what=entry.what) for entry in entries if entry.real is None]
     special = options.left_out is not None
     special |= isinstance(first, Batch) and first.special is not None and bool(first.special[:1].any())

@@ -7,7 +7,6 @@ says how that goes on.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -21,14 +20,14 @@ from oversmooth.anatomy.steered import steered_as
 from oversmooth.results.facts import plain
 from oversmooth.results.notes import Note
 from oversmooth.results.parts import Course, Extrapolation
-from oversmooth.safety.errors import InputError, about
+from oversmooth.safety.errors import about
 from oversmooth.safety.model_state import in_eval_mode
-from oversmooth.theory.depth import LEAST_RUN, log_time
+from oversmooth.theory.constant_state import constant_state
+from oversmooth.theory.depth import LEAST_RUN, DepthPrediction, log_time
 from oversmooth.theory.dominance import dominance
-from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
+from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.radii import AttentionChange
 from oversmooth.theory.reasons import Reason
-from oversmooth.theory.stack import stack_dominance
 from oversmooth.theory.weights import centre_features, fold_norm
 from oversmooth.trace.layout import as_tokens, first_tensor, stream_batch_first
 from oversmooth.trace.plans import Plan, SampleBlock
@@ -38,6 +37,9 @@ from oversmooth.trace.watch import run_again
 
 RUN = 16
 """Blocks that are really run, before steps in log depth go on from there: see benchmarks/depth.py."""
+_FAILURES = (TypeError, RuntimeError, ValueError, AttributeError, IndexError)  # of blocks that are run by themselves
+LEAST_FALL = 0.05
+"""Of log HFC/LFC, per unit of log depth: with less it levels off, and tokens do not become nearly equal."""
 
 
 def last_block(sample: Sample, modules: dict[str, nn.Module], depth: int, seed: int) -> Extrapolation:
@@ -75,8 +77,9 @@ def _predicted(sample: Sample, modules: dict[str, nn.Module], depth: int) -> dic
     try:
         with repeat.running():
             found = log_time(repeat, repeat.x, depth, begin=RUN, mask=repeat.mask)
+            equal = _nearly_equal(repeat, found) if run >= LEAST_RUN else {}
             tried = log_time(repeat, repeat.x, run, begin=LEAST_RUN, mask=repeat.mask) if run > LEAST_RUN else None
-    except (TypeError, RuntimeError, ValueError, AttributeError, IndexError):
+    except _FAILURES:
         return {}  # a block that cannot be run by itself
     depths, logs = found.depth.double().tolist(), [plain(value) for value in found.log_hfc_lfc[:, 0].tolist()]
     checked = None if tried is None else plain((tried.log_hfc_lfc[-1, 0] - found.log_hfc_lfc[found.run, 0]).abs())
@@ -88,48 +91,28 @@ def _predicted(sample: Sample, modules: dict[str, nn.Module], depth: int) -> dic
         conclusive=bool(found.conclusive[0]),
         checked=checked,
         growth=plain(found.growth[0]),
+        **equal,
     )
 
 
-def whole_stack(sample: Sample, modules: dict[str, nn.Module], passes: int, seed: int) -> Extrapolation:
-    """What repeating the whole stack so often does; InputError where its spectra cannot be computed."""
-    blocks = sample.blocks
-    why = next((block.plan.undecided for block in blocks if block.plan.undecided), None)
-    if why is not None:
-        return replace(_undecided("stack", why), real=_real(blocks, sample.plan, modules, passes))
-    if not all(block.plan.layer.keep for block in blocks):
-        raise InputError("attention replaces the stream in some of its layers")
-    if not all(isinstance(block.A, SoftmaxAttention) and block.A.bias is None for block in blocks):
-        raise InputError("it needs scaled_dot_product_attention without a bias in every layer")
-    if any(_change(modules, block, run) is not None for run, block in enumerate(blocks)):
-        raise InputError("its layers' attention is steered; the last block alone is predicted")
-    operators = [_attention_of_first_input(block) for block in blocks]
-    with torch.autocast(operators[0].device.type, enabled=False):
-        effective = [_effective(block) for block in blocks]
-        offsets = [offset for _, _, offset, _ in effective]
-        biased = any(offset is not None for offset in offsets)
-        weights = [(W_V, W_O) for W_V, W_O, _, _ in effective]
-        # keep·X + f(X) is keep times X + f(X)/keep.
-        keeps = [block.plan.layer.keep for block in blocks]
-        if biased and any(keep != 1 for keep in keeps):
-            raise InputError("its layers scale the stream and add constants, which the stack's spectra do not know")
-        kept = sum(math.log(abs(keep)) for keep in keeps)
-        shares = [W_O / keep for (_, W_O), keep in zip(weights, keeps, strict=True)]
-        prediction = stack_dominance(
-            operators, [v for v, _ in weights], shares, bias=offsets, tolerance=1e-4, seed=seed
-        )
-    return Extrapolation(
-        what="stack",
-        input=0,
-        rho_smooth=plain(math.exp(min(700.0, (prediction.log_rho_smooth + kept) / len(blocks)))),
-        rho_rough=plain(math.exp(min(700.0, (prediction.log_rho_rough + kept) / len(blocks)))),
-        verdict=prediction.verdict,
-        residual=plain(prediction.residual),
-        variant=effective[-1][3],
-        real=_real(blocks, sample.plan, modules, passes),
-        reason=prediction.why,
-        notes=[Note("radii_per_block")],
-    )
+def _nearly_equal(repeat: _Repeatable, found: DepthPrediction) -> dict[str, Any]:
+    """The rate at which HFC/LFC goes once tokens are nearly equal, where it still falls and attention is not causal."""
+    A, run, end = repeat.blocks[-1].A, found.run, len(found.depth) - 1
+    begin, end = (run, end) if found.way == "log time" and end > run else (run // 2, run)
+    fallen, passed = found.log_hfc_lfc[begin, 0] - found.log_hfc_lfc[end, 0], found.depth[end] / found.depth[begin]
+    if A is None or A.causal or not bool(fallen > LEAST_FALL * passed.log()):
+        return {}
+    try:
+        state = constant_state(repeat, found.tokens, found.way, mask=repeat.mask)
+    except _FAILURES:
+        return {}  # a block without a derivative
+    return dict(equal_rate=plain(state.rate), equal_reason=state.why)
+
+
+def whole_stack(sample: Sample, modules: dict[str, nn.Module], passes: int) -> Extrapolation:
+    """What repeating the whole stack so often does."""
+    real = _real(sample.blocks, sample.plan, modules, passes)
+    return Extrapolation("stack", 0, None, None, "", None, "", real=real)
 
 
 def _undecided(what: str, why: Reason) -> Extrapolation:
@@ -232,6 +215,6 @@ def _real(blocks: list[SampleBlock], plan: Plan, modules: dict[str, nn.Module], 
                 for block in blocks:
                     x = replace(repeat, blocks=[block])(x)
                     see(x)
-    except (TypeError, RuntimeError, ValueError, AttributeError, IndexError):
+    except _FAILURES:
         return None
     return Course([float(depth) for depth in range(len(logs))], logs)

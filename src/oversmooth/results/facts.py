@@ -10,6 +10,7 @@ from torch import Tensor
 Number = float | None
 Numbers = dict[str, Number]  # metrics by name: those of `metrics.METRICS`
 Verdict = Annotated[str, Literal["smooth", "rough", "tie", "undecided"]]
+Pull = Annotated[str, Literal["smooth", "rough", "tie", "undecided", ""]]  # empty where no spectra were computed
 Alone = Annotated[str, Literal["smooth", "rough", "open"]]  # what weights alone decide
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from oversmooth.results.facts import Alone, Massive, Number, Numbers, Verdict
+from oversmooth.results.facts import Alone, Massive, Number, Numbers, Pull, Verdict
 from oversmooth.results.notes import Note
 from oversmooth.theory.reasons import Reason
 
@@ -146,7 +146,7 @@ class Extrapolation:
     input: int
     rho_smooth: Number
     rho_rough: Number
-    verdict: Verdict  #: The side to which attention pulls, fixed as last measured, without MLPs.
+    verdict: Pull  #: The side to which attention pulls, fixed as last measured, without MLPs; empty for the stack.
     residual: Number
     variant: str
     """How the norm entered: raw, folded, observed, or post (tokens whose features have zero mean, as after a norm)."""
@@ -161,6 +161,11 @@ class Extrapolation:
     conclusive: bool = False  #: Whether that is small enough for the prediction to say something.
     checked: Number = None  #: Of log HFC/LFC at the end of `real` as predicted from its first half, measured.
     growth: Number = None  #: Of the root mean square of tokens, per real block.
+    equal_rate: Number = None
+    """Once tokens are nearly equal: the exponent of depth by which HFC/LFC goes (log time), or the change of its
+    logarithm per block (geometric), by `theory.constant_state`; of blocks without a causal mask, where it still falls.
+    """
+    equal_reason: Reason | None = None  #: Why that is undecided.
     note: str = ""  #: The reason and the notes, in words.
     reason: Reason | None = None
     """Why the verdict is undecided, a tie, or not what the radii say; None before version 4."""

@@ -263,17 +263,17 @@ def _accuracy(diagnosis: DiagnosisData) -> str:
 
 def _repeated(entry: Extrapolation) -> str:
     """More depth: what the real blocks do, how that goes on, and whether attention's spectra pull to that side."""
-    kinds = {note.kind for note in entry.notes}
-    special = ", special tokens included" if "special_counted" in kinds else ""
-    head, spectra = (
-        f"Repeating the {entry.what} (first input{special})",
-        f"by its spectra, attention alone {_pull(entry)}",
-    )
-    found = compared(entry)
+    special = ", special tokens included" if "special_counted" in {note.kind for note in entry.notes} else ""
+    head, found = f"Repeating the {entry.what} (first input{special})", compared(entry)
+    pull = f"by its spectra, attention alone {_pull(entry)}" if entry.verdict else ""
     if found.before is None or found.after is None:
-        return f"{head}: {spectra}."
-    course = f"takes HFC/LFC from {found.before:.3g} to {found.after:.3g} in {found.blocks} blocks{_beyond(entry)}"
-    said = [f"{head} {course}.", _growth(entry), f"{spectra[0].upper()}{spectra[1:]}{_JUDGED[found.judgement]}."]
+        return f"{head}: {pull or 'the blocks cannot run by themselves'}."
+    if growth := _growth(entry):
+        head = f"{head}: {growth}. HFC/LFC goes"
+    else:
+        head += " takes HFC/LFC"
+    said = [f"{head} from {found.before:.3g} to {found.after:.3g} in {found.blocks} blocks{_beyond(entry)}."]
+    said += [_once_equal(entry), f"{pull[0].upper()}{pull[1:]}{_JUDGED[found.judgement]}." if pull else ""]
     return " ".join(filter(None, said))
 
 
@@ -302,7 +302,7 @@ def _beyond(entry: Extrapolation) -> str:
     if entry.error is None or not entry.conclusive:
         return f"; what {depth} would do is inconclusive"
     if entry.way == "geometric":  # the rate lasts, and is not exact enough for a value
-        return f", {_per_block(compared(entry).real_rate or 1.0)} in the end"
+        return f", and {_per_block(compared(entry).real_rate or 1.0)} in the end"
     power = exponent(entry) or 0.0
     law = f", a power law with exponent {_signed(power)}" if abs(power) >= _STEEP else ""
     return f", and to {value:.3g} in {depth} (predicted, within {_error_in_words(entry.error)}{tried}){law}"
@@ -312,16 +312,32 @@ def _growth(entry: Extrapolation) -> str:
     if entry.growth is None or not entry.way:
         return ""
     if entry.way == "geometric":
-        return "Tokens do not outgrow what the block adds, so HFC/LFC may change exponentially."
-    return f"Token norms grow by {entry.growth:.2g} a block; while all of them do, smoothing cannot stay exponential."
+        return "token norms hardly grow, so smoothing may be geometric"
+    return f"token norms grow by {entry.growth:.2g} a block, so no exponential smoothing while they keep growing"
+
+
+def _once_equal(entry: Extrapolation) -> str:
+    """What the derivative says where all tokens are equal."""
+    if entry.equal_rate is None:
+        why = entry.equal_reason
+        return "" if why is None else f"Once tokens are nearly equal, its rate is undecided: {why}."
+    shrinks, grows = entry.equal_rate < 0, entry.way == "log time"
+    law = f"with exponent {_signed(entry.equal_rate)}" if grows else _factor(math.exp(entry.equal_rate))
+    if shrinks:
+        return f"Once tokens are nearly equal, HFC/LFC should fall {law}."
+    return f"Nearly equal tokens would drift apart, {law}, so they should not become equal."
 
 
 def _per_block(rate: float) -> str:
     """
     >>> _per_block(0.9), _per_block(1.05)
-    ('falling by 10% per block', 'growing by 5% per block')
+    ('shrinks geometrically, by a factor of 0.9 per block', 'grows geometrically, by a factor of 1.05 per block')
     """
-    return f"{'growing' if rate > 1 else 'falling'} by {100 * abs(rate - 1):.2g}% per block"
+    return f"{'grows' if rate > 1 else 'shrinks'} geometrically, {_factor(rate)}"
+
+
+def _factor(rate: float) -> str:
+    return f"by a factor of {rate:.3g} per block"
 
 
 def _pull(entry: Extrapolation) -> str:

@@ -61,6 +61,8 @@ class DepthPrediction:
     """``(...)``, of the root mean square of tokens per repeat, over the second half of what was run."""
     evaluations: int
     """How often the block was evaluated."""
+    tokens: Tensor
+    """``(..., n, d)``, at the last depth by log time; else at that which was run."""
 
     @property
     def conclusive(self) -> Tensor:
@@ -127,7 +129,7 @@ def log_time(block: Block, x: Tensor, to: int, *, begin: int = 16, mask: Tensor 
         depths.append(to)
         ratios.append(last)
     way: Literal["log time", "geometric"] = "log time" if grows else "geometric"
-    return DepthPrediction(torch.tensor(depths), torch.stack(ratios), run, way, error, growth, evaluations)
+    return DepthPrediction(torch.tensor(depths), torch.stack(ratios), run, way, error, growth, evaluations, x.to(own))
 
 
 def _continued(ratios: Tensor, to: int, eps: float) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from oversmooth.theory.operators import AttentionOperator, DenseAttention
-from oversmooth.theory.small_matrices import eigenvalues_and_conditions, eigenvectors
+from oversmooth.theory.small_matrices import eigenvalues_and_conditions
 
 SAFETY = 4.0
 """An estimated error must be this many times smaller than the margin: first-order estimates are not bounds."""
@@ -55,15 +55,6 @@ def error_of_pairs(A: AttentionOperator, blur: Tensor, slope: Tensor, condition:
 def is_sure(margin: Tensor, error: Tensor, weights_error: Tensor) -> Tensor:
     """Whether the margin is several times what rounding can do; first-order estimates are not bounds."""
     return margin > SAFETY * (error + weights_error)
-
-
-def eigenvalue_error(M: Tensor, value: Tensor, eps: float) -> Tensor:
-    """An estimate of how far rounding to ε of M's norm moves an eigenvalue, ``(b, m, m), (b,) -> (b,)``.
-
-    ε ‖M‖ times its condition number: ε^(1/p) for a Jordan block of size p.
-    """
-    _, condition = eigenvectors(M, value)
-    return torch.linalg.matrix_norm(M) * (eps * condition).clamp(max=eps ** (1 / M.shape[-1]))
 
 
 def eigenvalues_and_errors(M: Tensor, eps: float) -> tuple[Tensor, Tensor]:

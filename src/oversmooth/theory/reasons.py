@@ -17,8 +17,13 @@ _WORDS: dict[str, str] = {
     "rho_rough is known to {error:.1g}",
     "search_unfinished": "Arnoldi stopped before its Ritz values settled, and a larger one may still be hidden",
     "left_vector_unknown": "the left Ritz vector did not converge, so the error of rho_rough is unknown",
+    # Of repeated stacks, in earlier files.
     "logarithms_too_close": "the margin of the logarithms is {apart:.1e}, and it may be off by {error:.1e} (relative "
     "residual {residual:.1e}, condition number {condition:.1e})",
+    # Constant states.
+    "half_precision": "numbers of half precision do not resolve it",
+    "equal_tokens_part": "the block does not keep equal tokens equal",
+    "no_fixed_point": "repeating the block on equal tokens reaches no fixed point",
     # Layers that the theorems do not describe.
     "gated_per_token": "attention's output is gated per token",
     "gated_inside_attention": "what attention mixes is gated per token before the output projection",

@@ -110,9 +110,6 @@ class CausalBlocks:
         other.diagonal = self.diagonal[index]
         return other
 
-    def transposed(self) -> CausalBlocks:
-        return CausalBlocks(self.diagonal, self.W_O.mT, self.W_V.mT)
-
     def on_values(self) -> CausalBlocks:
         """The same blocks on values, ``x W_V`` of each value head in place of x: all eigenvalues that can differ from
         zero, by one product with a smaller matrix. Itself where that would not be smaller.

@@ -143,12 +143,13 @@ def _in_words(e: Extrapolation) -> str:
     """The numbers behind a panel; the verdict says what they mean."""
     residual = "" if e.residual is None else f", residual {number(e.residual, 2)}"
     said = _SPECTRA.get(e.verdict, e.verdict)
-    words = [f"Spectra: ρ smooth {number(e.rho_smooth)}, ρ rough {number(e.rho_rough)}, {said}."]
+    spectra = f"Spectra: ρ smooth {number(e.rho_smooth)}, ρ rough {number(e.rho_rough)}, {said}."
+    words = [spectra] if e.verdict else []
     if e.real and e.real.log_hfc_lfc:
         ends = f"HFC/LFC {ratio(e.real.log_hfc_lfc[0], 3)} → {ratio(e.real.log_hfc_lfc[-1], 3)}"
         words.append(f"Real blocks: {ends} in {e.real.depth[-1]:g} blocks.")
     if e.predicted and e.predicted.log_hfc_lfc:
         error = f", ± {number(e.error, 2)} in its logarithm" if e.way == "log time" else ", if its last rate lasts"
         words.append(f"Predicted: {ratio(e.predicted.log_hfc_lfc[-1], 3)} after {e.predicted.depth[-1]:g}{error}.")
-    words.append(f"Input {e.input}, {e.variant} H{residual}.")
+    words.append(f"Input {e.input}{f', {e.variant} H' if e.variant else ''}{residual}.")
     return " ".join([*words, *([sentence(e.note)] if e.note else [])])

@@ -84,7 +84,6 @@ def _good() -> dict[Any, dict[str, Any]]:
         shifted.shifted_dominance: {"A": A, **weights, "shifts": [0.0, 0.5, 1.0]},
         kernels.gradient_flow: {"scores": kernel, "V": x[0], "f": x[1], "strength": 0.6, "times": [1.0]},
         theory.simulate: {"X": torch.randn(5, 6), "A": A, **weights, "layers": 3},
-        theory.stack_dominance: {"A": [A] * 2, **{name: [weight] * 2 for name, weight in weights.items()}},
         theory.fold_norm: {"W_V": weights["W_V"], "gamma": torch.ones(6)},
         repeat_shared_heads: {"W_V": weights["W_V"], "heads": 4},
         theory.SoftmaxAttention: {"q": torch.randn(2, 5, 3), "k": torch.randn(2, 5, 3)},
