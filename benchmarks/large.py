@@ -1,6 +1,6 @@
 """What tracing a large model costs: each row as a multiple of the plain forward pass of the same run, with its memory.
 
-    python benchmarks/large.py [--rows 8b,8b-diagnosis,long,vit,training,small,small-diagnosis] [--json FILE]
+    python benchmarks/large.py [--rows 8b,8b-diagnosis,long,vit,training,small,small-diagnosis,streamed] [--json FILE]
 
 On a GPU: an 8B-shaped decoder (4 texts of 4,096 tokens, and 1 of 131,072) in bfloat16, a ViT-L-shaped encoder (64
 images) in float32; `training` is a snapshot of a monitor (1 text of 2,048 tokens) over 50 training steps with the same
@@ -8,21 +8,32 @@ text. On a CPU: a decoder of 30 blocks, 576 wide (8 texts of 256 tokens). Weight
 attention easier than trained attention: queries and keys are scaled until the median a_ii of a decoder is that of
 stories15m, and the median contraction of the encoder that of DeiT-Tiny; both are printed. The plan is fitted once and
 is a row of its own. Nothing is asserted.
+
+`streamed` writes a checkpoint of random weights in bfloat16 (`benchmarks/checkpoint.py`; on a GPU 20 blocks of a 70B
+shape, 34 GB, with 12 GB of its memory; on a CPU 5 GB), and is a multiple of reading its files once. Files are dropped
+from the page cache before each row. On a CPU the memory is the most that was not backed by files (RssAnon).
 """
 
 from __future__ import annotations
 
+import shutil
 import statistics
+import tempfile
+import threading
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-from measuring import DEVICE, HARDWARE, ON_GPU, arguments, once, save
+from checkpoint import drop_from_cache, read_once, write
+from measuring import DEVICE, HARDWARE, ON_GPU, arguments, memory, once, save
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
 from oversmooth import Monitor, diagnose, trace
+from oversmooth.models import load
 
 A_II = 0.07
 """Median of the diagonal of attention over layers, heads and tokens of stories15m on 256 tokens of WikiText-2."""
@@ -229,7 +240,58 @@ def small(whole: bool = True) -> Bench:
     return bench
 
 
-ROWS: dict[str, Callable[[], Bench]] = {
+class Peak(threading.Thread):
+    """The most memory of this process that no file backs, in GiB."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.most, self.over = 0.0, threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        while not self.over.wait(0.02):
+            self.most = max(self.most, memory("RssAnon") / 2**30)
+
+    def stop(self) -> float:
+        self.over.set()
+        self.join()
+        return torch.cuda.max_memory_allocated() / 2**30 if ON_GPU else self.most
+
+
+def streamed() -> SimpleNamespace:
+    folder = Path(tempfile.mkdtemp(prefix="oversmooth-"))
+    shape = (20, 8192, 64, 8, 28_672) if ON_GPU else (34, 2560, 20, 4, 6912)
+    what = f"{shape[0]} blocks, {shape[1]} wide, 2 × {2048 if ON_GPU else 128}"
+    given = {"input_ids": torch.randint(32_000, (2, 2048 if ON_GPU else 128))}
+    how = dict(device="cuda", dtype="bfloat16", max_memory="12GB") if ON_GPU else {}
+    rows: list[dict[str, Any]] = []
+
+    def row(work: str, run: Callable[[], object]) -> None:
+        drop_from_cache(folder)
+        if ON_GPU:
+            torch.cuda.reset_peak_memory_stats()
+        peak = Peak()
+        took, most = once(run), peak.stop()
+        ratio = took / rows[0]["seconds"] if rows else 1.0
+        rows.append(dict(what=what, work=work, seconds=took, ratio=ratio, gib=most, memory=0.0))
+        print(f"  {work}: {took:.1f} s, {ratio:.2f} ×, {most:.2f} GiB", flush=True)
+
+    def diagnosis(**settings: Any) -> None:
+        settings = dict(depth=0, joined=0, ranks=0, example=False) | settings
+        diagnose(load(str(folder), stream=True, **how), given, **settings)  # type: ignore[arg-type]
+
+    try:
+        size = write(folder, *shape)
+        print(f"  {what}: {size / 1e9:.1f} GB in {len(list(folder.glob('*.safetensors')))} files", flush=True)
+        row("reading the files once", lambda: read_once(folder))
+        row("tokens, streamed", lambda: diagnosis(spectra=False))
+        row("tokens and dominance, streamed", diagnosis)
+    finally:
+        shutil.rmtree(folder)
+    return SimpleNamespace(rows=rows)
+
+
+ROWS: dict[str, Callable[[], Any]] = {
     "8b": eight_billion,
     "8b-diagnosis": lambda: eight_billion(whole=False),
     "long": long,
@@ -237,6 +299,7 @@ ROWS: dict[str, Callable[[], Bench]] = {
     "training": training,
     "small": small,
     "small-diagnosis": lambda: small(whole=False),
+    "streamed": streamed,
 }
 
 
