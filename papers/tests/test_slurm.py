@@ -98,7 +98,7 @@ def test_cells_are_made_in_arrays_as_large_as_slurm_takes(tmp_path):
 
 def test_a_time_limit_requeues_a_run_that_goes_on_bit_for_bit(tmp_path, whole):
     """SLURM's signal may come a minute early: under a limit of one, a run of thirty seconds is warned within."""
-    one, witness = slow(tmp_path, seconds=2.5), Witness("", None)
+    one, witness = slow(tmp_path, seconds=1.5), Witness("", None)
     assert launch([one], tmp_path / "jobs", settings(time="1"), witness) == {}
     assert sum(": sent as job" in line for line in witness.said) == 1
     job = job_of(witness.said[0])

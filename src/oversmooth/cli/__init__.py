@@ -24,7 +24,7 @@ __all__ = ["app", "commands", "demo", "diagnose", "doctor", "gallery", "layers",
 __all__ += ["spectrum", "steer", "watch"]
 
 
-_OF_PAPERS = ("train", "reproduce", "tune")  # commands of the distribution oversmooth-papers
+_OF_PAPERS = ("train", "reproduce", "sweep", "tune")  # commands of the distribution oversmooth-papers
 
 
 def main() -> None:

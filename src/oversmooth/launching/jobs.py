@@ -212,7 +212,7 @@ class Launch:
             else:
                 self._try_again(cell, sent)
         said = ", ".join(f"{count} {state.lower()}" for state, count in sorted(waiting.items()))
-        if said not in ("", self.said):
+        if said not in ("", self.said) and not self.is_local:
             self.on_message(said)
         self.said = said
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 EXAMPLES = {
     "train": "oversmooth train --data cifar100 --variant sharpen --share 0.1 -o runs/sharpen",
+    "sweep": "oversmooth sweep sweep.toml --launcher slurm --slurm partition=gpu -o sweep.md",
     "tune": "oversmooth tune facebook/deit-tiny-patch16-224 --data labelled.parquet -m neutreno --save tuned/",
     "reproduce table1": "oversmooth reproduce table1 --trained --data cifar-100/test.parquet --inputs 64 -o table1.md",
     "reproduce table2": "oversmooth reproduce table2 --cells 10% --seeds 3 -o table2.md",

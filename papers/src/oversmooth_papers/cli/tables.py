@@ -31,6 +31,7 @@ from oversmooth_papers.tasks.images.recipe import Recipe
 
 if TYPE_CHECKING:
     from oversmooth.launching import JobSettings
+    from oversmooth_papers.tables.cells import Available
 
 _GROUPS = {"": reproduce, "neutreno": neutreno, "text": text}
 _UNKNOWNS = ("wiring", "initialisation", "output_bias")
@@ -95,7 +96,6 @@ def _reproduce(
     """
     from oversmooth.report import figures
     from oversmooth.safety import files
-    from oversmooth_papers.tables import table_text
     from oversmooth_papers.tables.cells import check_there, chosen, fitted_to_cells, read_cells
 
     files.check_apart(output or [])
@@ -112,20 +112,27 @@ def _reproduce(
         how = dict(at_once=at_once or 1, minutes=minutes, device=device, on_nan=on_nan.value, force=force)
         how["command"] = _command(wanted_table, cells or [], seeds)
         how["data"] = data or (quick and wanted_table.quick_data) or wanted_table.default_data
-        recipes, why = _fill(wanted_table, recipes, cells or [], results, how, jobs)
+        recipes, why = fill_table(wanted_table, recipes, cells or [], results, how, jobs)
     elif quick and wanted_table.loads_data:
         recipes = fitted_to_cells(recipes, results, wanted_table.folder)
-    available = read_cells(recipes, results, wanted_table.folder)
-    out.print(table_text.terminal(*wanted_table.terminal_rows(available)))
-    for path in output or []:
+    show_table(wanted_table, read_cells(recipes, results, wanted_table.folder), output or [], why)
+
+
+def show_table(table: Table, available: Available, output: Sequence[Path], why: str) -> None:
+    """Print the table, and write it to the files; then exit with the code for why cells are missing, if some are."""
+    from oversmooth.report import figures
+    from oversmooth_papers.tables import table_text
+
+    out.print(table_text.terminal(*table.terminal_rows(available)))
+    for path in output:
         if path.suffix.lower() == ".md":
-            write_page(path, table_text.markdown(*wanted_table.rows(available), wanted_table.notes()))
+            write_page(path, table_text.markdown(*table.rows(available), table.notes()))
         else:
-            figures.write(wanted_table.chart(available), path)
+            figures.write(table.chart(available), path)
             out.print(f"wrote {path}")
-    if note := wanted_table.terminal_note():
-        out.print(note, style="yellow" if quick else "dim")
-    if quick and (conclusion := wanted_table.conclusion(available)):
+    if note := table.terminal_note():
+        out.print(note, style="yellow" if table.quick else "dim")
+    if table.quick and (conclusion := table.conclusion(available)):
         out.print(conclusion)
     if why != "finished":
         from oversmooth_papers.tables.filling import NO_MODELS
@@ -164,7 +171,7 @@ def _command(table: Table, cells: Sequence[str], seeds: int | None) -> str:
     return shlex.join(words)
 
 
-def _fill(
+def fill_table(
     table: Table,
     recipes: list[Any],
     words: Sequence[str],
@@ -183,8 +190,7 @@ def _fill(
     files.check_folder(results)  # before the data is read, which takes a while
     with leaves_when_asked() if table.trains else contextlib.nullcontext():
         loaded = load(how["data"], recipes[0]) if table.loads_data else None
-        is_cut = table.loads_data and (table.quick or (table.fits_data and how["data"] != table.default_data))
-        if is_cut:
+        if table.loads_data and (table.quick or (table.fits_data and how["data"] != table.default_data)):
             recipes = [recipe.fitted(loaded) for recipe in recipes]
             loaded = cut(table, loaded)
         if table.quick and how["at_once"] > 1 and jobs is None:
@@ -200,7 +206,7 @@ def _fill(
             if jobs is None:
                 filled = table.fill(wanted, loaded, results, running)
             else:
-                filled = fill_by_jobs(table, wanted, results, running, jobs, is_cut=is_cut, on_message=print_message)
+                filled = fill_by_jobs(table, wanted, results, running, jobs, print_message)
     return recipes, filled.why
 
 
@@ -343,7 +349,7 @@ def paper(
         how = dict(at_once=at_once, minutes=rest, device=device, on_nan="retry", force=force, data=table.default_data)
         how["command"] = _command(table, words, table.seeds)
         try:
-            _, why = _fill(table, table.recipes(), words, results, how)
+            _, why = fill_table(table, table.recipes(), words, results, how)
         except InputError as error:
             skipped.append(f"{table.home()}: {error}")
             continue

@@ -26,13 +26,11 @@ class CellRun:
     table: Table
     recipe: Any
     data: str
-    is_cut: bool  # whether the test images are the quick version's
     results: Path
     how: dict[str, Any]
 
     def __call__(self) -> str:
-        data = load_data(self.recipe, self.data) if self.table.loads_data else None
-        data = cut(self.table, data) if self.is_cut else data
+        data = cut(self.table, load_data(self.recipe, self.data)) if self.table.loads_data else None
         running = Running(**self.how, data=self.data, is_job=True, on_message=lambda line: print(line, flush=True))
         why = self.table.fill([self.recipe], data, self.results, running).why
         return "out of time" if why == "preempted" and was_warned() else why
@@ -43,8 +41,8 @@ def jobs_folder(results: Path) -> Path:
 
 
 def cut(table: Table, data: _Data) -> _Data | Splits:
-    """With fewer images to test on, for the quick version."""
-    return first_of_test(data, table.quick_test_images) if isinstance(data, Splits) else data
+    """With fewer images to test on, if the table is the quick version."""
+    return first_of_test(data, table.quick_test_images) if table.quick and isinstance(data, Splits) else data
 
 
 def fill_by_jobs(
@@ -53,8 +51,6 @@ def fill_by_jobs(
     results: Path,
     running: Running,
     settings: JobSettings,
-    *,
-    is_cut: bool = False,
     on_message: Callable[[str], None],
 ) -> Filled:
     """Run the cells that are missing, a job each; raises `InputError` if some failed."""
@@ -66,7 +62,7 @@ def fill_by_jobs(
             Cell(
                 recipe.title,
                 cells.cell_path(results, table.folder, recipe),
-                CellRun(table, recipe, running.data, is_cut, results, how),
+                CellRun(table, recipe, running.data, results, how),
             )
             for recipe in cells.missing(recipes, results, table.folder)
         ]

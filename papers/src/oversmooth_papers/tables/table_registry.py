@@ -15,6 +15,7 @@ from oversmooth_papers.tables.neutreno.methods import Ablation, Classification, 
 from oversmooth_papers.tables.neutreno.segmentation import Segmentation
 from oversmooth_papers.tables.rules import RulesOfTable1
 from oversmooth_papers.tables.sharpening import Sharpening, SharpeningDose, SharpeningHalf
+from oversmooth_papers.tables.sweep import Sweep
 from oversmooth_papers.tables.table2 import Table2
 from oversmooth_papers.tables.table3 import Table3
 from oversmooth_papers.tables.text.glue import Glue
@@ -38,11 +39,12 @@ def all_tables() -> list[type[Table]]:
 
 
 def folders_of_cells(results: Path) -> list[tuple[type[Table], Path]]:
-    """Each table's own and those of its versions (table2-quick), whether they are there or not."""
+    """Each table's own and those of its versions (table2-quick), there or not; then those of sweeps."""
+    kinds: list[type[Table]] = [*all_tables(), Sweep]
     homes = {results / home for home in TABLES}
     return [
         (table, folder)
-        for table in all_tables()
+        for table in kinds
         for folder in (results / table.home(), *sorted({*results.glob(f"{table.home()}-*")} - homes))
     ]
 

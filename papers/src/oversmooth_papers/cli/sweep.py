@@ -1,0 +1,63 @@
+"""`oversmooth sweep`: methods × strengths × seeds of one recipe, from a TOML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oversmooth.cli.app import app
+from oversmooth.safety.errors import InputError
+from oversmooth_papers.cli.reproduce import Results
+from oversmooth_papers.cli.tables import JobsAtOnce, LaunchedBy, SlurmOptions, fill_table, job_settings, show_table
+from oversmooth_papers.cli.train import TASKS, Device, Force, OnNan
+
+
+@app.command()
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The sweep, .toml: task, methods, strengths, seeds.")],
+    results: Results = Path("results"),
+    at_once: JobsAtOnce = None,
+    launcher: LaunchedBy = None,
+    slurm: SlurmOptions = None,
+    output: Annotated[
+        list[Path] | None,
+        typer.Option("--output", "-o", help="Also write a table (.md) or a chart (.png, .svg, .pdf); may be repeated."),
+    ] = None,
+    device: Device = None,
+    on_nan: OnNan = OnNan.retry,
+    force: Force = False,
+) -> None:
+    """Train each method with each strength and seed on one recipe, and show the table.
+
+    Each cell is saved in RESULTS/sweep, named by its recipe. The same command runs only the cells that are missing, and
+    resumes interrupted ones.
+    """
+    from oversmooth.report import figures
+    from oversmooth.safety import files
+    from oversmooth_papers.tables.cells import read_cells
+    from oversmooth_papers.tables.sweep import Sweep, read_sweep, variants
+
+    files.check_apart(output or [], (file,))
+    for path in output or []:
+        figures.check(path, also=(".md",))
+    jobs, wanted = job_settings(launcher, slurm, at_once), read_sweep(file)
+    task, quick = wanted.get("task", "images"), wanted.get("quick", False)
+    if task not in TASKS:
+        raise InputError(f"{file}: task is {task!r}; choose {' or '.join(TASKS)}")
+    try:
+        begun = TASKS[task][quick].changed(wanted.get("recipe", {}))
+    except TypeError as error:
+        raise InputError(f"{file}: [recipe] has a setting that {task} does not have ({error})") from error
+    data = wanted.get("data", begun.data)
+    table = Sweep(
+        begun=begun,
+        variant_by_title=variants(wanted["methods"], wanted.get("strengths", [])),
+        seeds=wanted.get("seeds", 1),
+        quick=quick,
+    )
+    how = dict(at_once=at_once or 1, device=device, on_nan=on_nan.value, force=force, data=data)
+    how["command"] = f"oversmooth sweep {file.name}"
+    recipes, why = fill_table(table, table.recipes(), [], results, how, jobs)
+    show_table(table, read_cells(recipes, results, table.folder), output or [], why)
