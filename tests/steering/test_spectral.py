@@ -308,6 +308,24 @@ def test_every_head_is_in_geotorchs_manifold(name, method):
     assert together.in_manifold(sign * dense_heads(model)[0].sum(0), eps=1e-7)
 
 
+@pytest.mark.parametrize("start", ["cold", "warm"])
+def test_fixed_signs_begin_where_free_ones_do_and_stay(start):
+    fixed, free = (steer(make("ViT", torch.float64), Spectral(signs=s, start=start)) for s in ("fixed", "free"))
+    torch.testing.assert_close(dense_heads(fixed), dense_heads(free), rtol=1e-5, atol=1e-6)
+    begun = [layer.signs.clone() for layer in steering_of(fixed).reparametrized]
+    assert all(signs.abs().eq(1).all() and signs.unique().numel() == 2 for signs in begun)
+    with torch.no_grad():
+        for name, parameter in fixed.named_parameters():
+            if name.endswith("original0"):
+                parameter.add_(torch.randn_like(parameter))  # as training may
+    for H, signs in zip(dense_heads(fixed), begun, strict=True):
+        found = torch.linalg.eigvals(H).real.flatten()
+        assert (int((found < -1e-9).sum()), int((found > 1e-9).sum())) == (
+            int((signs < 0).sum()),
+            int((signs > 0).sum()),
+        )
+
+
 # All heads together
 
 
