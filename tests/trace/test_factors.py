@@ -68,6 +68,25 @@ def test_radii_and_repeats_of_the_last_block(keep, factor):
             assert ours == pytest.approx(float(ratio), abs=1e-5)
 
 
+class _MlpFirst(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.mlp, self.attn = nn.LayerNorm(D), nn.Sequential(nn.Linear(D, D), nn.GELU()), _Attention()
+
+    def forward(self, x):
+        x = x + self.mlp(self.norm(x))
+        return x + 0.5 * self.attn(x)
+
+
+def test_factors_are_constant_where_attention_adds_to_what_an_mlp_left():
+    """They are compared between inputs only where attention adds to what entered the block."""
+    torch.manual_seed(3)
+    model = Stack(_MlpFirst(), _MlpFirst()).eval()
+    found = diagnose(model, [torch.randn(2, N, D) for _ in range(3)], depth=0)
+    for layer in found.layers[1:]:
+        assert layer.dominance.rho_rough > 0  # None, were the factors taken for the input's own
+
+
 def _radii_without_residual(A, W_V, W_O):
     H = (W_V @ W_O).sum(0)
     T = sum(torch.kron(A[h], (W_V[h] @ W_O[h]).T.contiguous()) for h in range(HEADS))
