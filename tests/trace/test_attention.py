@@ -48,6 +48,17 @@ def test_masks_given_by_place_or_by_name(by_name):
             assert not A[item, head, :counted, counted:].any()
 
 
+@pytest.mark.parametrize("heads_among_inputs", [False, True])
+def test_softmax_by_hand(heads_among_inputs):
+    """Some models flatten heads into the batch."""
+    scores = torch.randn(3, HEADS, N, N, generator=torch.Generator().manual_seed(0))
+    with CaptureAttention(HEADS, None) as capture:
+        softmax(scores.flatten(0, 1) if heads_among_inputs else scores, dim=-1)
+    (captured,) = capture.captured
+    expected = np.exp(scores.double().numpy())
+    np.testing.assert_allclose(captured.A.dense().A.numpy(), expected / expected.sum(-1, keepdims=True), rtol=1e-5)
+
+
 KEEP = torch.arange(37) < torch.tensor([37, 29])[:, None]
 START = KEEP.flip(-1)
 LOWER = torch.ones(37, 37, dtype=torch.bool).tril()

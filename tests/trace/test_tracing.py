@@ -231,6 +231,23 @@ def test_blocks_unlike_the_one_before_are_accounted_for_by_themselves():
             torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5, msg=f"{call} {block.kind}: {part}")
 
 
+def test_parallel_branches_with_factors_of_their_own():
+    """The stream after attention is no array of the model: it is the sum that attention's branch alone makes."""
+    torch.manual_seed(1)
+
+    class Scaled(Unlike):
+        def forward(self, x):
+            y = self.norm1(x)
+            self.middle = x + 0.5 * self.attn(y)
+            return x + 0.5 * self.attn(y) + 0.25 * self.mlp(y)
+
+    model, x = nn.Sequential(Scaled("parallel"), Scaled("parallel")).eval(), torch.randn(3, 20, 32)
+    kept = Kept()
+    trace.run(model, x, trace.plan(model, x), [kept])
+    for call, block in enumerate(model):
+        torch.testing.assert_close(kept.result[0][f"{call}.attention"], block.middle, rtol=1e-5, atol=1e-5)
+
+
 def test_shortcuts_are_named_with_their_errors():
     torch.manual_seed(0)
     model, x = nn.Sequential(Unlike("plain")).eval(), torch.randn(1, 4200, 32) + 0.3
