@@ -130,6 +130,14 @@ def test_cayley_and_exponential(size, scale, seed):
         assert abs(float(torch.linalg.det(V)) - 1) < 1e-6
 
 
+@pytest.mark.parametrize(("turn", "most"), [(orthogonal.cayley, 1e6), (orthogonal.exponential, 1e7)])
+@pytest.mark.parametrize("size", [1e9, 1e200])
+def test_longer_turns_are_those_of_the_longest(turn, most, size):
+    S = orthogonal.skew(normal(10, seed=4), 5)
+    S = S / torch.linalg.matrix_norm(S)
+    torch.testing.assert_close(turn(size * S), turn(most * S), rtol=0, atol=1e-4)
+
+
 def test_zero_entries_turn_nothing():
     S = orthogonal.skew(torch.zeros(6), 4)
     for turn in (orthogonal.cayley, orthogonal.exponential):
