@@ -13,7 +13,7 @@ import typer
 # Each adds its command, and help lists them in this order.
 from oversmooth.cli import diagnose  # isort: skip
 from oversmooth.cli import layers  # isort: skip
-from oversmooth.cli import demo, doctor, gallery, simulate, spans, spectrum, steer, watch
+from oversmooth.cli import demo, doctor, gallery, simulate, spans, spectrum, steer, survey, watch
 from oversmooth.cli.app import app
 from oversmooth.cli.streams import err, standard_streams
 from oversmooth.safety import signals
@@ -21,7 +21,7 @@ from oversmooth.safety.errors import InputError
 from oversmooth.safety.extensions import extensions
 
 __all__ = ["app", "commands", "demo", "diagnose", "doctor", "gallery", "layers", "main", "simulate", "spans"]
-__all__ += ["spectrum", "steer", "watch"]
+__all__ += ["spectrum", "steer", "survey", "watch"]
 
 
 _OF_PAPERS = ("train", "reproduce", "sweep", "tune")  # commands of the distribution oversmooth-papers

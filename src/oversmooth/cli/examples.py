@@ -11,6 +11,7 @@ EXAMPLES = {
     "fold": "oversmooth fold steered/ -o folded/",
     "demo": "oversmooth demo -o demo.html",
     "gallery": "oversmooth gallery minilm vit-plain -o gallery/",
+    "survey": "oversmooth survey checkpoints.toml -o survey/",
     "doctor": "oversmooth doctor",
     "simulate": "oversmooth simulate --preset flip --layers 64 -o flip.html",
     "spans": "oversmooth spans bert-base-uncased --drop --html spans.html",

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from oversmooth.cli.app import app
+from oversmooth.cli.launcher import AtOnce, LaunchedBy, SlurmOptions, job_settings
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.cli.reproduce import Results
-from oversmooth_papers.cli.tables import JobsAtOnce, LaunchedBy, SlurmOptions, fill_table, job_settings, show_table
+from oversmooth_papers.cli.tables import fill_table, show_table
 from oversmooth_papers.cli.train import TASKS, Device, Force, OnNan
 
 
@@ -18,7 +19,7 @@ from oversmooth_papers.cli.train import TASKS, Device, Force, OnNan
 def sweep(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The sweep, .toml: task, methods, strengths, seeds.")],
     results: Results = Path("results"),
-    at_once: JobsAtOnce = None,
+    at_once: AtOnce = None,
     launcher: LaunchedBy = None,
     slurm: SlurmOptions = None,
     output: Annotated[

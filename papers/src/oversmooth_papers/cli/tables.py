@@ -6,11 +6,9 @@ Options common to all tables are parameters of `_reproduce`; a table's own optio
 from __future__ import annotations
 
 import contextlib
-import functools
 import shlex
 import time
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
 from inspect import Parameter
 from itertools import groupby
 from pathlib import Path
@@ -20,6 +18,8 @@ import typer
 
 from oversmooth.cli.app import out, parts_done
 from oversmooth.cli.examples import EXAMPLES
+from oversmooth.cli.launcher import AtOnce as JobsAtOnce
+from oversmooth.cli.launcher import LaunchedBy, SlurmOptions, job_settings
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.cli.options import option_of, parameters_of, take
 from oversmooth_papers.cli.reproduce import Results, neutreno, reproduce, text, write_page
@@ -38,24 +38,7 @@ _UNKNOWNS = ("wiring", "initialisation", "output_bias")
 """Settings of the recipe that Dovonon et al. do not specify."""
 _LISTED = 12
 """The most missing cells that `status` lists per table."""
-_AT_ONCE = "The number of runs at once, each in its own process."
-AtOnce = Annotated[int, typer.Option(help=_AT_ONCE, min=1, max=256)]
-JobsAtOnce = Annotated[
-    int | None, typer.Option(help=_AT_ONCE, min=1, max=10_000, show_default="1; with SLURM as many as it lets run")
-]
-_jobs = functools.partial(typer.Option, rich_help_panel="Jobs")
-Launcher = StrEnum("Launcher", ["local", "slurm"])
-LaunchedBy = Annotated[
-    Launcher | None, _jobs("--launcher", help="Run each cell as a job of its own: on this machine, or on SLURM.")
-]
-SlurmOptions = Annotated[
-    list[str] | None,
-    _jobs(
-        "--slurm",
-        metavar="NAME=VALUE",
-        help="An option of sbatch: partition=gpu, gpus-per-node=1, time=60 (minutes, the default); may be repeated.",
-    ),
-]
+AtOnce = Annotated[int, typer.Option(help="The number of runs at once, each in its own process.", min=1, max=256)]
 
 
 def _reproduce(
@@ -99,7 +82,9 @@ def _reproduce(
     from oversmooth_papers.tables.cells import check_there, chosen, fitted_to_cells, read_cells
 
     files.check_apart(output or [])
-    jobs = job_settings(launcher, slurm, at_once, minutes)
+    jobs = job_settings(launcher, slurm, at_once)
+    if jobs is not None and minutes is not None:
+        raise InputError("--minutes ends runs of this process; with --launcher slurm, give each job --slurm time=60")
     for path in output or []:
         figures.check(path, also=(".md",))
     if show:
@@ -140,22 +125,6 @@ def show_table(table: Table, available: Available, output: Sequence[Path], why: 
         remedy = "make or fetch those named above" if why == NO_MODELS else "the same command goes on"
         out.print(f"{why}: not all cells are there; {remedy}")
         leave(why, 2 if why == NO_MODELS else 0)
-
-
-def job_settings(
-    launcher: Launcher | None, slurm: list[str] | None, at_once: int | None, minutes: float | None = None
-) -> JobSettings | None:
-    """Of the options; None where cells run in this process."""
-    from oversmooth.launching import JobSettings
-
-    if slurm and launcher is not Launcher.slurm:
-        raise InputError(f"--slurm {slurm[0]} is given without --launcher slurm; add it, or leave --slurm out")
-    if launcher is None:
-        return None
-    if minutes is not None:
-        raise InputError("--minutes ends runs of this process; with --launcher slurm, give each job --slurm time=60")
-    pairs = [word.partition("=") for word in slurm or []]
-    return JobSettings(launcher.value, at_once, {name.lstrip("-"): value for name, _, value in pairs})  # type: ignore[arg-type]
 
 
 def _command(table: Table, cells: Sequence[str], seeds: int | None) -> str:

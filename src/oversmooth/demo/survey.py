@@ -1,0 +1,133 @@
+"""Many checkpoints, listed in a TOML file, in one table of the gallery's format.
+
+    spectrum = ["runs/*/step-*", "bert-base-uncased"]      # from the weights alone
+    diagnose = ["runs/plain/final"]                        # on inputs as well
+    data = "prompts.txt"                                   # for diagnose; by default the package's own inputs
+    inputs = 16
+
+Each checkpoint is one cell: a saved diagnosis, named by the checkpoint, its files and the settings. A checkpoint that
+was written again is another cell.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import importlib.util
+import json
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict
+
+from oversmooth.demo import gallery_table
+from oversmooth.demo.gallery import Entry
+from oversmooth.demo.gallery_table import Figures
+from oversmooth.diagnosis.result import Diagnosis
+from oversmooth.results.findings import DEFINITIONS
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.files import read_text, whole_file
+from oversmooth.safety.foreign import json_text
+from oversmooth.safety.libraries import import_library
+from oversmooth.safety.typed import typed
+
+PARTS = ("attention", "mlp", "norm")
+
+
+class SurveyFile(TypedDict, total=False):
+    """What a survey's file holds."""
+
+    spectrum: list[str]
+    diagnose: list[str]
+    data: str
+    inputs: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One of a survey: a path, a hub id or a timm name, and whether it is run on inputs."""
+
+    name: str
+    on_inputs: bool
+    key: str
+    """The name of its cell and page."""
+
+
+def read_survey(path: Path) -> tuple[list[Checkpoint], SurveyFile]:
+    """The checkpoints and the settings of a file; those to diagnose first, and each once."""
+    remedy = "give spectrum = [...], diagnose = [...], or both"
+    try:
+        found: SurveyFile = typed(SurveyFile, tomllib.loads(read_text(path, remedy)))
+        if unknown := sorted(found.keys() - SurveyFile.__annotations__.keys()):
+            raise ValueError(f"it has {unknown[0]!r}, which is not known")
+        if min(found.get("inputs", 1), found.get("length", 1)) < 1:
+            raise ValueError("inputs and length are 1 or more")
+        wanted = {name: True for pattern in found.get("diagnose", []) for name in _expanded(pattern)}
+        wanted |= {n: False for pattern in found.get("spectrum", []) for n in _expanded(pattern) if n not in wanted}
+        if not wanted:
+            raise ValueError("it names no checkpoint")
+    except ValueError as error:
+        raise error if isinstance(error, InputError) else InputError(f"{path}: {reason(error)}; {remedy}") from error
+    settings = [found.get("data"), found.get("inputs"), found.get("length")]
+    return [Checkpoint(name, on, _key(name, settings if on else [])) for name, on in wanted.items()], found
+
+
+def _expanded(pattern: str) -> list[str]:
+    """The paths that a pattern names; what has no stars is a name."""
+    if Path(pattern).exists() or not glob.has_magic(pattern):
+        return [pattern]
+    if not (paths := sorted(glob.glob(pattern, recursive=True))):
+        raise InputError(f"no path is like {pattern}; name others, or leave it out")
+    return paths
+
+
+def _key(name: str, settings: list[Any]) -> str:
+    path = Path(name)
+    files = [path] if path.is_file() else sorted(one for one in path.glob("*") if one.is_file())
+    facts = [(file.name, (found := file.stat()).st_size, found.st_mtime_ns) for file in files]
+    where = str(path.resolve()) if path.exists() else name
+    digest = hashlib.sha256(json.dumps([where, facts, settings]).encode()).hexdigest()[:8]
+    words = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name).strip("-.")
+    return f"{words[-80:]}-{digest}"
+
+
+def figures(checkpoint: Checkpoint, diagnosis: Diagnosis) -> Figures:
+    """Its row of the table, as the gallery's."""
+    what = "on inputs" if checkpoint.on_inputs else "weights alone"
+    entry = Entry(checkpoint.key, checkpoint.name, what, checkpoint.name, _not_made, lambda: "")
+    return gallery_table.figures(entry, diagnosis)
+
+
+def _not_made() -> Any:
+    raise AssertionError("a survey's models are loaded elsewhere")
+
+
+def write(table: Sequence[Figures], output: Path) -> list[Path]:
+    """The table as JSON, Markdown and a page of links; as parquet too, if pyarrow is installed."""
+    texts = {
+        "survey.json": json_text(list(table), indent=1) + "\n",
+        "survey.md": gallery_table.markdown(table),
+        "index.html": gallery_table.index(table),
+    }
+    for name, text in texts.items():
+        with whole_file(output / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    written = [output / name for name in texts]
+    if importlib.util.find_spec("pyarrow") is not None:
+        pyarrow = import_library("pyarrow", "survey.parquet")
+        parquet = import_library("pyarrow.parquet", "survey.parquet")
+        with whole_file(output / "survey.parquet") as temporary:
+            parquet.write_table(pyarrow.Table.from_pylist([flat(row) for row in table]), temporary)
+        written.append(output / "survey.parquet")
+    return written
+
+
+def flat(row: Figures) -> dict[str, Any]:
+    """A row with one value per column: of first and last two columns, of sublayers one each."""
+    plain = {name: value for name, value in row.items() if not isinstance(value, (list, dict))}
+    for name in (*DEFINITIONS, "last_block_again"):
+        first, last = row[name] or (None, None)
+        plain |= {f"{name}_first": first, f"{name}_last": last}
+    return plain | {f"log_hfc_lfc_{part}": row["log_hfc_lfc_by_part"].get(part) for part in PARTS}
