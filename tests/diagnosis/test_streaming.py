@@ -9,7 +9,8 @@ from support.families import FAMILIES, GQA, hf, randomise, text
 from torch import nn
 
 from oversmooth import InputError, diagnose
-from oversmooth.diagnosis.streamed import States, placement
+from oversmooth.diagnosis.stream_state import States
+from oversmooth.diagnosis.streamed import placement
 from oversmooth.models import load
 from oversmooth.trace.feed import Runner
 from oversmooth.trace.streaming import Steps
@@ -137,13 +138,41 @@ def test_what_cannot_be_streamed_says_why(tmp_path):
             diagnose(saved(family.make(), tmp_path / name), family.inputs(), stream=True)
 
 
-def test_a_full_disk_is_one_sentence(monkeypatch):
+def test_a_full_disk_is_one_sentence(monkeypatch, tmp_path):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("oversmooth.diagnosis.streamed.save_file", full)
+    monkeypatch.setattr("oversmooth.diagnosis.stream_state.save_file", full)
     with pytest.raises(InputError, match=r"hidden states cannot be written to .*No space left.*; free space"):
-        States("disk", torch.device("cpu"))[0] = torch.zeros(1)
+        States("disk", torch.device("cpu"), tmp_path)[0] = torch.zeros(1)
+
+
+@pytest.mark.parametrize(("name", "on_disk"), [("Llama", False), ("BERT", True), ("ViT", False), ("Gemma 2", True)])
+def test_a_stopped_diagnosis_resumes_after_its_last_block(name, on_disk, tmp_path, monkeypatch):
+    family = FAMILIES[name]
+    path, given = saved(family.make(), tmp_path / "model"), [family.inputs(), family.inputs(how="plain")]
+    monkeypatch.setenv("OVERSMOOTH_CACHE", str(tmp_path / "cache"))
+    how = dict(stream=True)
+    if on_disk:
+        loaded = load(path, stream=True)
+        run = Runner(loaded.model, loaded.on_disk.anatomy())
+        how["max_memory"] = placement(loaded.on_disk, run, list(run.batches(given))).needed
+    steps = []
+
+    def stop(_done, _total, step):
+        steps.append(step)
+        if step.startswith("block 2 of 2, input 3"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        diagnose(path, given, progress=stop, **how, **HOW)
+    (left,) = (tmp_path / "cache").iterdir()
+    assert sorted(one.name for one in left.iterdir()) == ["1", "progress.pt"] if on_disk else ["progress.pt"]
+    steps.clear()
+    resumed = diagnose(path, given, progress=lambda *step: steps.append(step[2]), **how, **HOW)
+    assert steps[0].startswith("block 2 of 2, input 1")
+    assert numbers(resumed) == numbers(diagnose(load(path), given, **HOW))
+    assert not any((tmp_path / "cache").iterdir())
 
 
 class Skips(nn.Module):

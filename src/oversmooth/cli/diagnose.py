@@ -230,7 +230,13 @@ def diagnose_all(
             shown(0, inputs.count, "first input")
             if line := announcement(loaded, inputs, settings):
                 err.print(line, soft_wrap=True)
-            diagnoses.append(run(loaded, inputs, progress=shown, **settings))  # type: ignore[arg-type]
+            try:
+                diagnoses.append(run(loaded, inputs, progress=shown, **settings))  # type: ignore[arg-type]
+            except KeyboardInterrupt:
+                if stream:
+                    bars.stop()
+                    err.print("finished blocks are saved; run the same command to resume", soft_wrap=True)
+                raise
     return diagnoses
 
 

@@ -332,7 +332,8 @@ def _streamed(
     source: _Source, disk: OnDisk, how: dict[str, Any], options: Options, progress: OnProgress | None, started: float
 ) -> Diagnosis:
     """The same, with one block in memory at a time."""
-    from oversmooth.diagnosis.streamed import States, Streamed, placement
+    from oversmooth.diagnosis.stream_state import States, folder_for
+    from oversmooth.diagnosis.streamed import Streamed, placement
 
     anatomy = disk.anatomy(**how)
     source.notes += [Note("anatomy", text=remark) for remark in anatomy.remarks]
@@ -357,21 +358,22 @@ def _streamed(
                 part = f"block {block + 1} of {blocks}, input {min(done + 1, inputs)} of {inputs}"
                 progress((block * inputs + done) / blocks, inputs, part)
 
+        folder = folder_for(disk.files, batches, disk.device, disk.dtype, how, options)
+        states = States(placed.where, disk.device, folder)
         stream = Streamed(
-            disk, run, options.spectra, one, batches, _given(tokens, heads), plan, study, options.left_out,
-            States(placed.where, disk.device), accuracy.add, on_progress,
+            disk, run, one, batches, tokens, heads, shown, plan, study, options.left_out, states, accuracy.add,
+            on_progress,
         )  # fmt: skip
-        for block, last in stream.blocks():
-            if shown is not None:
-                shown.add(block)
-            if last:
-                device = block.x.device
-                extrapolation = _extrapolate(Sample(plan, [block]), source, options, first, disk)
+        for block in stream.blocks():
+            device = block.x.device
+            extrapolation = _extrapolate(Sample(plan, [block]), source, options, first, disk)
         variant, example = _variant(plan, source, options), None if shown is None else shown.result()
         kind = input_kind(source.inputs, first)
         planned = _Planned(plan, device, iter(batches), variant, extrapolation, example, kind)
         observed = stream.facts, tokens.result, None if heads is None else heads.result, accuracy.share
-        return _assemble(source, anatomy, planned, observed, options, started)
+        found = _assemble(source, anatomy, planned, observed, options, started)
+    stream.progress.forget()
+    return found
 
 
 def _assemble(

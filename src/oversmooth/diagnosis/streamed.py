@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from oversmooth.diagnosis.one_input import InputShown
+from oversmooth.diagnosis.stream_state import Progress, States, Where
 from oversmooth.inputs.batches import Batch
 from oversmooth.models.on_disk import OnDisk
-from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.files import cache_folder
 from oversmooth.safety.machine import free_memory, in_words
-from oversmooth.trace import Reducer
+from oversmooth.theory.operators import SoftmaxAttention
+from oversmooth.trace import HeadSpectra, TokenMetrics
 from oversmooth.trace.feed import Runner
 from oversmooth.trace.plans import Plan, SampleBlock
 from oversmooth.trace.reducers.base import PassFacts
@@ -28,7 +28,7 @@ from oversmooth.trace.valid import LeftOut
 
 _ARRAYS = 30  # of the size of a batch's residual stream, in float32, that a block and its trace hold at their peak
 _SHARE = 0.8  # of free memory that hidden states may take
-Where = Literal["device", "memory", "disk"]
+_NOTHING = torch.empty(0)
 _PLACES = {"device": "on the device", "memory": "in memory", "disk": "on disk"}
 
 
@@ -66,14 +66,15 @@ def placement(disk: OnDisk, run: Runner, batches: Sequence[Batch | Tensor]) -> P
             f"{in_words(most)} may be used; give fewer inputs per pass (--batch 1), or a smaller --dtype"
         )
     apart = disk.device.type != "cpu"
-    free = shutil.disk_usage(tempfile.gettempdir()).free
+    folder = next(place for place in (cache_folder(), *cache_folder().absolute().parents) if place.exists())
+    free = shutil.disk_usage(folder).free
     where: Where = "device" if needed + states < _SHARE * most else "memory"
     if where == "memory" and (not apart or states > _SHARE * host):
         where = "disk"
     if where == "disk" and states > _SHARE * free:
         raise InputError(
-            f"{disk.name}: hidden states need {in_words(states)}, more than memory holds, and {tempfile.gettempdir()} "
-            f"has {in_words(free)} free; give fewer inputs, or a TMPDIR with more space"
+            f"{disk.name}: hidden states need {in_words(states)}, more than memory holds, and {folder} has "
+            f"{in_words(free)} free; give fewer inputs, or set OVERSMOOTH_CACHE to a folder with more space"
         )
     return Placement(len(names), disk.largest, needed, states, where)
 
@@ -86,45 +87,6 @@ def _free(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
 
 
-class States:
-    """What inputs are between two blocks, by the number of their batch."""
-
-    def __init__(self, where: Where, device: torch.device) -> None:
-        self.where, self.device = where, device
-        self._held: dict[int, Tensor] = {}
-        self._folder = tempfile.TemporaryDirectory(prefix="oversmooth-") if where == "disk" else None
-
-    def __getitem__(self, number: int) -> Tensor | None:
-        if self._folder is not None and (path := self._path(number)).exists():
-            return load_file(path)["y"].to(self.device)
-        kept = self._held.get(number)
-        return None if kept is None else kept.to(self.device)
-
-    def __setitem__(self, number: int, y: Tensor) -> None:
-        if self._folder is None:
-            self._held[number] = y if self.where == "device" else y.cpu()
-            return
-        try:
-            save_file({"y": y.contiguous().cpu()}, self._path(number))
-        except Exception as error:  # safetensors has its own for a full disk
-            with suppress(OSError):
-                self._folder.cleanup()
-            where = tempfile.gettempdir()
-            raise InputError(
-                f"hidden states cannot be written to {where} ({reason(error)}); free space, or set TMPDIR"
-            ) from error
-
-    def _path(self, number: int) -> Path:
-        assert self._folder is not None
-        return Path(self._folder.name, f"{number}.safetensors")
-
-    def close(self) -> None:
-        """Remove them."""
-        self._held.clear()
-        if self._folder is not None:
-            self._folder.cleanup()
-
-
 OnBatch = Callable[[Batch | Tensor, Any], None]
 
 
@@ -132,15 +94,16 @@ OnBatch = Callable[[Batch | Tensor, Any], None]
 class Streamed:
     """All blocks of a model, one at a time, over one input that shows their plan and over all batches.
 
-    `blocks` yields what the one input showed of each block, and `last` is that of the last, while it is in memory.
+    Progress is saved after each block; the same diagnosis goes on from there.
     """
 
     disk: OnDisk
     run: Runner
-    attention: bool
     one: Batch | Tensor
     batches: list[Batch | Tensor]
-    reducers: Sequence[Reducer]
+    tokens: TokenMetrics
+    heads: HeadSpectra | None
+    shown: InputShown | None
     plan: Plan
     study: Study
     left_out: LeftOut | None
@@ -150,37 +113,64 @@ class Streamed:
     on_progress: Callable[[int, int, int], None]
     """Called with (blocks done, of how many, inputs done in this one)."""
     facts: PassFacts = field(default_factory=PassFacts)
+    progress: Progress = field(init=False)
 
-    def blocks(self) -> Iterator[tuple[SampleBlock, bool]]:
-        """What the one input showed of each block, and whether it is the last."""
+    def blocks(self) -> Iterator[SampleBlock]:
+        """What the one input showed of the last block, while that is in memory."""
         order = [layer.block for layer in self.run.anatomy]
         steps = Steps(self.study.modules, order)
-        name: str | None = steps.first(lambda: self.run(self.one))
-        trace: StreamedTrace | None = None
-        call = 0
+        reducers = [self.tokens] if self.heads is None else [self.tokens, self.heads]
+        trace = StreamedTrace(self.disk.model, self.plan, reducers, self.left_out)
+        self.progress = Progress(self.states.folder, self.run.anatomy, self._parts(steps, trace))
+        name = self.progress.resume(self.plan.blocks, self.states)
+        self.study.blocks += [SampleBlock(plan, None, _NOTHING, _NOTHING, (), {}) for plan in self.plan.blocks]
+        name = name or steps.first(lambda: self.run(self.one))
         try:
             while name is not None:
+                call = self.states.done
                 with self.disk.loaded(name, order[call + 1] if call + 1 < len(order) else None):
                     following = self._study(steps, call, name)
-                    trace = trace or StreamedTrace(self.disk.model, self.plan, self.reducers, self.left_out)
                     self._trace(steps, trace, call, following)
-                    if call:
-                        yield self._taken(call - 1), False
+                    if self.shown is not None:
+                        self.shown.add(self.study.blocks[call])
                     if following is None:
-                        yield self.study.blocks[call], True
-                name, call = following, call + 1
+                        yield self.study.blocks[call]
+                    else:
+                        self.study.blocks[call] = SampleBlock(self.plan.blocks[call], None, _NOTHING, _NOTHING, (), {})
+                        self.states.advance()
+                        self.progress.save(following, self.plan.blocks, self.states)
+                name = following
         finally:
             self.disk.close()
-            self.states.close()
-        assert trace is not None
         trace.finish()
         self.facts = trace.facts
+
+    def _parts(self, steps: Steps, trace: StreamedTrace) -> dict[str, tuple[Any, tuple[str, ...]]]:
+        """What holds the numbers of blocks that are done, and under which names."""
+        sites = ("rows", "decomposed", "begun", "_kept")
+        parts: dict[str, tuple[Any, tuple[str, ...]]] = {
+            "tokens": (self.tokens, ("_rows",)),
+            "main": (self.tokens._main, sites),
+            "others": (self.tokens._others, sites),
+            "trace": (trace, ("facts", "_lengths", "_explained", "_batches", "_inputs")),
+            "study": (self.study, ("apart", "left", "layouts")),
+            "steps": (steps, ("forms",)),
+        }
+        if self.heads is not None:
+            parts["heads"] = self.heads, ("_found", "_rows")
+        if self.shown is not None:
+            parts["shown"] = self.shown, ("_shape", "_same", "_kept", "_groups", "_similarity", "_received")
+        return parts
 
     def _study(self, steps: Steps, call: int, name: str) -> str | None:
         with self.study.watching(name), steps.at(call):
             left, _, following = steps.run(self.states[-1], lambda: self.run(self.one))
-        self.states[-1] = left
-        self.plan.blocks.append(self.study.blocks[call].plan)
+        if following is not None:
+            self.states[-1] = left
+        shown = self.study.blocks[call]
+        if following is not None and (not isinstance(shown.A, SoftmaxAttention) or shown.A.bias is not None):
+            shown.A = None  # as where all blocks are in memory
+        self.plan.blocks.append(shown.plan)
         if self.study.apart and self.study.apart[0] and self.study.windows:
             raise InputError(f"{name} connects tokens that the first block keeps apart; {OTHER_WAYS}")
         return following
@@ -200,9 +190,3 @@ class Streamed:
                 else:
                     self.on_output(batch, out)
                 done += trace.count(number)
-
-    def _taken(self, call: int) -> SampleBlock:
-        """What a block showed; its arrays are not kept any longer."""
-        shown, nothing = self.study.blocks[call], torch.empty(0)
-        self.study.blocks[call] = replace(shown, A=None, x=nothing, y=nothing, args=(), kwargs={})
-        return shown

@@ -56,7 +56,7 @@ class OnDisk:
     def __init__(
         self, model: nn.Module, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, most: int | None
     ) -> None:
-        self.model, self.device, self.most = model, device, most
+        self.model, self.device, self.dtype, self.most = model, device, dtype, most
         self.name, self.files = checkpoint.path.resolve().name, checkpoint.files
         self._modules = dict(model.named_modules(remove_duplicate=False))
         self._loader = _Loader(model, device, dtype)

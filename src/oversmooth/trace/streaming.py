@@ -42,8 +42,8 @@ class Steps:
 
     def __init__(self, modules: dict[str, nn.Module], blocks: Sequence[str]) -> None:
         self.modules, self.blocks = modules, list(dict.fromkeys(blocks))
-        self.forms: list[tuple[type, int, int] | None] = []
-        """By call: the type of what the block returns, its length and the place of the stream; None: the stream."""
+        self.forms: list[tuple[bool, int, int] | None] = []
+        """By call: whether the block returns a tuple or a list, its length, the stream's place; None: the stream."""
         self._call = self._count = 0
         self._given: Tensor | None = None
         self._left: Tensor | None = None
@@ -121,7 +121,10 @@ class Steps:
         form, others = None, out is not self._left
         if type(out) in (tuple, list):
             place = next(i for i, part in enumerate(out) if part is self._left)
-            form, others = (type(out), len(out), place), any(p is not None for i, p in enumerate(out) if i != place)
+            form, others = (
+                (type(out) is tuple, len(out), place),
+                any(p is not None for i, p in enumerate(out) if i != place),
+            )
         if others:
             raise InputError(f"{name} returns more than the stream, so it cannot be streamed; {OTHER_WAYS}")
         if call == len(self.forms):
@@ -130,8 +133,9 @@ class Steps:
     def _as_returned(self, y: Tensor, call: int) -> Any:
         if (form := self.forms[call]) is None:
             return y
-        kind, length, place = form
-        return kind(y if i == place else None for i in range(length))
+        is_tuple, length, place = form
+        returned = [y if i == place else None for i in range(length)]
+        return tuple(returned) if is_tuple else returned
 
 
 class StreamedTrace(Trace):
@@ -141,6 +145,7 @@ class StreamedTrace(Trace):
         self, model: nn.Module, plan: Plan, reducers: Sequence[Reducer], left_out: LeftOut | None = None
     ) -> None:
         super().__init__(model, plan, reducers, left_out)
+        self._learns = False  # the plan grows before each block
         self._batches: list[_Batch] = []
         self._inputs: list[tuple[int, int]] = []
         """The number of each batch's first input, and how many it has; packed texts are one each."""

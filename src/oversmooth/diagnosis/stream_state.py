@@ -1,0 +1,143 @@
+"""What a streamed diagnosis holds between two blocks: hidden states, and all that lets a stopped one resume there."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from oversmooth._version import __version__
+from oversmooth.anatomy.layer import Anatomy
+from oversmooth.diagnosis.one_input import _Groups
+from oversmooth.inputs.batches import Batch
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.files import cache_folder, whole_file
+from oversmooth.theory.reasons import Reason
+from oversmooth.trace.plans import BlockPlan, Branch, Stage
+from oversmooth.trace.reducers.base import PassFacts
+from oversmooth.trace.reducers.directions import Directions
+from oversmooth.trace.reducers.heads import HeadNumbers
+from oversmooth.trace.tracing import _Batch
+from oversmooth.trace.valid import ValidTokens
+
+Where = Literal["device", "memory", "disk"]
+# All that a file may hold besides tensors and plain containers.
+_CLASSES: list[Any] = [
+    BlockPlan, Branch, Stage, PassFacts, Directions, HeadNumbers, ValidTokens, Reason, _Batch, _Groups,
+]  # fmt: skip
+_OBSERVED = ("layer_scale", "on_branch", "factor", "keep", "feed")  # of a layer, as a plan has it
+
+
+def folder_for(files: Iterable[Path], batches: Sequence[Batch | Tensor], *question: object) -> Path:
+    """The folder in the cache for these weight files, inputs and options."""
+    facts = [(str(f.resolve()), (s := f.stat()).st_size, s.st_mtime_ns) for f in files]
+    digest = hashlib.sha256(json.dumps([__version__, facts, [str(q) for q in question]]).encode())
+    for batch in batches:
+        for x in [batch] if isinstance(batch, Tensor) else [*batch.inputs.values(), batch.special]:
+            if x is None:
+                continue
+            digest.update(str((tuple(x.shape), x.dtype)).encode())
+            digest.update(x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return cache_folder() / f"stream-{digest.hexdigest()[:24]}"
+
+
+class States:
+    """What inputs are between two blocks, by the number of their batch.
+
+    where: they are kept; on disk in this folder, by the number of blocks done.
+    """
+
+    def __init__(self, where: Where, device: torch.device, folder: Path) -> None:
+        self.where, self.device, self.folder, self.done = where, device, folder, 0
+        self.held: dict[int, Tensor] = {}
+
+    def __getitem__(self, number: int) -> Tensor | None:
+        if self.where != "disk":
+            return self.held[number].to(self.device) if number in self.held else None
+        return load_file(self._path(self.done, number))["y"].to(self.device) if self.done else None
+
+    def __setitem__(self, number: int, y: Tensor) -> None:
+        """What a batch is after the next block."""
+        if self.where != "disk":
+            self.held[number] = y if self.where == "device" else y.cpu()
+            return
+        path = self._path(self.done + 1, number)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save_file({"y": y.contiguous().cpu()}, path)
+        except Exception as error:  # safetensors has its own for a full disk
+            path.unlink(missing_ok=True)
+            raise InputError(
+                f"hidden states cannot be written to {self.folder} ({reason(error)}); free space and run it again to "
+                "resume, or set OVERSMOOTH_CACHE"
+            ) from error
+
+    def _path(self, done: int, number: int) -> Path:
+        return self.folder / f"{done}" / f"{number}.safetensors"
+
+    def advance(self) -> None:
+        """All batches have passed through a block."""
+        self.done += 1
+
+    def drop(self) -> None:
+        """What is not needed once progress is saved."""
+        shutil.rmtree(self.folder / f"{self.done - 1}", ignore_errors=True)
+
+
+class Progress:
+    """What was found in the blocks that are done, saved after each: by the objects that hold it, and its names."""
+
+    def __init__(self, folder: Path, anatomy: Anatomy, parts: dict[str, tuple[Any, tuple[str, ...]]]) -> None:
+        self.path, self.parts = folder / "progress.pt", parts
+        self.layers = {layer.name: layer for layer in anatomy}
+
+    def save(self, following: str, plans: list[BlockPlan], states: States) -> None:
+        """Save it, where that is possible: else those blocks are done again another time."""
+        found = {
+            key: {name: _plain(getattr(holder, name)) for name in names if hasattr(holder, name)}
+            for key, (holder, names) in self.parts.items()
+        }
+        kept = [dataclasses.replace(plan, layer=None) for plan in plans]  # type: ignore[arg-type]
+        seen = [(plan.layer.name, {name: getattr(plan.layer, name) for name in _OBSERVED}) for plan in plans]
+        file = dict(following=following, found=found, plans=kept, layers=seen, done=states.done, held=states.held)
+        with contextlib.suppress(InputError, OSError):
+            with whole_file(self.path) as temporary:
+                torch.save(file, temporary)
+            states.drop()
+
+    def resume(self, plans: list[BlockPlan], states: States) -> str | None:
+        """Put everything back; the name of the next block, None where there is nothing."""
+        try:
+            with torch.serialization.safe_globals(_CLASSES):
+                file = torch.load(self.path, weights_only=True)
+        except Exception:  # none, as a rule; a damaged one is as good as none
+            return None
+        for key, values in file["found"].items():
+            for name, value in values.items():
+                current = getattr(self.parts[key][0], name, None)
+                if isinstance(current, dict):
+                    current.update(value)
+                else:
+                    setattr(self.parts[key][0], name, value)
+        for plan, (name, seen) in zip(file["plans"], file["layers"], strict=True):
+            plans.append(dataclasses.replace(plan, layer=dataclasses.replace(self.layers[name], **seen)))
+        states.done, states.held = file["done"], file["held"]
+        return file["following"]
+
+    def forget(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self.path.parent, ignore_errors=True)
+
+
+def _plain(value: Any) -> Any:
+    """A dictionary that makes its own entries, as one that does not."""
+    return {key: _plain(one) for key, one in value.items()} if isinstance(value, dict) else value
