@@ -52,6 +52,16 @@ def test_every_ending_writes_its_format(monkeypatch, tmp_path, ending):
         assert len(case["depth"]) == len(case["log_hfc_lfc"]) == 9
 
 
+def test_repeated_blocks(monkeypatch, capsys, tmp_path):
+    target = tmp_path / "blocks.svg"
+    assert run(monkeypatch, "simulate", "--preset", "blocks", "--layers", "40", "--output", str(target)) == 0
+    assert "rotation block" in capsys.readouterr().out
+    assert "the sink block, repeated" in target.read_text(encoding="utf-8")
+    for wrong, said in ((["--tokens", "8"], "alone"), (["--layers", "4"], "16 to"), (["-o", "x.html"], ".json")):
+        assert run(monkeypatch, "simulate", "--preset", "sink", *wrong) == 2
+        assert said in capsys.readouterr().err
+
+
 def test_figure_4_says_what_the_sign_of_gamma_does(monkeypatch, capsys):
     assert run(monkeypatch, "simulate", "--preset", "figure4", "--layers", "60", "--draws", "3") == 0
     text = capsys.readouterr().out

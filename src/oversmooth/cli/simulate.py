@@ -17,9 +17,11 @@ NormChoice = StrEnum("NormChoice", ["none", "pre", "post"])
 _layer, _variant = options_in("Layers and tokens"), options_in("Variants")
 _PRESET = (
     "smoothing, sharpening, flip or no-residual; cases for all four; post-ln+, post-ln-, pre-ln+ or pre-ln-; figure4 "
-    "for those four (Dovonon et al.). Other options override its settings."
+    "for those four (Dovonon et al.). Other options override its settings. Blocks with norms, an MLP and attention "
+    "recomputed: power-law, geometric, rotation or sink; blocks for all four."
 )
 _OUTPUT = "Chart to write: .png, .svg, .pdf, .html (interactive) or .json (numbers)."
+_MOST_REPEATS = 100_000
 _NORM = "LayerNorm before the layer (pre), after it (post), or none."
 
 
@@ -43,15 +45,20 @@ def simulate(
     ] = None,
 ) -> None:
     """Predict from spectra what depth does to random tokens, apply the layers, and compare."""
+    from oversmooth.demo import blocks
     from oversmooth.report import simulation
     from oversmooth.theory import toy as cases
 
     own = dict(eigenvalues=eigenvalues, residual=residual, norm=norm and norm.value, gamma=gamma, neutreno=neutreno)
     sizes = dict(tokens=tokens, width=width, heads=heads, layers=layers, causal=causal, draws=draws, seed=seed)
+    if preset in blocks.PRESETS:
+        others = {**own, **sizes, "layers": None, "seed": None}
+        _repeat(preset, seed, layers, output, any(value is not None for value in others.values()))
+        return
     if output is not None:
         simulation.check(output)
     if preset is not None and preset not in cases.PRESETS:
-        raise InputError(f"unknown preset {preset!r}; choose one of {', '.join(cases.PRESETS)}")
+        raise InputError(f"unknown preset {preset!r}; choose one of {', '.join([*cases.PRESETS, *blocks.PRESETS])}")
     if preset is None and any(value is not None for value in own.values()):
         preset, start = cases.OWN, [cases.ToyModel(cases.OWN)]
     else:
@@ -76,6 +83,28 @@ def simulate(
         out.print(remark)
     if output is not None:
         simulation.save(outcomes, output, title)
+        out.print(f"wrote {output}")
+
+
+def _repeat(preset: str, seed: int | None, layers: int | None, output: Path | None, others: bool) -> None:
+    """Blocks with norms, repeated."""
+    from oversmooth.demo import blocks
+
+    if others:
+        raise InputError(f"the preset {preset!r} takes --seed, --layers and --output alone; leave the others out")
+    if layers is not None and not 16 <= layers <= _MOST_REPEATS:
+        raise InputError(f"layers is {layers:,}; a block is repeated 16 to {_MOST_REPEATS:,} times")
+    if output is not None:
+        blocks.check(output)
+    title = f"{preset}: {'blocks' if preset == 'blocks' else 'a block'} repeated {(repeats := layers or 1000):,} times"
+    entries = [block.run(repeats) for block in blocks.seeded(blocks.PRESETS[preset], seed)]
+    out.print(title, style="bold")
+    out.print(blocks.table(entries))
+    out.print("growth: of token norms, a repeat · predicted: from the first 32 repeats (geometric: 16)")
+    for remark in blocks.remarks(entries):
+        out.print(remark)
+    if output is not None:
+        blocks.save(entries, output, title)
         out.print(f"wrote {output}")
 
 

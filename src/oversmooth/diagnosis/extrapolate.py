@@ -65,7 +65,10 @@ def last_block(sample: Sample, modules: dict[str, nn.Module], depth: int, seed: 
         residual=plain(radii.residual),
         variant=variant,
         reason=why,
-        notes=[Note("raw_before_norm")] if gains and block.plan.norm_position == "post" else [],
+        notes=[
+            *([Note("leaky_rows")] if variant == "observed" else []),
+            *([Note("raw_before_norm")] if gains and block.plan.norm_position == "post" else []),
+        ],
         **found,
     )
 

@@ -120,8 +120,19 @@ def _ticks(end: float) -> list[float]:
 
 def _courses(e: Extrapolation) -> Iterator[tuple[str, float, Number]]:
     for kind, course in (("real", e.real), ("predicted", e.predicted)):
-        for x, log in zip(course.depth, course.log_hfc_lfc, strict=True) if course else ():
+        rows = list(zip(course.depth, course.log_hfc_lfc, strict=True)) if course else []
+        if kind == "predicted" and e.way == "geometric" and len(rows) == 2:
+            rows = list(_at_a_rate(*rows))
+        for x, log in rows:
             yield kind, x, log
+
+
+def _at_a_rate(begin: tuple[float, Number], end: tuple[float, Number]) -> Iterator[tuple[float, Number]]:
+    """Points between two: a fall by a factor per block is no straight line over log depth."""
+    (x0, y0), (x1, y1) = begin, end
+    for share in (i / 32 for i in range(33)):
+        x = x0 * (x1 / x0) ** share if x0 > 0 else share * x1
+        yield x, None if y0 is None or y1 is None or x1 == x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)
 
 
 def _rate(e: Extrapolation, end: float) -> Iterator[tuple[str, float, float]]:
