@@ -77,6 +77,17 @@ def test_hidden_states_on_disk_and_shards(shards):
     assert any("hidden states (4.1 kB) on disk" in remark for remark in streamed.remarks)
 
 
+def test_torch_files_in_shards(tmp_path):
+    saved(FAMILIES["Llama"].make(), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    homes = {name: f"pytorch_model-{index % 3}.bin" for index, name in enumerate(weights)}
+    for home in set(homes.values()):
+        torch.save({name: weights[name] for name in weights if homes[name] == home}, tmp_path / home)
+    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": homes}))
+    check_same(str(tmp_path), text())
+
+
 def test_one_block_at_a_time_is_in_memory(shards):
     loaded = load(str(shards), stream=True)
     held, blocks = [], loaded.model.layers

@@ -51,7 +51,7 @@ class Checkpoint(Source):
             for name, shape in self._names(file):
                 if len(name) > _LONGEST_NAME:
                     raise InputError(f"{file} has a weight whose name is {len(name):,} letters long; fetch it again")
-                today = _renamed(name)
+                today = renamed(name)
                 self.shapes[today] = shape
                 self._home[today] = (file, name)
 
@@ -153,7 +153,7 @@ class Checkpoint(Source):
         return part.get(name)
 
 
-def _renamed(name: str) -> str:
+def renamed(name: str) -> str:
     """The name that modules use: the first BERTs, and ESM to this day, are stored under TensorFlow's names."""
     for old, new in (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")):
         if name.endswith(old):

@@ -72,6 +72,8 @@ def spectra_of(
 
         return Diagnosis.load(name)
     from oversmooth.diagnosis.weights import diagnose_weights
+    from oversmooth.models.remote import RemoteCheckpoint
+    from oversmooth.safety.machine import in_words
 
     title, anatomy, memory = _anatomy(name, joined, heads, stack, norm)
     if kept := len(memory.read()) if memory is not None else 0:
@@ -79,7 +81,7 @@ def spectra_of(
     with progress_bar("layers") as bars:
         task = bars.add_task(title, total=len(anatomy))
         try:
-            return diagnose_weights(
+            found = diagnose_weights(
                 title, anatomy, joined=joined, memory=memory, progress=lambda done, _: bars.update(task, completed=done)
             )
         except KeyboardInterrupt:
@@ -87,6 +89,9 @@ def spectra_of(
                 bars.stop()
                 err.print("finished layers are saved; run the same command to resume", soft_wrap=True)
             raise
+    if isinstance(source := anatomy.layers[0].weights, RemoteCheckpoint):
+        err.print(f"{title}: fetched {in_words(source.fetched)} of {in_words(source.size)}", soft_wrap=True)
+    return found
 
 
 def _anatomy(
@@ -98,6 +103,7 @@ def _anatomy(
     from oversmooth.anatomy.locate import find, norm_position
     from oversmooth.diagnosis.weights import Memory
     from oversmooth.models.trained_file import trained_file
+    from oversmooth.safety.files import cache_folder
 
     how: dict[str, Any] = dict(stack=stack, heads=heads, norm=norm_position(norm))
     path = Path(name)
@@ -105,10 +111,14 @@ def _anatomy(
     if not path.exists():
         from oversmooth.models.from_timm import is_timm_name
         from oversmooth.models.hub import fetch
+        from oversmooth.models.remote import in_parts
 
         if is_timm_name(name):
             loaded = models.load(name)
             return loaded.name, locate(loaded.model, **how), None
+        if (remote := in_parts(name)) is not None:
+            memory = Memory(cache_folder(), str([name, remote.identity, joined, heads, stack, norm]))
+            return title, find(remote, **how), memory
         path = fetch(name)
     checkpoint = Checkpoint(path)
     ours = trained_file(path) is not None
