@@ -84,7 +84,7 @@ def test_torch_files_in_shards(tmp_path):
     homes = {name: f"pytorch_model-{index % 3}.bin" for index, name in enumerate(weights)}
     for home in set(homes.values()):
         torch.save({name: weights[name] for name in weights if homes[name] == home}, tmp_path / home)
-    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": homes}))
+    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": homes}))
     check_same(str(tmp_path), text())
 
 
