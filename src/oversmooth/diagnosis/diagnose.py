@@ -466,7 +466,7 @@ def _extrapolate(
         source.notes.append(Note("single_token"))
         return []
     modules = dict(source.model.named_modules(remove_duplicate=False))
-    entries = [last_block(sample, modules, options.depth, options.seed)]
+    entries = [last_block(sample, modules, options.depth, options.seed, exact=options.exact)]
     if len({block.layer.name for block in blocks}) > 1 and disk is not None:
         source.notes.append(Note("stack_skipped", text="its blocks are not in memory together"))
     elif len({block.layer.name for block in blocks}) > 1:

@@ -24,7 +24,7 @@ from oversmooth.safety.errors import about
 from oversmooth.safety.model_state import in_eval_mode
 from oversmooth.theory.constant_state import constant_state
 from oversmooth.theory.depth import LEAST_RUN, DepthPrediction, log_time
-from oversmooth.theory.dominance import dominance
+from oversmooth.theory.dominance import JOINT_STEPS, dominance
 from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.radii import AttentionChange
 from oversmooth.theory.reasons import Reason
@@ -42,8 +42,18 @@ LEAST_FALL = 0.05
 """Of log HFC/LFC, per unit of log depth: with less it levels off, and tokens do not become nearly equal."""
 
 
-def last_block(sample: Sample, modules: dict[str, nn.Module], depth: int, seed: int) -> Extrapolation:
-    """What repeating the last block so often does. sample: what `study` gave; modules: all of the model's, by name."""
+def last_block(
+    sample: Sample, modules: dict[str, nn.Module], depth: int, seed: int, *, exact: bool = False
+) -> Extrapolation:
+    """What repeating the last block so often does.
+
+    Args:
+        sample: what `study` gave.
+        modules: all of the model's, by name.
+        depth: how often.
+        seed: of Arnoldi's random starts.
+        exact: spectra without a budget.
+    """
     blocks, block = sample.blocks, sample.blocks[-1]
     found = _predicted(sample, modules, depth)
     if block.plan.undecided:
@@ -54,7 +64,8 @@ def last_block(sample: Sample, modules: dict[str, nn.Module], depth: int, seed: 
         gains = change is not None and change.constant_gain is not None
         W_V, W_O, offset, variant = _effective(block, centre=not gains)
         with about(block.plan.layer.name):
-            radii = dominance(A, W_V, W_O, residual=keep, bias=offset, change=change, limit=False, seed=seed)
+            how = dict(limit=False, seed=seed, steps=None if exact else JOINT_STEPS)
+            radii = dominance(A, W_V, W_O, residual=keep, bias=offset, change=change, **how)  # type: ignore[arg-type]
     (word,), (why,) = radii.verdict, radii.reasons
     return Extrapolation(
         what="last block",
