@@ -304,10 +304,13 @@ def test_markup_in_names_is_text(monkeypatch, capsys, tmp_path, vit):
     assert "a[bold]b.json" in capsys.readouterr().out.replace("\n", "")
 
 
-def test_spectrum_of_a_hub_id_streams_the_files_it_fetched(monkeypatch, capsys, tmp_path, gpt):
+def test_spectrum_of_a_hub_id_that_cannot_be_read_in_parts_streams_the_files_it_fetched(
+    monkeypatch, capsys, tmp_path, gpt
+):
     import huggingface_hub
 
     asked = []
+    monkeypatch.setattr("oversmooth.models.remote.in_parts", lambda _name: None)
     monkeypatch.setattr("oversmooth.models.hub.check_reachable", lambda _name: None)
     monkeypatch.setattr(
         huggingface_hub, "snapshot_download", lambda name, **_: asked.append(name) or str(gpt), raising=False
