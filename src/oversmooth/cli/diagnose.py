@@ -99,6 +99,7 @@ def diagnose(
 
     Hub ids and directories need oversmooth[models]; timm names need oversmooth[timm].
     """
+    from oversmooth.diagnosis.processes import joined as processes_joined
     from oversmooth.report import figures as drawn
     from oversmooth.report import page
 
@@ -116,16 +117,23 @@ def diagnose(
     machine |= dict(stream=stream, max_memory=max_memory)
     if not stream:
         refuse_without_effect(context, {"max_memory"}, "it limits what --stream takes")
-    diagnoses = diagnose_all(
-        models,
-        data,
-        inputs,
-        length,
-        batch,
-        random_init=random_init,
-        settings=settings,
-        **machine,  # type: ignore[arg-type]
-    )
+    with processes_joined() as (rank, world):
+        settings["processes"], out.quiet, err.quiet = world > 1, rank > 0, rank > 0
+        try:
+            diagnoses = diagnose_all(
+                models,
+                data,
+                inputs,
+                length,
+                batch,
+                random_init=random_init,
+                settings=settings,
+                **machine,  # type: ignore[arg-type]
+            )
+        finally:  # what is wrong with one process's share, that process says
+            out.quiet = err.quiet = False
+    if rank:
+        return
     show(diagnoses)
     if json is not None:
         diagnoses[0].save(json)

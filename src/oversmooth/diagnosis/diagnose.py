@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from oversmooth.diagnosis import weights
 from oversmooth.diagnosis.extrapolate import last_block, whole_stack
 from oversmooth.diagnosis.layers import layers_observed, layers_of_blocks
 from oversmooth.diagnosis.one_input import InputShown, one_input
+from oversmooth.diagnosis.processes import Share
 from oversmooth.diagnosis.provenance import input_kind, input_notes, mode, model_name, plan_notes, provenance
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs.batches import Batch
@@ -66,6 +67,7 @@ class Options:
     exact: bool
     seed: int
     left_out: LeftOut | None
+    processes: bool = False
 
     def __post_init__(self) -> None:
         arguments.choice(self.variant, "variant", ("raw", "folded", "observed"))
@@ -153,6 +155,7 @@ def diagnose(
     progress: OnProgress | None = None,
     stream: bool = False,
     max_memory: str | int | None = None,
+    processes: bool = False,
     look: bool | None = None,
 ) -> Diagnosis:
     """Measure whether and where a model smooths its tokens, which sublayer does it, and what the spectra predict.
@@ -186,6 +189,8 @@ def diagnose(
         stream: read a transformers checkpoint, by name or path, one block at a time: the model may be larger than
             memory. The numbers are the same; repeating the whole stack is skipped. See docs/large-models.md.
         max_memory: of the device, that streaming may take, such as "12GB"; None: what is free.
+        processes: share the batches among the processes of torch.distributed, all of which call this with the same
+            arguments. Each returns the whole diagnosis.
         look: the earlier name of example.
 
     Returns:
@@ -196,7 +201,9 @@ def diagnose(
     """
     started = time.perf_counter()
     example, left_out = example if look is None else look, LeftOut.of(special)
-    options = Options(spectra, joined, ranks, variant, rule, depth, example, exact, seed, left_out)
+    options = Options(spectra, joined, ranks, variant, rule, depth, example, exact, seed, left_out, processes)
+    if processes and (stream or blocks is not None):
+        raise InputError("processes share inputs, which stream=True and blocks= do not; leave one out")
     source = _opened(model, inputs, name, tokenizer, about, stream, max_memory)
     if source.on_disk is not None:
         if blocks is not None:
@@ -289,12 +296,21 @@ def _observe(
     source: _Source, run: Runner, planned: _Planned, options: Options, progress: OnProgress | None
 ) -> _Observed:
     """Send all batches through the model; its accuracy on those that have labels, None where none has."""
+    batches, share = planned.batches, None
+    if options.processes:
+        share = Share(list(batches))
+        ranks, joined = (max(0, first - share.start) for first in (options.ranks, options.joined))
+        batches, options = iter(share.batches), replace(options, ranks=ranks, joined=joined)
     tokens, heads = _reducers(source, planned.plan, planned.variant, options)
     accuracy = _Accuracy(run.classes)
     with Trace(source.model, planned.plan, _given(tokens, heads), options.left_out) as trace:
-        for batch, out in trace.over(run, planned.batches, source.inputs, progress):
+        trace.agree = trace.agree if share is None else share.union
+        for batch, out in trace.over(run, batches, source.inputs, progress):
             accuracy.add(batch, out)
-    return trace.facts, tokens.result, None if heads is None else heads.result, accuracy.share
+    observed = trace.facts, tokens.result, None if heads is None else heads.result
+    if share is not None:
+        *observed, accuracy = share.joined(*observed, accuracy)  # type: ignore[assignment]
+    return *observed, accuracy.share
 
 
 def _reducers(source: _Source, plan: Plan, variant: str, options: Options) -> tuple[TokenMetrics, HeadSpectra | None]:

@@ -121,6 +121,7 @@ class Trace:
         self.facts = PassFacts()
         self._checks_factors = not model.training  # dropout scales at random what is added
         self._announce: Callable[[str], object] = lambda _: None
+        self.agree: Callable[[set[int]], set[int]] = lambda calls: calls  # of several processes: what all found
         self._sites = {(site.call, site.stage): site for site in plan.sites}
         self._lengths: list[Tensor] = []
         self._explained: dict[int, list[Tensor]] = {}  # by call: whether its factors explain the stream, on the device
@@ -155,7 +156,7 @@ class Trace:
         if not bool((facts.lengths > 1).any()):
             raise InputError("every input has fewer than two valid tokens; give longer ones")
         fits = self._explained.items()
-        facts.input_dependent = {call for call, each in fits if not bool(torch.stack(each).all())}
+        facts.input_dependent = self.agree({call for call, each in fits if not bool(torch.stack(each).all())})
         for reducer in self.reducers:
             reducer.finish(facts)
 

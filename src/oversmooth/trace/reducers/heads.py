@@ -23,7 +23,7 @@ from oversmooth.trace.plans import BlockPlan, Plan, Site
 from oversmooth.trace.reducers.base import PassFacts, Reducer, fetched
 
 # Reasons kept per layer of its undecided cases.
-_REASONS = 3
+MOST_REASONS = 3
 OnAttention = Callable[[int, BlockPlan, AttentionOperator, Tensor, Tensor], None]
 """Gets the number of the call, the block, A ``(b, heads, n, n)``, W_V and W_O."""
 
@@ -130,7 +130,7 @@ class HeadSpectra(EachAttention):
                 undecided = zip(heads.undecided.flatten().tolist(), heads.reasons, strict=True)
                 if new := [why for is_undecided, why in undecided if is_undecided and why is not None]:
                     kept = self._found.undecided_because.setdefault(call, [])
-                    kept += new[: _REASONS - len(kept)]
+                    kept += new[: MOST_REASONS - len(kept)]
             few = self.settings.joined - self._start
             if few > 0:
                 some = torch.arange(min(few, A.shape[0]), device=A.device)
