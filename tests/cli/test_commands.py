@@ -76,6 +76,9 @@ def test_spans_of_a_language_model_and_of_labelled_images(monkeypatch, capsys, t
     spans = Diagnosis.load(made[0]).spans
     assert (spans.effect, spans.vector, spans.spans[0].repeat) == ("labels", "first token", None)
     assert "repeat" not in capsys.readouterr().out
+    assert run(monkeypatch, "spans", vit, "--inputs", 2, "--predict") == 0
+    assert "Effect" not in capsys.readouterr().out
+    assert "leave it or them out" in refusal(monkeypatch, capsys, "spans", vit, "--predict", "--drop")
     assert "--longest" in refusal(monkeypatch, capsys, "spans", vit, "--longest", 0)
 
 

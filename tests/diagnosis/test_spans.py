@@ -1,5 +1,6 @@
 """Effects of spans against loops, and what is measured on which model."""
 
+import json
 import math
 
 import numpy as np
@@ -12,7 +13,7 @@ from support.blocks import Stack, moved, own_block
 from torch import nn
 
 import oversmooth
-from oversmooth import InputError
+from oversmooth import InputError, models
 from oversmooth.diagnosis.effects import IGNORED, EffectOn, masked, next_tokens
 from oversmooth.diagnosis.spans import angular_distance, block_influence
 from oversmooth.inputs.batches import Batch
@@ -117,6 +118,25 @@ def test_spans_sum_the_changes_of_their_blocks():
     assert oversmooth.Diagnosis.from_json(diagnosis.to_json()).spans == diagnosis.spans
 
 
+def test_predictions_need_no_further_pass_and_are_what_the_page_says():
+    model, ran = classifier(), []
+    model.classifier.register_forward_hook(lambda *_: ran.append(1))
+    diagnosis = oversmooth.spans(model, IDS, drop=False, repeat=False)
+    found, before = diagnosis.spans, len(ran)
+    assert before < 10
+    single = {span.first: span.influence for span in found.spans if span.length == 1}
+    heights = [0.0]
+    for layer in diagnosis.layers[1:]:
+        heights.append(heights[-1] + sum(change.log_hfc for change in layer.changes))
+    for span in found.spans:
+        inside = [single[block] for block in range(span.first, span.last + 1)]
+        growth = math.sqrt(math.exp(heights[-1] - heights[span.last]))
+        assert span.predicted_drop == pytest.approx(growth * sum(inside), rel=1e-5)
+        assert span.predicted_repeat == pytest.approx(growth * max(inside), rel=1e-5)
+        assert span.drop is None
+    assert list(found.by_length("predicted_drop")) == [1, 2, 3]
+
+
 def test_which_effect_is_measured():
     bert = moved(transformers.BertModel(transformers.BertConfig(**SIZES)))
     found = oversmooth.spans(bert, {"input_ids": IDS, "attention_mask": MASK}, longest=1).spans
@@ -130,6 +150,13 @@ def test_which_effect_is_measured():
         logits = classifier()(IDS).logits
     wanted = np.mean([cross_entropy(row, label) for row, label in zip(logits, (0, 3, 2), strict=True)])
     assert found.unchanged == pytest.approx(wanted, rel=1e-5)
+
+
+def test_a_head_that_the_checkpoint_lacks_is_not_measured(tmp_path):
+    transformers.BertModel(transformers.BertConfig(**SIZES)).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["BertForMaskedLM"]}))
+    assert oversmooth.spans(models.load(str(tmp_path)), IDS, tokenizer=MaskToken(), longest=1).spans.effect == "cosine"
 
 
 def test_one_way_alone_and_short_spans():

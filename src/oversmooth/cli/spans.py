@@ -9,10 +9,12 @@ import typer
 
 from oversmooth.cli.app import advance, app, options_in, out, progress_bar
 from oversmooth.cli.diagnose import Batch, Count, Data, Device, Dtype, Length, inputs_of
+from oversmooth.safety.errors import InputError
 
 _measure, _output, _machine = options_in("Measuring"), options_in("Output"), options_in("Model and device")
 _COUNT = 16
 _DROP = "Leave spans out. Without --drop and --repeat: both."
+_PREDICT = "Measure no effect: rank spans by what the unchanged pass predicts."
 _LONGEST = dict(show_default="all of up to 12 blocks, else 4", min=1, max=10_000)
 _TRUST = "Run Python files that come with a checkpoint."
 
@@ -26,6 +28,7 @@ def spans(
     batch: Batch = None,
     drop: Annotated[bool, _measure(None, _DROP, "--drop")] = False,
     repeat: Annotated[bool, _measure(None, "Run spans twice.", "--repeat")] = False,
+    predict: Annotated[bool, _measure(None, _PREDICT, "--predict")] = False,
     longest: Annotated[int | None, _measure("N", "Blocks of the longest span.", **_LONGEST)] = None,
     seed: Annotated[int, _measure("N", "Seed of the choice of masked tokens.")] = 0,
     json: Annotated[Path | None, _output("FILE", "Save all spans, with the diagnosis of tokens, .json.")] = None,
@@ -47,6 +50,8 @@ def spans(
     from oversmooth.report import figures, page, terminal
     from oversmooth.safety import files
 
+    if predict and (drop or repeat):
+        raise InputError("--predict measures neither --drop nor --repeat; leave it or them out")
     if json is not None:
         files.check_writable(json, (".json",))
     if html is not None:
@@ -61,7 +66,7 @@ def spans(
         shown = advance(bars, Path(model).name)
         loaded = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
         given = inputs_of(loaded, data, inputs or _COUNT, length, batch, alone=True)
-        which = dict(drop=drop or not repeat, repeat=repeat or not drop)
+        which = dict(drop=not predict and (drop or not repeat), repeat=not predict and (repeat or not drop))
         how = dict(longest=longest, seed=seed, memory=files.cache_folder(), progress=shown)
         found = measuring.spans(loaded, given, **which, **how)  # type: ignore[arg-type]
     assert found.spans is not None
@@ -69,6 +74,8 @@ def spans(
     out.print(f"{found.provenance['data']}, {found.spans.inputs} inputs")
     for line in terminal.spans(found.spans):
         out.print(line)
+    for remark in found.remarks:
+        out.print(f"  {remark}", style="dim")
     if json is not None:
         found.save(json)
     if html is not None:

@@ -8,7 +8,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +112,7 @@ def spans(
             places = route.spans(min(longest or (blocks if blocks <= ALL else SHORT), blocks))
             columns = passes.over(batches, targets, places)
     rows = [_span(place, columns, found.layers) for place in places]
+    _predict(rows)
     loss = _mean(columns["unchanged"][places[0]])[0] if "unchanged" in columns else None
     found.spans = Spans(effect, loss, vector, sum(map(len, batches)), rows)
     return found
@@ -140,6 +141,8 @@ def _opened(model: Any, inputs: Any, tokenizer: Any) -> tuple[Any, Any, Any]:
     if not isinstance(model, (nn.Module, models.Loaded)):
         model = models.load(str(arguments.path(model, "the model", "give a module, a path or a name")))
     if isinstance(model, models.Loaded):
+        if model.untrained:  # a head that was drawn at random has no loss worth knowing
+            model = replace(model, model=getattr(model.model, "base_model", model.model))
         return model, tokenizer or model.tokenizer, model.inputs() if inputs is None else inputs
     return model, tokenizer, models.default_inputs(model, tokenizer) if inputs is None else inputs
 
@@ -320,6 +323,18 @@ def _span(place: Place, columns: Columns, layers: list[Layer]) -> Span:
     if "repeat" in columns:
         span.repeat, span.repeat_error = _mean(columns["repeat"][place])
     return span
+
+
+def _predict(rows: list[Span]) -> None:
+    """Rank spans without running them; docs/spans.md has how well that works."""
+    single = [span for span in rows if span.length == 1]
+    for span in rows:
+        influences = [block.influence for block in single[span.first - 1 : span.last]]
+        grown = [change.log_hfc for block in single[span.last :] for change in block.changes]
+        if None not in influences and None not in grown:
+            growth = math.exp(math.fsum(grown) / 2)  # type: ignore[arg-type]
+            span.predicted_drop = plain(math.fsum(influences) * growth)  # type: ignore[arg-type]
+            span.predicted_repeat = plain(max(influences) * growth)  # type: ignore[type-var,operator]
 
 
 def _summed(changes: list[Change]) -> Change:

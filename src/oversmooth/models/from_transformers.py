@@ -83,6 +83,7 @@ def from_transformers(name: str, folder: Path | None, wanted: LoadRequest) -> Lo
             if (weights := _steered_weights(name, folder)) is not None:
                 config.transformers_weights = weights  # the name that from_pretrained looks for
         remarks, on_disk = code_run(name, config) if trust else [], None
+        missing: list[str] = []
         if dtype is None and wanted.device in (None, "cpu"):
             # Half precision is slow or unsupported on a CPU, and float32 holds it exactly.
             dtype = "float32"
@@ -126,6 +127,7 @@ def from_transformers(name: str, folder: Path | None, wanted: LoadRequest) -> Lo
     loaded = described(model, name, beside, tokenizer)
     loaded.processor = None if folder is not None else beside
     loaded.no_tokenizer, loaded.on_disk = without, on_disk
+    loaded.untrained = tuple(missing)
     loaded.remarks += remarks
     return loaded
 

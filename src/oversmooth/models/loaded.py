@@ -56,6 +56,7 @@ class Loaded:
     remarks: list[str] = field(default_factory=list)
     folder: Path | None = None  # the user's directory that it was loaded from, if any
     processor: Path | None = None  # the directory with the processor files of a hub id, if any
+    untrained: tuple[str, ...] = ()  # weights that the checkpoint lacks, initialised at random
     about: dict[str, Any] = field(default_factory=dict)  # facts that a diagnosis stores, such as the training recipe
     on_disk: OnDisk | None = None  # the weights of its blocks, where they are not in memory
     write: Callable[[nn.Module, Path], None] | None = None

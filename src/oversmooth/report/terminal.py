@@ -115,14 +115,21 @@ def spans(found: Spans) -> list[Table | str]:
         logs = (by_part[part].log_hfc_lfc for part in parts)
         numbers = [fixed(span.influence, 3), fixed(span.angle, 3), *(fixed(log, sign=True) for log in logs)]
         table.add_row(span.blocks, *numbers, *(_effect(span, way) for way in ways))
-    least = plain_table("blocks", *(text for way in ways for text in (f"least to\n{way}", "effect")))
-    by_length = [found.by_length(way) for way in ways]
-    for length in by_length[0]:
-        best = [(spans[length][0], way) for spans, way in zip(by_length, ways, strict=True)]
-        least.add_row(str(length), *(text for span, way in best for text in (span.blocks, _effect(span, way))))
+    shown = ways or ["drop", "repeat"]
+    headings = [(f"least to\n{way}", "effect", "as pre-\ndicted") if ways else (f"predicted\n{way}",) for way in shown]
+    least = plain_table("blocks", *(text for texts in headings for text in texts))
+    for length in dict.fromkeys(span.length for span in found.spans):
+        cells = []
+        for way in shown:
+            best, predicted = (found.by_length(by).get(length) for by in (way, f"predicted_{way}"))
+            cells += [best[0].blocks, _effect(best[0], way)] if best else []
+            cells.append(predicted[0].blocks if predicted else UNKNOWN)
+        least.add_row(str(length), *cells)
     loss = "" if found.unchanged is None else f" (unchanged: {number(found.unchanged)})"
-    words = f"Effect: {EFFECTS[found.effect]}{loss}, with its standard error over {found.inputs} inputs."
-    return [table, least, f"{words} Δ: change of log HFC/LFC by part. Angle of the {found.vector}."]
+    words = (
+        f"Effect: {EFFECTS[found.effect]}{loss}, with its standard error over {found.inputs} inputs. " if ways else ""
+    )
+    return [table, least, f"{words}Δ: change of log HFC/LFC by part. Angle of the {found.vector}."]
 
 
 def _effect(span: Span, way: str) -> str:

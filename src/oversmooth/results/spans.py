@@ -32,6 +32,11 @@ class Span:
     drop_error: Number = None  #: Its standard error over inputs.
     repeat: Number = None  #: The same of running them twice.
     repeat_error: Number = None
+    predicted_drop: Number = None
+    """What ranks spans of one length by their effect, from the unchanged pass alone: the sum of the influences of these
+    blocks, times the square root of the growth of HFC through the blocks after them.
+    """
+    predicted_repeat: Number = None  #: The same with the largest of their influences.
 
     @property
     def length(self) -> int:
