@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from oversmooth.anatomy.layer import Weights, joined_name
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.libraries import import_library
 from oversmooth.safety.model_state import caches_of_their_own, in_eval_mode, random_states, restoring
 from oversmooth.theory.weights import all_finite
 
@@ -75,7 +77,8 @@ class LiveModel(Source):
     @torch.no_grad()
     def read(self, name: str, rows: slice | None = None) -> Tensor:
         module, _, key = name.rpartition(".")
-        value = _computed(self.modules[module], key).detach()
+        with aligned(self.modules[module]):
+            value = _computed(self.modules[module], key).detach()
         if value.is_meta and self.stored is not None:
             return self.stored(name, rows)
         return value if rows is None else value[rows]
@@ -108,6 +111,14 @@ def _upwards(module: str) -> Iterator[str]:
     yield ""
 
 
+def aligned(module: nn.Module) -> AbstractContextManager[None]:
+    """While the module's own weights are in memory, where accelerate keeps them elsewhere between its calls."""
+    hook: Any = getattr(module, "_hf_hook", None)
+    if not getattr(hook, "offload", False):
+        return nullcontext()
+    return import_library("accelerate", "a model with offloaded weights").utils.align_module_device(module)
+
+
 def _computed(module: nn.Module, key: str) -> Tensor:
     """A weight. A parametrization may count or draw while it computes one, as spectral norm does in training."""
     made: Any = getattr(module, "parametrizations", {})
@@ -124,6 +135,11 @@ def norm_form(norm: nn.Module, weight: str = "weight") -> NormForm | None:
     """
     if type(norm) in (nn.LayerNorm, nn.RMSNorm):
         return "layer" if isinstance(norm, nn.LayerNorm) else "rms", 0.0
+    with aligned(norm):
+        return _observed_form(norm, weight)
+
+
+def _observed_form(norm: nn.Module, weight: str) -> NormForm | None:
     gamma, beta = norm._parameters.get(weight), norm._parameters.get("bias")
     # One with buffers, or with modules inside, may do more than norm when it runs.
     if gamma is None or gamma.ndim != 1 or gamma.device.type == "meta" or norm._modules or norm._buffers:

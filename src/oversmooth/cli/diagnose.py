@@ -61,6 +61,7 @@ _FORMAT = "Format of the charts: pdf, svg or png; may be repeated."
 _EXAMPLE = "Store token similarities and attention of the first input for the page."
 _STREAM = "Read one block at a time, for models larger than memory."
 _MOST_MEMORY = "Memory of the device that --stream may take, such as 12GB."
+_MAP = "Distribution over GPUs, memory and disk by accelerate, such as auto."
 _TRUST = "Run Python files that come with a checkpoint."
 
 
@@ -93,6 +94,7 @@ def diagnose(
     dtype: Dtype = None,
     stream: Annotated[bool, _machine(None, _STREAM, "--stream")] = False,
     max_memory: Annotated[str | None, _machine("SIZE", _MOST_MEMORY, show_default="what is free")] = None,
+    device_map: Annotated[str | None, _machine("NAME", _MAP, show_default="one device")] = None,
     trust_remote_code: Annotated[bool, _machine(None, _TRUST, "--trust-remote-code")] = False,
 ) -> None:
     """Measure whether and where models smooth their tokens, which sublayer does it, and what the spectra predict.
@@ -114,7 +116,7 @@ def diagnose(
     if leave_out is not None:
         settings["special"] = _positions(leave_out)
     machine = dict(device=device, dtype=dtype, trust_remote_code=trust_remote_code)
-    machine |= dict(stream=stream, max_memory=max_memory)
+    machine |= dict(stream=stream, max_memory=max_memory, device_map=device_map)
     if not stream:
         refuse_without_effect(context, {"max_memory"}, "it limits what --stream takes")
     with processes_joined() as (rank, world):
@@ -206,6 +208,7 @@ def diagnose_all(
     trust_remote_code: bool = False,
     stream: bool = False,
     max_memory: str | None = None,
+    device_map: str | None = None,
 ) -> list[Diagnosis]:
     """Diagnose each model in turn, with progress; saved diagnoses are loaded."""
     from oversmooth.cli.estimate import announcement
@@ -226,7 +229,7 @@ def diagnose_all(
         check_readable(data)
     diagnoses: list[Diagnosis] = []
     how = dict(seed=int(str(settings["seed"])), dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-    how |= dict(stream=stream, max_memory=max_memory)
+    how |= dict(stream=stream, max_memory=max_memory, device_map=device_map)
     with progress_bar("inputs") as bars:
         for name, random in ((name, random) for name in names for random in (False, True)[: 1 + random_init]):
             if name in saved:

@@ -84,7 +84,7 @@ def from_transformers(name: str, folder: Path | None, wanted: LoadRequest) -> Lo
                 config.transformers_weights = weights  # the name that from_pretrained looks for
         remarks, on_disk = code_run(name, config) if trust else [], None
         missing: list[str] = []
-        if dtype is None and wanted.device in (None, "cpu"):
+        if dtype is None and wanted.device in (None, "cpu") and not wanted.device_map:
             # Half precision is slow or unsupported on a CPU, and float32 holds it exactly.
             dtype = "float32"
         with fetching(name):
@@ -96,10 +96,9 @@ def from_transformers(name: str, folder: Path | None, wanted: LoadRequest) -> Lo
                 on_disk = _on_disk(cls, config, fetch(name) if folder is None else folder, dtype, wanted)
                 model = on_disk.model
             else:
-                with watched(name):
-                    model, info = load.from_pretrained(
-                        name, config=config, dtype=dtype or "auto", output_loading_info=True, trust_remote_code=trust
-                    )
+                how = dict(config=config, dtype=dtype or "auto", trust_remote_code=trust, **wanted.mapping)
+                with contextlib.nullcontext() if wanted.device_map else watched(name):
+                    model, info = load.from_pretrained(name, output_loading_info=True, **how)
                 missing = sorted(set(info.get("missing_keys", ())) - {MARKER})
                 if load is not cls:
                     model.__class__ = cls

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +40,12 @@ class LoadRequest:
     trust_remote_code: bool = False
     stream: bool = False
     max_memory: int | None = None
+    device_map: str | None = None
+
+    @property
+    def mapping(self) -> dict[str, Any]:
+        """The arguments with which accelerate distributes a model."""
+        return dict(device_map=self.device_map, offload_folder=tempfile.gettempdir()) if self.device_map else {}
 
 
 @dataclass

@@ -38,6 +38,7 @@ def load(
     trust_remote_code: bool = False,
     stream: bool = False,
     max_memory: str | int | None = None,
+    device_map: str | None = None,
 ) -> Loaded:
     """Load a model by name or path, in eval mode.
 
@@ -51,6 +52,7 @@ def load(
         trust_remote_code: run Python files that come with the checkpoint, where its configuration names any.
         stream: leave the weights of its blocks on disk, for `diagnose` to read one block at a time.
         max_memory: of the device, that streaming may take, such as "12GB"; None: what is free.
+        device_map: how accelerate distributes a transformers model over GPUs, memory and disk, such as "auto".
 
     Raises:
         InputError: it does not exist, is damaged, or needs a library that is not installed.
@@ -64,11 +66,14 @@ def load(
         if not stream:
             raise InputError("max_memory has no effect unless blocks are streamed; add stream=True (--stream)")
         wanted = replace(wanted, max_memory=size_of(max_memory, "max_memory"))
+    if device_map is not None:
+        check_maps(name, random or stream or device is not None)
+        wanted = replace(wanted, device_map=device_map)
     if stream:
         check_device(device or "cpu")
         check_streams(name, random)
     loaded: Loaded = _loader(name).load(wanted)
-    if loaded.on_disk is not None:
+    if loaded.on_disk is not None or device_map is not None:
         return loaded
     if random:
         loaded.name = f"{loaded.name} (random)"
@@ -100,6 +105,15 @@ def check_streams(name: str, random: bool = False) -> None:
         raise InputError("random weights cannot be streamed, as they are in no file; save them first")
     if _loader(name) is not from_transformers:
         raise InputError(f"{name} cannot be streamed: only transformers checkpoints can; leave --stream out")
+
+
+def check_maps(name: str, otherwise: bool) -> None:
+    """Refuse a device map where it cannot be used, or where something else says where weights go."""
+    if otherwise:
+        raise InputError("device_map cannot be combined with device, stream or random; leave those out")
+    if _loader(name) is not from_transformers:
+        raise InputError(f"{name} cannot be distributed: only transformers models can; leave device_map out")
+    import_library("accelerate", "device_map")
 
 
 def check_device(name: str) -> None:

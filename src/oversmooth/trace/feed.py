@@ -35,6 +35,18 @@ def class_count(model: nn.Module) -> int | None:
     return getattr(getattr(model, "config", None), "num_labels", getattr(model, "num_classes", None))
 
 
+def device_of(model: nn.Module) -> torch.device:
+    """Where a model's inputs go: where its first weight is, or, if accelerate keeps that elsewhere between calls, where
+    the module that holds it computes.
+    """
+    for module in model.modules():
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
+                return parameter.device if device is None or not parameter.is_meta else torch.device(device)
+    return torch.device("cpu")
+
+
 class Runner:
     """Calls the model on inputs of any supported form."""
 
@@ -51,7 +63,7 @@ class Runner:
         # A key cache would be filled and never used.
         self.settings = {USE_CACHE: False} if USE_CACHE in self._padding.names else {}
         self.classes = class_count(model)  # features of another size are not scores of classes
-        if next(model.parameters()).device.type == "meta":
+        if device_of(model).type == "meta":
             raise InputError("the model's weights are not in memory (meta device or offloaded); load them first")
 
     def batches(self, inputs: ModelInput | Iterable[ModelInput]) -> Iterator[Batch | Tensor]:
@@ -154,12 +166,12 @@ def first_of(
 
 def batches_for(model: nn.Module, inputs: ModelInput | Iterable[ModelInput]) -> Iterator[Batch | Tensor]:
     """Inputs of any supported form, one batch at a time, on the model's device and in its precision."""
-    parameter = next(model.parameters(), None)
+    parameter, device = next(model.parameters(), None), device_of(model)
 
     def moved(x: Tensor) -> Tensor:
         if parameter is None:
             return x
-        return x.to(parameter.device, parameter.dtype if x.is_floating_point() else x.dtype)
+        return x.to(device, parameter.dtype if x.is_floating_point() else x.dtype)
 
     # Tokenizers give mappings that are no dict.
     several = [inputs] if isinstance(inputs, (Tensor, Mapping, Batch)) else inputs
