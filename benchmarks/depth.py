@@ -1,6 +1,7 @@
 """What predicts the effect of repeating a block: each rule against the block itself, repeated 48 times in float64.
 
-    python benchmarks/depth.py [--models minilm,vit-plain] [--inputs 16] [--json FILE] [--chart FILE.svg] [--bounds]
+    python benchmarks/depth.py [--models minilm,vit-plain] [--inputs 16] [--json FILE]
+    python benchmarks/depth.py --chart FILE.svg | --equal | --bounds
 
 Models are those of `oversmooth gallery` that are installed, and files of `oversmooth train` by their path; of each the
 first, middle and last block and the one between the last two. An error is of log(HFC/LFC). Frozen spectra are those of
@@ -26,18 +27,18 @@ from torch import Tensor, nn
 from oversmooth import anatomy, diagnose
 from oversmooth.demo.gallery import entries
 from oversmooth.models import load
+from oversmooth.theory import constant_state
 from oversmooth.theory.depth import growth_bounds, log_time, mixing_norm, mlp_lipschitz
 
 DEPTHS = (4, 16, 48)
 EQUAL = -28.0
 """Log(HFC/LFC) below which tokens are equal within rounding in float64, and nothing is compared."""
 DRAWN = {
-    "vit-smooth": "ViT that smooths (pre-norm)",
-    "deit-tiny": "DeiT-Tiny (pre-norm)",
-    "minilm": "MiniLM-L6 (post-norm)",
+    "vit-smooth": ("ViT that smooths (pre-norm)", 1000),
+    "deit-tiny": ("DeiT-Tiny (pre-norm)", 1000),
+    "minilm": ("MiniLM-L6 (post-norm)", 64),
 }
-"""Models of the chart, of which the last block is repeated `DEEP` times."""
-DEEP = 64
+"""Models of the chart, and how often their last block is repeated."""
 CACHES = ("past_key_values", "past_key_value")
 
 
@@ -159,24 +160,53 @@ def measured(key: str, count: int) -> list[dict[str, Any]]:
     return rows
 
 
-def course(key: str, label: str) -> list[dict[str, Any]]:
-    """Rows of the chart: the last block on one input, what is predicted from 16 repeats, and frozen spectra."""
+def course(key: str, label: str, deep: int) -> list[dict[str, Any]]:
+    """Rows of the chart: the last block on one input, what is predicted from 16 repeats, the rate of nearly equal
+    tokens over the last third of log depth, and frozen spectra.
+    """
     loaded, given, mask = prepared(key, 1)
     rate = float(frozen(loaded, given)[0])
     with torch.no_grad():
         *_, (_, block, x) = blocks(loaded.model, in_float64(loaded, given))
-        found = log_time(block, x, DEEP, begin=16, mask=mask)
+        found = log_time(block, x, deep, begin=16, mask=mask)
+        rate_when_equal = constant_state(block, found.tokens, found.way, mask=mask).rate
         rows, start = [], float(found.log_hfc_lfc[0])
-        for depth in range(DEEP + 1):
-            if depth in (0, 1, 2, 3, 4, 6, 8, 12) or depth % 8 == 0:
+        for depth in range(deep + 1):
+            if depth < 16 or depth % 2 ** (depth.bit_length() - 4) == 0 or depth == deep:
                 value = float(log_ratio(x, mask))
                 rows.append(dict(model=label, kind="the block itself", depth=depth, value=value))
                 rows.append(dict(model=label, kind="frozen spectra", depth=depth, value=start + rate * depth))
             x = block(x)
+        end = value
+        for depth in (deep ** (share / 30) for share in range(20, 31)):
+            further = math.log(depth / deep) if found.way == "log time" else depth - deep
+            rows.append(dict(model=label, kind=EQUAL_TOKENS, depth=depth, value=end + rate_when_equal * further))
         for depth, value in zip(found.depth.tolist(), found.log_hfc_lfc[:, 0].tolist(), strict=True):
             if depth > 16:
                 rows.append(dict(model=label, kind="predicted", depth=depth, value=value))
     return rows
+
+
+def equal(key: str) -> Iterator[list[str]]:
+    """Rows for blocks whose tokens become nearly equal: the rate by the derivative, and as seen over the last doubling
+    of 1,000 repeats, behind a norm on the stream over the last eight of as many as float64 resolves.
+    """
+    loaded, given, mask = prepared(key, 1)
+    if any(layer.causal for layer in anatomy.locate(loaded.model).layers):
+        return
+    with torch.no_grad():
+        for name, block, x in blocks(loaded.model, in_float64(loaded, given)):
+            found, logs = log_time(block, x, 48, mask=mask), []
+            grows = found.way == "log time"
+            while len(logs) <= (1000 if grows else 64) and (not logs or logs[-1] > EQUAL):
+                logs.append(float(log_ratio(x, mask)))
+                x = block(x)
+            if logs[-1] < -2:
+                begin = (len(logs) - 1) // 2 if grows else len(logs) - 9
+                passed = math.log((len(logs) - 1) / begin) if grows else 8
+                state = constant_state(block, found.tokens, found.way, mask=mask)
+                rate = "undecided" if state.why else f"{state.rate:.2f}"
+                yield [key, name, found.way, f"{logs[-1]:.1f}", rate, f"{(logs[-1] - logs[begin]) / passed:.2f}"]
 
 
 def bounds(key: str) -> list[str]:
@@ -230,6 +260,9 @@ def farthest(x: Any) -> float:
     return float(torch.cdist(x[0], x[0]).max())
 
 
+EQUAL_TOKENS = "rate of nearly equal tokens"
+
+
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """A panel per model."""
     import vl_convert
@@ -238,8 +271,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         field="depth",
         type="quantitative",
         title="repeats of the last block",
-        scale=dict(type="symlog", constant=1, domain=[0, DEEP]),
-        axis=dict(values=[0, 1, 3, 10, 30, 64], grid=False),
+        axis=dict(values=[0, 1, 3, 10, 30, 100, 300, 1000], grid=False),
     )
     y = dict(field="value", type="quantitative", title="log HFC/LFC", axis=dict(gridOpacity=0.4))
     colour = dict(
@@ -247,18 +279,27 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         type="nominal",
         title=None,
         legend=dict(orient="bottom"),
-        scale=dict(domain=["the block itself", "predicted", "frozen spectra"], range=["#222", "#c4511d", "#7f8fa6"]),
+        scale=dict(
+            domain=["the block itself", "predicted", EQUAL_TOKENS, "frozen spectra"],
+            range=["#222", "#c4511d", "#1f77b4", "#7f8fa6"],
+        ),
     )
     panels = []
     for name in dict.fromkeys(row["model"] for row in rows):
         own = [row for row in rows if row["model"] == name]
-        least = min(row["value"] for row in own if row["kind"] != "frozen spectra")
-        most = max(row["value"] for row in own if row["kind"] != "frozen spectra")
+        least = min(row["value"] for row in own if row["kind"] in ("the block itself", "predicted"))
+        most = max(row["value"] for row in own if row["kind"] in ("the block itself", "predicted"))
         air = 0.15 * (most - least)
+        deep = max(row["depth"] for row in own)
+        along = {**x, "scale": dict(type="symlog", constant=1, domain=[0, deep])}
         scaled = {**y, "scale": dict(domain=[least - air, most + air], nice=False)}
         layers = [
             dict(mark=dict(type="line", clip=True, **look), transform=[dict(filter=f"datum.kind == '{kind}'")])
-            for kind, look in (("the block itself", {}), ("frozen spectra", dict(strokeDash=[2, 4])))
+            for kind, look in (
+                ("the block itself", {}),
+                ("frozen spectra", dict(strokeDash=[2, 4])),
+                (EQUAL_TOKENS, dict(strokeDash=[7, 4], strokeWidth=3)),
+            )
         ]
         layers.append(
             dict(mark=dict(type="point", filled=True, size=60), transform=[dict(filter="datum.kind == 'predicted'")])
@@ -269,7 +310,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
                 width=260,
                 height=200,
                 data=dict(values=own),
-                encoding=dict(x=x, y=scaled, color=colour),
+                encoding=dict(x=along, y=scaled, color=colour),
                 layer=layers,
             )
         )
@@ -321,6 +362,7 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=16)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--chart", type=Path, help="only draw")
+    parser.add_argument("--equal", action="store_true", help="only the rates of nearly equal tokens")
     parser.add_argument("--bounds", action="store_true", help="only what the theorem allows")
     given = parser.parse_args()
     if given.bounds:
@@ -330,8 +372,15 @@ def main() -> None:
                 shown.add_row(*row)
         Console(width=120).print(shown)
         return
+    if given.equal:
+        shown = Table("model", "block", "way", "log HFC/LFC", "rate by the derivative", "seen")
+        for key in given.models.split(","):
+            for row in equal(key):
+                shown.add_row(*row)
+        Console(width=120).print(shown)
+        return
     if given.chart:
-        draw([row for key, label in DRAWN.items() for row in course(key, label)], given.chart)
+        draw([row for key, (label, deep) in DRAWN.items() for row in course(key, label, deep)], given.chart)
         return
     rows = [row for key in given.models.split(",") for row in measured(key, given.inputs)]
     show(rows)
