@@ -111,13 +111,21 @@ def test_every_figure_by_a_slow_route(which):
     near = dict(rel=1e-4, abs=1e-4)
     for layer, x in zip(found.layers, arrays, strict=True):
         rows = [slow_metrics(array if keep is None else array[keep]) for array, keep in zip(x, counted, strict=True)]
-        for metric, value in layer.tokens.items():
-            assert value == pytest.approx(sum(row[metric] for row in rows) / len(rows), **near), (layer.name, metric)
+        for metric in rows[0].keys() & layer.tokens.keys():
+            expected = sum(row[metric] for row in rows) / len(rows)
+            assert layer.tokens[metric] == pytest.approx(expected, **near), (layer.name, metric)
+        norms = x.norm(dim=-1)
+        assert layer.tokens["first_norm"] == pytest.approx(
+            float((norms[:, 0] / norms.median(-1).values).mean()), **near
+        )
     smooth = total = negative = values = 0
     mask = batch.inputs.get("attention_mask")
     for layer, seen, A in zip(locate(slow), found.layers[1:], out.attentions, strict=True):
         W_V, W_O = layer.W_V.double(), layer.W_O.double()
         whole = torch.linalg.eigvals((W_V @ W_O).sum(0))
+        to_first = A[..., 0].mean(-1)
+        assert seen.tokens["sink_attention"] == pytest.approx(float(to_first.mean()), **near)
+        assert seen.tokens["sink_rate"] == pytest.approx(float((to_first > 0.3).double().mean()), **near)
         assert seen.spectrum.rho_smooth == pytest.approx((1 + whole).abs().max().item(), rel=1e-4)
         negative, values = negative + int((whole.real < 0).sum()), values + len(whole)
         for i in range(2):

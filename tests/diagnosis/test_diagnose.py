@@ -183,9 +183,19 @@ def test_special_tokens_are_not_counted_but_take_part():
     arrays = [checks.passages("BERT")[0].x, *(p.y for p in checks.passages("BERT"))]
     for layer, x, other in zip(found.layers, arrays, whole.layers, strict=True):
         rows = [checks.slow_metrics(x[i][keep & ~special[i]]) for i, keep in enumerate(BERT.rows())]
-        for metric, value in layer.tokens.items():
-            checks.near(value, sum(row[metric] for row in rows) / 2, metric)
+        for metric in rows[0].keys() & layer.tokens.keys():
+            checks.near(layer.tokens[metric], sum(row[metric] for row in rows) / 2, metric)
+        for metric in ("hfc_lfc", "cos"):
+            checks.near(layer.tokens[f"{metric}_special"], other.tokens[metric], metric)
+        for metric in {"first_norm", "sink_rate", "sink_attention"} & layer.tokens.keys():
+            assert layer.tokens[metric] == other.tokens[metric]  # is of all tokens
         assert layer.dominance == other.dominance  # attention is over all of them
+    counted = diagnose(model, Batch(given, special), special_tokens="count", **QUICK)
+    assert counted.curve("hfc_lfc") == whole.curve("hfc_lfc")
+    assert "hfc_lfc_special" not in counted.layers[0].tokens
+    left = diagnose(model, Batch(given, special), special_tokens="leave", **QUICK)
+    assert left.curve("hfc_lfc") == found.curve("hfc_lfc")
+    assert "hfc_lfc_special" not in left.layers[0].tokens
 
 
 @pytest.mark.parametrize("mask", [False, True])
@@ -500,7 +510,8 @@ def test_without_spectra(name):
     assert not found.extrapolation
     assert found.smoothing_share is None
     for a, b in zip(found.layers, whole.layers, strict=True):
-        assert (a.tokens, a.attention_out, a.changes) == (b.tokens, b.attention_out, b.changes)
+        of_attention = {name: b.tokens[name] for name in b.tokens if name.startswith("sink")}
+        assert ({**a.tokens, **of_attention}, a.attention_out, a.changes) == (b.tokens, b.attention_out, b.changes)
         assert a.spectrum is None
 
 

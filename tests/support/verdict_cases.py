@@ -96,8 +96,24 @@ def old_verified():
 
 
 IMAGE, TEXT = {"input_kind": "image", "causal": False}, {"input_kind": "text", "causal": False}
+ORIGIN = parts.MassiveOrigin(1, "mlp", 0, 2.4, 9.4, 1.0, [7, 3], 0.74)
+
 CASES = {
     "nothing is known": diagnosis(block()),
+    "one token explains a valley": diagnosis(
+        block({"hfc_lfc": 2.1, "hfc_lfc_special": 0.9, "first_norm": 9.4, "sink_rate": 0.5}),
+        first={"hfc_lfc": 2.2, "hfc_lfc_special": 2.2},
+        massive_origin=ORIGIN,
+    ),
+    "special tokens hide a fall": diagnosis(
+        block({"hfc_lfc": 1.0, "hfc_lfc_special": 1.5, "sink_rate": 0.0}),
+        first={"hfc_lfc": 2.2, "hfc_lfc_special": 2.2},
+    ),
+    "massive tokens explain a rise": diagnosis(
+        block({"hfc_lfc": 8.0}, massive=massive(50.0, "0"), without_massive={"hfc_lfc": 1.1}),
+        first={"hfc_lfc": 1.0},
+        massive_origin=replace(ORIGIN, depth=0, part="enter", before=None),
+    ),
     "smooths by all": measured((2.0, 0.6), (0.1, 0.5), (60, 20), changes=dict(attention=-1.5, mlp=0.3), model=TEXT),
     "does not smooth": measured((1.2, 1.5), (0.44, 0.3), (61, 91), changes=dict(attention=0.2, mlp=0.02), model=IMAGE),
     "definitions disagree": measured((3.3, 1.6), (0.08, 0.29), (58, 66), changes=dict(attention=-0.1, norm=-0.6)),

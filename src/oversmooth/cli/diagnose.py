@@ -23,6 +23,7 @@ MOST = 10_000_000  # limit of inputs and of tokens: more would take days
 
 Variant = StrEnum("Variant", ["raw", "folded", "observed"])
 Format = StrEnum("Format", ["pdf", "svg", "png"])
+Special = StrEnum("Special", ["both", "count", "leave"])
 
 
 def _usable(device: str | None) -> str | None:
@@ -54,6 +55,9 @@ Dtype = Annotated[str | None, _machine("NAME", "Floating type, such as bfloat16.
 Seed = Annotated[int, _analysis("N", "Seed of random weights and eigenvalue searches.")]
 
 _LEAVE_OUT = "Positions of tokens to exclude from token metrics, such as [CLS] and registers: 0,1,2 or -1 for the last."
+_SPECIAL = (
+    "Special tokens, such as [CLS]: leave them out of token metrics, count them, or give HFC/LFC and cos with both."
+)
 _RANDOM = "Also diagnose a randomly initialised copy of each model."
 _SPECTRA = "Compute spectra, dominance and extrapolation. Without: tokens only."
 _VARIANT = "How H includes the norm before attention: raw (not at all), folded (with its gamma) or observed."
@@ -74,6 +78,7 @@ def diagnose(
     length: Length = None,
     batch: Batch = None,
     leave_out: Annotated[str | None, _input("LIST", _LEAVE_OUT)] = None,
+    special: Annotated[Special, _input("NAME", _SPECIAL)] = Special.both,
     random_init: Annotated[bool, _input(None, _RANDOM, "--random-init")] = False,
     spectra: Annotated[bool, _analysis(None, _SPECTRA)] = True,
     depth: Annotated[
@@ -113,6 +118,7 @@ def diagnose(
         refuse_without_effect(context, {"variant", "joined", "depth"}, "--no-spectra measures tokens only")
     settings: dict[str, object] = dict(spectra=spectra, joined=joined, exact=exact, ranks=ranks, stack=stack)
     settings |= dict(variant=variant.value, depth=depth, example=example, seed=seed)
+    settings["special_tokens"] = special.value
     if leave_out is not None:
         settings["special"] = _positions(leave_out)
     machine = dict(device=device, dtype=dtype, trust_remote_code=trust_remote_code)
@@ -281,6 +287,8 @@ def show(diagnoses: list[Diagnosis]) -> None:
         out.print(f"\n{diagnosis.name}", style="bold")
         out.print(f"{p['data']}, {p['inputs']} inputs{top1}")
         out.print(terminal.layers(diagnosis))
+        if (table := terminal.special(diagnosis)) is not None:
+            out.print(table)
         for sentence in diagnosis.verdict:
             out.print(f"• {sentence}")
         for remark in diagnosis.remarks:

@@ -18,7 +18,7 @@ from oversmooth.anatomy.live import check_finite, check_is_module, unwrapped
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.diagnosis import weights
 from oversmooth.diagnosis.extrapolate import last_block, whole_stack
-from oversmooth.diagnosis.layers import layers_observed, layers_of_blocks
+from oversmooth.diagnosis.layers import layers_observed, layers_of_blocks, massive_origin
 from oversmooth.diagnosis.one_input import InputShown, one_input
 from oversmooth.diagnosis.processes import Share
 from oversmooth.diagnosis.provenance import input_kind, input_notes, mode, model_name, plan_notes, provenance
@@ -40,6 +40,7 @@ from oversmooth.trace.feed import OnProgress as OnProgress
 from oversmooth.trace.plans import Plan
 from oversmooth.trace.reducers.base import PassFacts
 from oversmooth.trace.reducers.heads import HeadNumbers
+from oversmooth.trace.reducers.sinks import SinkNumbers, Sinks
 from oversmooth.trace.reducers.tokens import TokenNumbers
 from oversmooth.trace.study import Sample, Study
 from oversmooth.trace.valid import LeftOut
@@ -68,15 +69,23 @@ class Options:
     seed: int
     left_out: LeftOut | None
     processes: bool = False
+    special_tokens: str = "both"
 
     def __post_init__(self) -> None:
         arguments.choice(self.variant, "variant", ("raw", "folded", "observed"))
         arguments.choice(self.rule, "rule", ("complex", "real"))
+        arguments.choice(self.special_tokens, "special_tokens", ("both", "count", "leave"))
         self.joined, self.ranks = arguments.whole(self.joined, "joined"), arguments.whole(self.ranks, "ranks")
         self.depth = arguments.whole(self.depth, "depth", most=MOST_BLOCKS)
         for name in ("spectra", "example", "exact"):
             setattr(self, name, arguments.flag(getattr(self, name), name))
         self.seed = arguments.seed(self.seed)
+
+    def batches(self, run: Runner, inputs: Any) -> Iterator[Batch | Tensor]:
+        """As the model takes them; no token is special where all are counted."""
+        for batch in run.batches(inputs):
+            counted = self.special_tokens == "count" and isinstance(batch, Batch)
+            yield replace(batch, special=None) if counted else batch  # type: ignore[type-var]
 
     def notes(self) -> list[Note]:
         """What a reader should know of them."""
@@ -127,7 +136,8 @@ class _Planned:
     input_kind: str
 
 
-_Observed = tuple[PassFacts, TokenNumbers, HeadNumbers | None, Number]  # what all inputs showed, and the accuracy
+_Observed = tuple[PassFacts, TokenNumbers, HeadNumbers | None, SinkNumbers, Number]
+"""What all inputs showed, and the accuracy."""
 
 
 @float32_products("highest")  # what is computed of weights has float32's rounding, as errors and verdicts assume
@@ -151,6 +161,7 @@ def diagnose(
     exact: bool = False,
     seed: int = 0,
     special: Sequence[int] | Tensor | None = None,
+    special_tokens: str = "both",
     about: dict[str, Any] | None = None,
     progress: OnProgress | None = None,
     stream: bool = False,
@@ -184,6 +195,8 @@ def diagnose(
         special: tokens that token metrics leave out, such as registers or [CLS]: positions in the residual stream
             (negative ones count from the end), or a boolean mask ``(n,)``. The mean 1/σ of "observed" leaves them out
             as well. Spectra and extrapolation include them, because attention does.
+        special_tokens: those that the tokenizer names, such as [CLS] or the beginning of a text: "leave" them out of
+            token metrics, "count" them, or "both": leave them out, and give HFC/LFC and the mean cosine with them too.
         about: further facts to store in `Diagnosis.model`.
         progress: called after each batch with (inputs done, inputs in all or None, the current step).
         stream: read a transformers checkpoint, by name or path, one block at a time: the model may be larger than
@@ -201,7 +214,8 @@ def diagnose(
     """
     started = time.perf_counter()
     example, left_out = example if look is None else look, LeftOut.of(special)
-    options = Options(spectra, joined, ranks, variant, rule, depth, example, exact, seed, left_out, processes)
+    settings = spectra, joined, ranks, variant, rule, depth, example, exact, seed, left_out, processes, special_tokens
+    options = Options(*settings)
     if processes and (stream or blocks is not None):
         raise InputError("processes share inputs, which stream=True and blocks= do not; leave one out")
     source = _opened(model, inputs, name, tokenizer, about, stream, max_memory)
@@ -266,7 +280,7 @@ def _opened(
 
 def _plan(source: _Source, run: Runner, options: Options) -> _Planned:
     """Study the first input: where the residual stream is, what more depth does to it, how its tokens look."""
-    batches = run.batches(source.inputs)
+    batches = options.batches(run, source.inputs)
     first = next(batches, None)
     if first is None:
         raise InputError("there are no inputs; give at least one")
@@ -301,26 +315,41 @@ def _observe(
         share = Share(list(batches))
         ranks, joined = (max(0, first - share.start) for first in (options.ranks, options.joined))
         batches, options = iter(share.batches), replace(options, ranks=ranks, joined=joined)
-    tokens, heads = _reducers(source, planned.plan, planned.variant, options)
-    accuracy = _Accuracy(run.classes)
-    with Trace(source.model, planned.plan, _given(tokens, heads), options.left_out) as trace:
+    reducers, accuracy = _Reducers.of(source, planned.plan, planned.variant, options), _Accuracy(run.classes)
+    with Trace(source.model, planned.plan, reducers.all, options.left_out) as trace:
         trace.agree = trace.agree if share is None else share.union
         for batch, out in trace.over(run, batches, source.inputs, progress):
             accuracy.add(batch, out)
-    observed = trace.facts, tokens.result, None if heads is None else heads.result
+    observed = reducers.observed(trace.facts)
     if share is not None:
         *observed, accuracy = share.joined(*observed, accuracy)  # type: ignore[assignment]
     return *observed, accuracy.share
 
 
-def _reducers(source: _Source, plan: Plan, variant: str, options: Options) -> tuple[TokenMetrics, HeadSpectra | None]:
-    settings = SpectraSettings(options.joined, variant, options.rule, options.seed, options.exact)
-    heads = HeadSpectra(plan, settings, steered_as(source.model)) if options.spectra else None
-    return TokenMetrics(plan, options.ranks, exact=options.exact), heads
+@dataclass
+class _Reducers:
+    """What all inputs are reduced by."""
 
+    tokens: TokenMetrics
+    sinks: Sinks
+    heads: HeadSpectra | None
 
-def _given(*reducers: Reducer | None) -> list[Reducer]:
-    return [reducer for reducer in reducers if reducer is not None]
+    @classmethod
+    def of(cls, source: _Source, plan: Plan, variant: str, options: Options) -> _Reducers:
+        settings = SpectraSettings(options.joined, variant, options.rule, options.seed, options.exact)
+        heads = HeadSpectra(plan, settings, steered_as(source.model)) if options.spectra else None
+        sinks = Sinks(plan, attention=options.spectra, special=options.special_tokens == "both")
+        return cls(TokenMetrics(plan, options.ranks, exact=options.exact), sinks, heads)
+
+    @property
+    def all(self) -> list[Reducer]:
+        return [self.tokens, self.sinks, *([] if self.heads is None else [self.heads])]
+
+    def observed(self, facts: PassFacts) -> tuple[PassFacts, TokenNumbers, HeadNumbers | None, SinkNumbers]:
+        tokens, sinks = self.tokens.result, self.sinks.result
+        for place, columns in sinks.at.items():
+            tokens.at[place] |= columns
+        return facts, tokens, None if self.heads is None else self.heads.result, SinkNumbers(longest=sinks.longest)
 
 
 @dataclass
@@ -357,7 +386,7 @@ def _streamed(
     source.about_mode()
     run = Runner(source.model, anatomy)
     with ONE_AT_A_TIME, torch.no_grad(), in_its_own_mode(source.model):
-        batches = list(run.batches(source.inputs))
+        batches = list(options.batches(run, source.inputs))
         if not batches:
             raise InputError("there are no inputs; give at least one")
         first, inputs = batches[0], sum(map(len, batches))
@@ -365,7 +394,7 @@ def _streamed(
         source.notes.append(Note("streamed", text=str(placed := placement(disk, run, batches))))
         study = Study(source.model, anatomy, options.spectra)
         plan = Plan(anatomy, [], layouts=study.layouts, attention=options.spectra)
-        tokens, heads = _reducers(source, plan, options.variant, options)
+        reducers = _Reducers.of(source, plan, options.variant, options)
         shown = InputShown(first, one, run.mask(one), source.tokenizer) if options.example else None
         accuracy, extrapolation = _Accuracy(run.classes), list[Extrapolation]()
 
@@ -377,8 +406,8 @@ def _streamed(
         folder = folder_for(disk.files, batches, disk.device, disk.dtype, how, options)
         states = States(placed.where, disk.device, folder)
         stream = Streamed(
-            disk, run, one, batches, tokens, heads, shown, plan, study, options.left_out, states, accuracy.add,
-            on_progress,
+            disk, run, one, batches, reducers.tokens, reducers.sinks, reducers.heads, shown, plan, study,
+            options.left_out, states, accuracy.add, on_progress,
         )  # fmt: skip
         for block in stream.blocks():
             device = block.x.device
@@ -386,7 +415,7 @@ def _streamed(
         variant, example = _variant(plan, source, options), None if shown is None else shown.result()
         kind = input_kind(source.inputs, first)
         planned = _Planned(plan, device, iter(batches), variant, extrapolation, example, kind)
-        observed = stream.facts, tokens.result, None if heads is None else heads.result, accuracy.share
+        observed = *reducers.observed(stream.facts), accuracy.share
         found = _assemble(source, anatomy, planned, observed, options, started)
     stream.progress.forget()
     return found
@@ -396,7 +425,7 @@ def _assemble(
     source: _Source, anatomy: Anatomy, planned: _Planned, observed: _Observed, options: Options, started: float
 ) -> Diagnosis:
     """Layers, facts, provenance, notes and verdict."""
-    (facts, tokens, heads, top1), model = observed, source.model
+    (facts, tokens, heads, sinks, top1), model = observed, source.model
     plan = planned.plan.undecided(facts.input_dependent, Reason("input_dependent"))
     lengths = facts.lengths.tolist()
     steering = steered_as(model)
@@ -432,7 +461,8 @@ def _assemble(
     }
     steered = None if steering is None else steering.report()
     more = dict(extrapolation=planned.extrapolation, steering=steered, one_input=planned.one_input)
-    return source.diagnosis(known, made, layers, notes, **more)
+    origin = massive_origin(plan, sinks)
+    return source.diagnosis(known, made, layers, notes, massive_origin=origin, **more)
 
 
 def _counting_rule(variant: str, rule: str) -> str:

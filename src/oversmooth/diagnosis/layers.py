@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from oversmooth.diagnosis import weights
 from oversmooth.diagnosis.weights import layer_spectrum, without_radii
 from oversmooth.results.facts import Numbers, plain
-from oversmooth.results.parts import Change, Layer, LayerDominance, Spectrum, share_of_smoothing
+from oversmooth.results.parts import Change, Layer, LayerDominance, MassiveOrigin, Spectrum, share_of_smoothing
 from oversmooth.theory.small_matrices import one_core_each
 from oversmooth.trace import DepthMetrics, Plan, run
 from oversmooth.trace.blocks import named_blocks
 from oversmooth.trace.feed import ModelInput
 from oversmooth.trace.plans import BlockPlan
 from oversmooth.trace.reducers.heads import HeadNumbers
+from oversmooth.trace.reducers.sinks import SinkNumbers
 from oversmooth.trace.reducers.tokens import Place, TokenNumbers
 from oversmooth.trace.valid import LeftOut
 
@@ -42,6 +43,24 @@ def layers_observed(
             more |= dict(attention_out=means(attention_out), attention_out_spread=spreads(attention_out))
         layers.append(_layer(block.layer.block, tokens, (call, len(block.stages) - 1), inputs, **more))
     return layers
+
+
+def massive_origin(plan: Plan, sinks: SinkNumbers) -> MassiveOrigin | None:
+    """Where massive tokens arise, by depth and sublayer."""
+    if (first := sinks.first_massive()) is None:
+        return None
+    call, stage = first.place
+    enters = stage < 0
+    return MassiveOrigin(
+        call if enters else call + 1,
+        "enter" if enters else plan.blocks[call].stages[stage].part,
+        first.position,
+        plain(first.before, 4),
+        plain(first.after, 4),
+        plain(first.share, 4),
+        first.channels,
+        plain(first.channel_share, 4),
+    )
 
 
 def _spectra(plan: Plan, heads: HeadNumbers, exact: bool) -> list[Spectrum]:

@@ -64,13 +64,13 @@ class Share:
         return set().union(*self.every(found))
 
     def joined(
-        self, facts: PassFacts, tokens: TokenNumbers, heads: HeadNumbers | None, accuracy: Any
+        self, facts: PassFacts, tokens: TokenNumbers, heads: HeadNumbers | None, *others: Any
     ) -> tuple[Any, ...]:
         """The same of all inputs."""
         rows: list[dict[Any, list[Any]]] = [tokens.massive, {} if heads is None else heads.joined]
         for by_place in rows:  # their first entry is the number of an input
             by_place |= {place: [(row[0] + self.start, *row[1:]) for row in found] for place, found in by_place.items()}
-        all_of = [together(list(parts)) for parts in zip(*self.every((facts, tokens, heads, accuracy)), strict=True)]
+        all_of = [together(list(parts)) for parts in zip(*self.every((facts, tokens, heads, *others)), strict=True)]
         if heads is not None:
             because = all_of[2].undecided_because
             all_of[2].undecided_because = {call: why[:MOST_REASONS] for call, why in because.items()}

@@ -22,6 +22,7 @@ from oversmooth.trace import HeadSpectra, TokenMetrics
 from oversmooth.trace.feed import Runner
 from oversmooth.trace.plans import Plan, SampleBlock
 from oversmooth.trace.reducers.base import PassFacts
+from oversmooth.trace.reducers.sinks import Sinks
 from oversmooth.trace.streaming import OTHER_WAYS, Steps, StreamedTrace
 from oversmooth.trace.study import Study
 from oversmooth.trace.valid import LeftOut
@@ -102,6 +103,7 @@ class Streamed:
     one: Batch | Tensor
     batches: list[Batch | Tensor]
     tokens: TokenMetrics
+    sinks: Sinks
     heads: HeadSpectra | None
     shown: InputShown | None
     plan: Plan
@@ -119,7 +121,7 @@ class Streamed:
         """What the one input showed of the last block, while that is in memory."""
         order = [layer.block for layer in self.run.anatomy]
         steps = Steps(self.study.modules, order)
-        reducers = [self.tokens] if self.heads is None else [self.tokens, self.heads]
+        reducers = [self.tokens, self.sinks, *([] if self.heads is None else [self.heads])]
         trace = StreamedTrace(self.disk.model, self.plan, reducers, self.left_out)
         self.progress = Progress(self.states.folder, self.run.anatomy, self._parts(steps, trace))
         name = self.progress.resume(self.plan.blocks, self.states)
@@ -152,6 +154,8 @@ class Streamed:
             "tokens": (self.tokens, ("_rows",)),
             "main": (self.tokens._main, sites),
             "others": (self.tokens._others, sites),
+            "sinks": (self.sinks, ("_received", "_rows")),
+            "special": (self.sinks._whole, sites),
             "trace": (trace, ("facts", "_lengths", "_explained", "_batches", "_inputs")),
             "study": (self.study, ("apart", "left", "layouts")),
             "steps": (steps, ("forms",)),

@@ -86,7 +86,7 @@ def extra() -> list[Metric]:
     return [metric for metric in METRICS.values() if metric.of is not None]
 
 
-_INPUT, _ANGLE, _RANK = "input convergence", "angle convergence", "rank collapse"
+_INPUT, _ANGLE, _RANK, _SINK = "input convergence", "angle convergence", "rank collapse", "attention sinks"
 _TOGETHER = (
     Metric("hfc_lfc", "HFC/LFC", _INPUT, "log", heading="HFC/\nLFC", panel=True),
     Metric("log_hfc_lfc", "", _INPUT),
@@ -98,6 +98,12 @@ _TOGETHER = (
     Metric("sigma_ratio", "σ₂/σ₁", _RANK, "log"),
     Metric("stable_rank", "stable rank", _RANK),
     Metric("rank_one_distance", "", _RANK),
+    Metric("hfc_lfc_special", "HFC/LFC with special tokens", _INPUT, "log"),
+    Metric("cos_special", "mean cos with special tokens", _SINK, falls=False, fixed=True),
+    Metric("first_norm", "norm of the first token over the median", _SINK, "log", falls=False),
+    Metric("sink_rate", "share of heads whose sink is the first token", _SINK, falls=False, fixed=True),
+    Metric("sink_attention", "mean attention to the first token", _SINK, falls=False, fixed=True),
 )
-"""Taken in one sweep over a token array (`summary`), or from its singular values (`ranks_of`)."""
+"""Taken in one sweep over a token array (`summary`), from its singular values (`ranks_of`), or by a trace that sees
+special tokens and attention."""
 METRICS.update({metric.name: metric for metric in _TOGETHER})

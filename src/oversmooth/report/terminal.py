@@ -67,6 +67,21 @@ def layers(diagnosis: DiagnosisData) -> Table:
     return table
 
 
+def special(diagnosis: DiagnosisData) -> Table | None:
+    """A row per depth: the first token, and metrics with special tokens; None where there is nothing to see."""
+    names = ("sink_rate", "sink_attention", "first_norm", "hfc_lfc_special", "cos_special")
+    seen = [names[0], *names[3:]]
+    if not any(value for name in seen for value in diagnosis.curve(name)) and diagnosis.massive_origin is None:
+        return None
+    headings = "sink\nrate", "attn to\nfirst", "first norm\n/ median", "HFC/LFC\nwith special", "cos\nwith special"
+    table = plain_table("depth", *headings)
+    table.title, table.title_justify = Text("The first token that attention sees, and special tokens"), "left"
+    for depth, layer in _some(list(enumerate(diagnosis.layers)), table):
+        shown = ((fixed if METRICS[name].fixed else number)(layer.tokens.get(name)) for name in names)
+        table.add_row(str(depth), *shown)
+    return table
+
+
 def moved(layers: Sequence[Moved]) -> Table:
     """How far each layer's H is from that before steering, head by head."""
     table = plain_table("layer", "‖H' − H‖ / ‖H‖, mean", "by head")

@@ -126,6 +126,20 @@ class Layer:
 
 
 @dataclass
+class MassiveOrigin:
+    """The first point of the residual stream with massive tokens, special ones included."""
+
+    depth: int  #: Of the block, counted from 1; 0 if they enter the first block.
+    part: str  #: The sublayer that makes them; enter if they enter the block.
+    position: int  #: The most frequent one.
+    before: Number  #: The longest token's norm over the median before that sublayer, mean over inputs.
+    after: Number
+    input_share: Number
+    channels: list[int]  #: The features in which they are largest.
+    channel_share: Number  #: Of their squared norm, that these features hold.
+
+
+@dataclass
 class Course:
     """HFC/LFC over further depth, from the last block's output: ``log_hfc_lfc[i]`` after ``depth[i]`` more blocks."""
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from oversmooth.results import sinks
 from oversmooth.results.data import DiagnosisData
 from oversmooth.results.facts import Number
 from oversmooth.results.findings import agreement, compared, ends, exponent, sublayers
@@ -35,7 +36,8 @@ _SUBLAYERS = {"mlp": "MLPs", "norm": "norms"}
 
 def sentences(diagnosis: DiagnosisData) -> list[str]:
     """The verdict, one topic a sentence, the answer first."""
-    topics = (headline, _dropout, _measured, _by_sublayer, _massive, constraint, _predicted, _agreement, _accuracy)
+    tokens = (_massive, sinks.massive_tokens, sinks.special_tokens, sinks.attention_sinks)
+    topics = (headline, _dropout, _measured, _by_sublayer, *tokens, constraint, _predicted, _agreement, _accuracy)
     said = [topic(diagnosis) for topic in topics]
     return [*filter(None, said), *map(_repeated, diagnosis.extrapolation)]
 

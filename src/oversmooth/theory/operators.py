@@ -77,6 +77,11 @@ class AttentionOperator(ABC):
     def dense(self) -> DenseAttention:
         """The same operator as a matrix."""
 
+    def column(self, key: Tensor) -> Tensor:
+        """What every query gives to one key, whose place is ``(...)``; ``(..., n)``."""
+        pick = torch.zeros(*self.shape[:-1], 1, dtype=self.dtype, device=self.device)
+        return (self @ pick.scatter(-2, key[..., None, None], 1.0))[..., 0]
+
     def check_finite(self) -> None:  # noqa: B027  (a matrix was checked when it was made)
         """Raise InputError where what it is made of is NaN or infinite, unless that was done when it was made."""
 
@@ -377,6 +382,19 @@ class SoftmaxAttention(AttentionOperator):
                 parts.append((own - torch.logsumexp(scores, dim=-1)).exp())
             out = torch.cat(parts, dim=-1)
         return out if self.mask is None else torch.where(self.mask, out, 0.0)
+
+    def column(self, key: Tensor) -> Tensor:
+        """In O(n) where the log-sum-exp of scores is known."""
+        if (lse := self._log_sum_exp()) is None:
+            return super().column(key)
+        at, n = key[..., None, None], self.tokens
+        scores = (self.q @ self.k.gather(-2, at.expand(*key.shape, 1, self.k.shape[-1])).mT)[..., 0] * self.scale
+        if self.bias is not None:
+            scores = scores + self.bias.gather(-1, at.expand(*key.shape, n, 1))[..., 0]
+        shown = self.keep
+        if self.causal:
+            shown = shown & (torch.arange(n, device=self.device) >= key[..., None])
+        return torch.where(shown, (scores - lse).exp().clamp(max=1.0), 0.0)
 
     def _log_sum_exp(self) -> Tensor | None:
         """``(..., n)``, as given or from a fused kernel; None where blocks are faster, or no kernel returns it."""

@@ -1,7 +1,7 @@
 """Attention captured where it is computed: queries, keys and mask of a fused call, or the weights of a softmax.
 
 Fused attention stays fused, and without a mask no n by n array is made. Where torch's kernel returns the log-sum-exp of
-the scores, that kernel is called in its place: the output is the same bit for bit, and a_ii follows from it.
+the scores, that kernel is called in its place: the output is the same bit for bit, and any a_ij follows from it.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class CaptureAttention(TorchFunctionMode):
         mask, causal, scale = call.get("attn_mask"), call.get("is_causal", False), call.get("scale")
         q4, k4 = (x.detach() if x.ndim == 4 else x.detach().unflatten(0, (-1, self.heads)) for x in (q, k))
         captured = self._capture(q4, k4, mask, causal, scale)
-        if self.operators and captured.pairs.causal and not call.get("dropout_p"):  # otherwise nobody asks for a_ii
+        if self.operators and not call.get("dropout_p"):
             grouped = call.get("enable_gqa", False)
             attended = attend_with_lse(q, k, v, mask, causal=causal, scale=scale, grouped=grouped)
             if attended is not None:

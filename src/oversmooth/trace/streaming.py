@@ -170,6 +170,8 @@ class StreamedTrace(Trace):
         self._watch.calls, self._watch.wants_mask = call, not call
         if call:
             self._batch = self._batches[number]
+            if self._batch.tokens is not None:
+                self._tell(self._batch.tokens)
             for reducer in self.reducers:
                 reducer.begin(*self._inputs[number])
         else:

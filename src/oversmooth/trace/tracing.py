@@ -309,6 +309,7 @@ class Trace:
             left_out = None if self.left_out is None else self.left_out.mask(x)
             pairs, packed = None if captured is None else captured.pairs, not (self.plan.windows or self.plan.named)
             batch.tokens = ValidTokens.of(pairs, named, special, left_out, packed=packed)
+        self._tell(batch.tokens)
         if batch.earlier is None:  # not the same inputs once more
             valid, here = batch.tokens.valid, len(batch.tokens.apart(x))
             facts.width = x.shape[-1]
@@ -320,6 +321,12 @@ class Trace:
         for site, waiting in batch.waiting:
             self._reduce(site, waiting, batch.tokens)
         batch.waiting = []
+
+    def _tell(self, tokens: ValidTokens) -> None:
+        """Hand reducers the masks of the batch that runs, beside that of its valid tokens."""
+        for reducer in self.reducers:
+            reducer.visible = tokens.mask_apart(tokens.visible)
+            reducer.special = None if tokens.special is None else tokens.mask_apart(tokens.special)
 
     def _check_factors(self, call: int, state: Tensor) -> None:
         """A gate may depend on the input: the factors that one input showed are compared with every other, at the first

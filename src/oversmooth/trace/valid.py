@@ -199,6 +199,8 @@ class ValidTokens:
     mask: Tensor | None  # (b, n); None: all
     segments: Tensor | None = None
     """``(b, n)``: the number of the text that each token is part of, −1 for padding; None: no texts are packed."""
+    visible: Tensor | None = None  # (b, n): all that attention sees, special or left out as well; None: all
+    special: Tensor | None = None  # (b, n): those that the mask leaves out as special; None: none
 
     @classmethod
     def of(
@@ -213,17 +215,19 @@ class ValidTokens:
         """Those that attention's mask shows or, where it shows none, that arguments name; without special ones, unless
         an input has no others, and without those left out in any case. packed: an input may hold several texts.
         """
-        mask = named if pairs is None else pairs.valid
+        visible = mask = named if pairs is None else pairs.valid
         segments = pairs.segments() if pairs is not None and packed else None
+        hides = special is None and left_out is None and pairs is not None  # as was seen when it was read
         if special is not None:
             every = torch.ones_like(special, dtype=torch.bool) if mask is None else mask
             mask = every & ~special.to(every.device)
             # An input of special tokens alone is measured with them, rather than not at all.
             mask = mask | (~mask.any(-1, keepdim=True) & every)
+            special = every & ~mask
+            special = special if bool(special.any()) else None
         if left_out is not None:
             mask = ~left_out if mask is None else mask & ~left_out.to(mask.device)
-        hides = special is None and left_out is None and pairs is not None  # as was seen when it was read
-        return cls(mask if mask is None or hides or not bool(mask.all()) else None, segments)
+        return cls(mask if mask is None or hides or not bool(mask.all()) else None, segments, visible, special)
 
     @cached_property
     def _texts(self) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -241,10 +245,14 @@ class ValidTokens:
     @property
     def valid(self) -> Tensor | None:
         """``(inputs, n)``: the mask of what `apart` returns; None: all."""
+        return self.mask_apart(self.mask)
+
+    def mask_apart(self, mask: Tensor | None) -> Tensor | None:
+        """``(inputs, n)``: a mask ``(b, n)`` of what `apart` returns; None: all."""
         if self._texts is None:
-            return self.mask
+            return mask
         rows, positions, inside = self._texts
-        return inside if self.mask is None else inside & self.mask.to(inside.device)[rows[:, None], positions]
+        return inside if mask is None else inside & mask.to(inside.device)[rows[:, None], positions]
 
     def apart(self, x: Tensor) -> Tensor:
         """Tokens ``(b, n, d)`` as ``(inputs, n, d)``: as they are, or one row per text."""

@@ -32,7 +32,7 @@ from oversmooth.results.parts import Layer
 _SIZE = (210, 190, 240)
 # In the page, by notion; whatever else is measured shares one place, where the reader chooses.
 _PLACES = {"input convergence": "hfc", "angle convergence": "cos"}
-_BESIDE = {"cos": "abs_cos"}  # metrics that the page draws dashed beside others
+_BESIDE = {"cos": "abs_cos", "hfc_lfc": "hfc_lfc_special"}  # metrics that the page draws dashed beside others
 _MOST_DOTTED = 30
 _ROOM = 0.13  # above the largest possible rank, as a share of it: for its label, where no line can be
 # Metrics that cannot exceed the smaller of tokens and width: their axis shows all that is possible.
@@ -61,7 +61,7 @@ def notions(models: list[Shown], medium: Medium, *, without_massive: bool = Fals
     """A panel per metric: in the page every metric that is shown, on paper one for each definition."""
     page = [metric for metric in METRICS.values() if metric.label and metric.name not in _BESIDE.values()]
     wanted = page if medium.in_page else [metric for metric in METRICS.values() if metric.panel]
-    found = (metric for metric in wanted if _known(models, *_drawn(metric, medium)))
+    found = (metric for metric in wanted if _known(models, *_drawn(models, metric, medium)))
     return [_curve(models, metric, medium, without_massive=without_massive) for metric in found]
 
 
@@ -80,7 +80,7 @@ def _known(models: list[Shown], *metrics: Metric) -> bool:
 
 
 def _curve(models: list[Shown], metric: Metric, medium: Medium, *, without_massive: bool) -> Panel:
-    series = list(zip(DASHES, _drawn(metric, medium), strict=False))
+    series = list(zip(DASHES, _drawn(models, metric, medium), strict=False))
     beside = len(series) > 1
     count = max(len(m.diagnosis.layers) for m in models)
     rows: list[Spec] = []
@@ -123,7 +123,9 @@ def _curve(models: list[Shown], metric: Metric, medium: Medium, *, without_massi
         caption(medium, metric.notion if place in _PLACES.values() or not medium.in_page else "rank collapse"),
         {**medium.size(*_SIZE), "data": inline(rows), "layer": layers},
         note=metric.label if place == "hfc" and medium.in_page else "",
-        keys=[Key(kind, "currentcolor", of.heading) for kind, of in series] if beside else [],
+        keys=[Key(kind, "currentcolor", of.heading.replace("\n", "") or of.label) for kind, of in series]
+        if beside
+        else [],
         tips=_tips(models, series, medium),
         described=f"{metric.label} of {named} over depth; the table under Numbers has the values",
         place=place,
@@ -148,10 +150,10 @@ def _ceiling(heights: list[int], medium: Medium) -> list[Spec]:
     return [*lines, marks("text", at[-1], [{}], **beside, text=said, fontSize=10.5)]
 
 
-def _drawn(metric: Metric, medium: Medium) -> list[Metric]:
-    """In one panel: the metric, and in the page what is drawn beside it."""
+def _drawn(models: list[Shown], metric: Metric, medium: Medium) -> list[Metric]:
+    """In one panel: the metric, and in the page what is drawn beside it, where it was measured."""
     beside = METRICS.get(_BESIDE.get(metric.name, "")) if medium.in_page else None
-    return [metric, beside] if beside else [metric]
+    return [metric, beside] if beside and _known(models, beside) else [metric]
 
 
 def _value(layer: Layer, metric: Metric, without_massive: bool = False) -> Number:

@@ -46,6 +46,10 @@ class Reducer:
     """Whether it wants attention, which is then captured in every layer."""
     result: Any = None
     """What it found, once the pass has ended."""
+    visible: Tensor | None = None
+    """``(inputs, n)``, of the batch that runs: all tokens that attention sees, special ones as well; None: all."""
+    special: Tensor | None = None
+    """``(inputs, n)``, of the batch that runs: the tokens that masks leave out as special; None: none."""
 
     def begin(self, start: int, inputs: int) -> None:
         """A batch runs; where blocks are streamed, once for every block.
