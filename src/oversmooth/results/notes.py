@@ -66,8 +66,8 @@ _WORDS: dict[str, Callable[[Note], str]] = {
     ),
     "not_simulated": lambda n: f"not simulated: {n.text}",  # before version 5
     "leaky_rows": lambda _: (
-        "1/σ of the norm enters by its mean over tokens; with one for each, rows do not sum to one, so whether "
-        "attention alone makes tokens parallel is undecided"
+        "1/σ of the norm enters by its mean; with a σ for each token rows would not sum to one, and whether attention "
+        "alone makes tokens parallel is undecided"
     ),
     "raw_before_norm": lambda _: "FeatScale acts before the norm removes the mean of features, so H is raw",
     "radii_per_block": lambda _: "radii are per block: the geometric mean over the stack",

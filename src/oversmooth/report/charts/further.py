@@ -128,19 +128,19 @@ def _courses(e: Extrapolation) -> Iterator[tuple[str, float, Number]]:
 
 
 def _at_a_rate(begin: tuple[float, Number], end: tuple[float, Number]) -> Iterator[tuple[float, Number]]:
-    """Points between two: a fall by a factor per block is no straight line over log depth."""
+    """Whole depths between two: a fall by a factor per block is no straight line over log depth."""
     (x0, y0), (x1, y1) = begin, end
-    for share in (i / 32 for i in range(33)):
-        x = x0 * (x1 / x0) ** share if x0 > 0 else share * x1
-        yield x, None if y0 is None or y1 is None or x1 == x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+    for x in sorted({x0, x1, *(round((1 + x0) * ((1 + x1) / (1 + x0)) ** (i / 32)) - 1 for i in range(1, 32))}):
+        yield x, None if y0 is None or y1 is None else y0 + (y1 - y0) * (x - x0) / ((x1 - x0) or 1)
 
 
-def _rate(e: Extrapolation, end: float) -> Iterator[tuple[str, float, float]]:
+def _rate(e: Extrapolation, end: float) -> Iterator[tuple[str, float, Number]]:
     """From where the real blocks begin, at the rate of the two radii."""
     start = next((log for _, x, log in _courses(e) if x == 0 and log is not None), None)
     if start is not None and e.rho_rough and e.rho_smooth and e.verdict in ("smooth", "rough"):
-        for x in sorted({0.0, end, *(x for _, x, _ in _courses(e))}):
-            yield "spectra", x, start + (math.log(e.rho_rough) - math.log(e.rho_smooth)) * x
+        rate = math.log(e.rho_rough) - math.log(e.rho_smooth)
+        for x, log in _at_a_rate((0.0, start), (end, start + rate * end)):
+            yield "spectra", x, log
 
 
 def _stops(measured: list[tuple[Shown, str, float, Number]], medium: Medium) -> list[tuple[float, Spec]]:
@@ -162,5 +162,10 @@ def _in_words(e: Extrapolation) -> str:
     if e.predicted and e.predicted.log_hfc_lfc:
         error = f", ± {number(e.error, 2)} in its logarithm" if e.way == "log time" else ", if its last rate lasts"
         words.append(f"Predicted: {ratio(e.predicted.log_hfc_lfc[-1], 3)} after {e.predicted.depth[-1]:g}{error}.")
+    if e.equal_rate is not None:
+        law = (
+            f"depth^{number(e.equal_rate, 2)}" if e.way == "log time" else f"× {number(math.exp(e.equal_rate))} a block"
+        )
+        words.append(f"Once tokens are nearly equal: {law}.")
     words.append(f"Input {e.input}{f', {e.variant} H' if e.variant else ''}{residual}.")
     return " ".join([*words, *([sentence(e.note)] if e.note else [])])
