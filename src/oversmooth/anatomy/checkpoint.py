@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from oversmooth.anatomy.eight_bits import with_scale
 from oversmooth.anatomy.live import Source, config_parts
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
@@ -124,6 +125,9 @@ class Checkpoint(Source):
         return self._state[file]
 
     def read(self, name: str, rows: slice | None = None) -> Tensor:
+        return with_scale(self, name, self._read(name, rows), rows, self.config)
+
+    def _read(self, name: str, rows: slice | None) -> Tensor:
         file, stored = self._home[name]
         if file.suffix != ".safetensors":
             value = self._torch(file)[stored]
@@ -131,7 +135,7 @@ class Checkpoint(Source):
         try:
             part = self._safe(file).get_slice(stored)
             with delay_signals():
-                return part[:] if rows is None else part[rows]
+                return part[...] if rows is None else part[rows]
         except Exception as error:  # dtypes that this torch does not have, among others
             raise InputError(f"{name} in {file} cannot be read ({reason(error)}); fetch it again") from error
 

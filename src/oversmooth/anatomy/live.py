@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from oversmooth.anatomy.eight_bits import with_scale
 from oversmooth.anatomy.layer import Weights, joined_name
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
@@ -81,7 +82,7 @@ class LiveModel(Source):
             value = _computed(self.modules[module], key).detach()
         if value.is_meta and self.stored is not None:
             return self.stored(name, rows)
-        return value if rows is None else value[rows]
+        return with_scale(self, name, value if rows is None else value[rows], rows, self.config)
 
     def attribute(self, module: str, names: tuple[str, ...]) -> Any:
         """Looked up on the attention module, its children, the modules around it up to the model, then the config."""

@@ -16,6 +16,7 @@ from oversmooth.safety.files import parse_json
 from oversmooth.safety.libraries import import_library
 
 _TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_TYPES |= {"F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
 _HEADER = 8  # bytes that say how long a file's header is
 _MOST = 100_000_000  # bytes of a header, as safetensors has it
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
@@ -41,7 +42,7 @@ class RemoteCheckpoint(Checkpoint):
         self._sizes = {file: int(entry["size"]) for file, entry in listed.items()}
         if not self._sizes.keys() & {_INDEX, _SINGLE}:
             raise NoRangesError(f"{name} has no safetensors, so it cannot be read in parts; fetch it whole")
-        if len(self._read("config.json", 0, 2) if "config.json" in self._sizes else b"{}") != 2:
+        if len(self._range("config.json", 0, 2) if "config.json" in self._sizes else b"{}") != 2:
             raise NoRangesError(f"{name} is on a server that sends whole files only; fetch it whole")
         self.config = self._json("config.json") if "config.json" in self._sizes else {}
         home = self._json(_INDEX).get("weight_map", {}) if _INDEX in self._sizes else {"": _SINGLE}
@@ -63,11 +64,11 @@ class RemoteCheckpoint(Checkpoint):
         return sum(self._sizes[str(file)] for file in self.files)
 
     def _add(self, file: str) -> None:
-        length = int.from_bytes(self._read(file, 0, _HEADER), "little")
+        length = int.from_bytes(self._range(file, 0, _HEADER), "little")
         damaged = f"{file} of {self.name} has a damaged header"
         if not 0 < length <= min(_MOST, self._sizes[file] - _HEADER):
             raise InputError(f"{damaged}; the checkpoint may be incomplete")
-        header = parse_json(self._read(file, _HEADER, _HEADER + length), damaged, "the checkpoint may be incomplete")
+        header = parse_json(self._range(file, _HEADER, _HEADER + length), damaged, "the checkpoint may be incomplete")
         for stored, entry in header.items():
             if stored == "__metadata__":
                 continue
@@ -82,7 +83,7 @@ class RemoteCheckpoint(Checkpoint):
             self.dtypes.add(dtype)
             self._places[renamed(stored)] = (file, dtype, _HEADER + length + start, _HEADER + length + stop)
 
-    def read(self, name: str, rows: slice | None = None) -> Tensor:
+    def _read(self, name: str, rows: slice | None) -> Tensor:
         file, dtype, start, stop = self._places[name]
         shape = list(self.shapes[name])
         if dtype not in _TYPES:
@@ -91,14 +92,14 @@ class RemoteCheckpoint(Checkpoint):
             first, last, _ = rows.indices(shape[0])
             row, shape[0] = (stop - start) // shape[0], last - first
             start, stop = start + first * row, start + last * row
-        return torch.frombuffer(bytearray(self._read(file, start, stop)), dtype=_TYPES[dtype]).view(shape)
+        return torch.frombuffer(bytearray(self._range(file, start, stop)), dtype=_TYPES[dtype]).view(shape)
 
     def _json(self, file: str) -> dict[str, Any]:
-        whole = self._read(file, 0, self._sizes[file])
+        whole = self._range(file, 0, self._sizes[file])
         found = parse_json(whole, f"{file} of {self.name} is not JSON", "fetch it whole")
         return found if isinstance(found, dict) else {}
 
-    def _read(self, file: str, start: int, stop: int) -> bytes:
+    def _range(self, file: str, start: int, stop: int) -> bytes:
         with fetching(self.name), self._files.open(f"{self.name}/{file}", "rb", cache_type="none") as opened:
             opened.seek(start)
             data: bytes = opened.read(stop - start)
