@@ -30,7 +30,6 @@ def spans(
     repeat: Annotated[bool, _measure(None, "Run spans twice.", "--repeat")] = False,
     predict: Annotated[bool, _measure(None, _PREDICT, "--predict")] = False,
     longest: Annotated[int | None, _measure("N", "Blocks of the longest span.", **_LONGEST)] = None,
-    seed: Annotated[int, _measure("N", "Seed of the choice of masked tokens.")] = 0,
     json: Annotated[Path | None, _output("FILE", "Save all spans, with the diagnosis of tokens, .json.")] = None,
     html: Annotated[Path | None, _output("FILE", "Write a page, .html.")] = None,
     output: Annotated[Path | None, _output("FILE", "Write the maps: .png, .svg or .pdf.", "--output", "-o")] = None,
@@ -67,7 +66,7 @@ def spans(
         loaded = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
         given = inputs_of(loaded, data, inputs or _COUNT, length, batch, alone=True)
         which = dict(drop=not predict and (drop or not repeat), repeat=not predict and (repeat or not drop))
-        how = dict(longest=longest, seed=seed, memory=files.cache_folder(), progress=shown)
+        how = dict(longest=longest, memory=files.cache_folder(), progress=shown)
         found = measuring.spans(loaded, given, **which, **how)  # type: ignore[arg-type]
     assert found.spans is not None
     out.print(f"\n{found.name}", style="bold")

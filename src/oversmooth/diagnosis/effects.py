@@ -44,11 +44,9 @@ def effect_of(model: nn.Module, out: Any, *, labelled: bool, classes: int | None
 
     classes: how many the model states. causal: of its attention. masks: whether its tokenizer has a mask token.
     """
-    scores = scores_of(out)
-    known = vocabulary(model)
-    head = isinstance(getattr(out, "logits", None), Tensor) or scores.shape[-1] == (
-        classes if scores.ndim == 2 else known
-    )
+    scores, known = scores_of(out), vocabulary(model)
+    width = classes if scores.ndim == 2 else known
+    head = isinstance(getattr(out, "logits", None), Tensor) or scores.shape[-1] == width
     if labelled:
         if not head:
             raise InputError(f"labels were given, but this {type(model).__name__} has no head; leave them out")

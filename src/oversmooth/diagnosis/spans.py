@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -60,7 +60,6 @@ def spans(
     repeat: bool = True,
     longest: int | None = None,
     tokenizer: Any = None,
-    seed: int = 0,
     memory: str | Path | None = None,
     progress: OnProgress | None = None,
 ) -> Diagnosis:
@@ -79,7 +78,6 @@ def spans(
         repeat: whether to run spans twice.
         longest: blocks of the longest span. By default all of up to 12, and 4 of deeper models.
         tokenizer: of a masked language model that is given as a module.
-        seed: of the choice of masked tokens.
         memory: a directory for finished spans, from which an interrupted call resumes.
         progress: called after each changed forward pass with (passes done, passes in all, the current step).
 
@@ -90,7 +88,6 @@ def spans(
         InputError: an argument is wrong, the model cannot be run, or its blocks pass on more than tokens.
     """
     ways = [way for way, wanted in (("drop", drop), ("repeat", repeat)) if arguments.flag(wanted, way)]
-    seed = arguments.seed(seed)
     folder = None if memory is None else arguments.path(memory, "memory", "give a directory")
     longest = None if longest is None else arguments.whole(longest, "longest", least=1)
     source, tokenizer, given = _opened(model, inputs, tokenizer)
@@ -107,8 +104,9 @@ def spans(
         plan = study(module, run.anatomy, lambda: run(run.short_input(batches[0])), attention=False).plan
         with Rerouting(module, plan) as route:
             mask_token = getattr(tokenizer, "mask_token_id", None)
-            effect, vector = _effect(route, run, batches, targets, labels is not None, mask_token)
-            passes = _Passes(route, run, effect, vector, ways, mask_token, seed, folder, progress)
+            whose: Any = "given" if labels is not None else "" if any(one is None for one in targets) else "own"
+            effect, vector = _effect(route, run, batches[0], whose, mask_token is not None)
+            passes = _Passes(route, run, effect, vector, ways, mask_token, folder, progress)
             places = route.spans(min(longest or (blocks if blocks <= ALL else SHORT), blocks))
             columns = passes.over(batches, targets, places)
     rows = [_span(place, columns, found.layers) for place in places]
@@ -162,22 +160,18 @@ def _labels(batches: list[Batch | Tensor], labels: Any) -> list[Tensor | None]:
 
 
 def _effect(
-    route: Rerouting,
-    run: Runner,
-    batches: list[Batch | Tensor],
-    labels: list[Tensor | None],
-    given: bool,
-    mask_token: int | None,
+    route: Rerouting, run: Runner, first: Batch | Tensor, labelled: Literal["given", "own", ""], masks: bool
 ) -> tuple[Effect, Vector]:
-    """What is measured, and of which vector the angle is. given: whether the caller gave labels."""
-    first = batches[0]
+    """What is measured, and of which vector the angle is. labelled: whose labels there are. masks: whether the
+    tokenizer has a mask token.
+    """
     out = route.record(lambda: run(first))
     route.check(out)
     scores = scores_of(out)
-    own = scores.ndim == 2 and scores.shape[1] == run.classes and not any(one is None for one in labels)
+    fit = scores.ndim == 2 and scores.shape[1] == run.classes  # labels that come with inputs may be of another task
     causal = _is_causal(route, run, run.short_input(first))
-    head = dict(labelled=given or own, classes=run.classes, causal=causal, masks=mask_token is not None)
-    effect = effect_of(run.model, out, **head)  # type: ignore[arg-type]
+    labels = labelled == "given" or (labelled == "own" and fit)
+    effect = effect_of(run.model, out, labelled=labels, classes=run.classes, causal=causal, masks=masks)
     if causal:
         return effect, "last token"
     cls = any(name.rpartition(".")[2] in _CLS for name, _ in run.model.named_parameters())
@@ -210,14 +204,13 @@ class _Passes:
     vector: Vector
     ways: list[str]
     mask_token: int | None
-    seed: int
     memory: Path | None
     progress: OnProgress | None
 
     def over(self, batches: list[Batch | Tensor], labels: list[Tensor | None], places: list[Place]) -> Columns:
         """What was found, by "influence", "angle", "unchanged" and way."""
         found: dict[str, dict[Place, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
-        masks, finished = torch.Generator().manual_seed(self.seed), []
+        masks, finished = torch.Generator().manual_seed(0), []
         done, total = 0, len(batches) * len(places) * len(self.ways)
         for batch, targets in zip(batches, labels, strict=True):
             effect = self._unchanged(batch, targets, masks)
