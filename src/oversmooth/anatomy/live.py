@@ -82,6 +82,7 @@ class LiveModel(Source):
             value = _computed(self.modules[module], key).detach()
         if value.is_meta and self.stored is not None:
             return self.stored(name, rows)
+        value = whole(value)
         return with_scale(self, name, value if rows is None else value[rows], rows, self.config)
 
     def attribute(self, module: str, names: tuple[str, ...]) -> Any:
@@ -110,6 +111,12 @@ def _upwards(module: str) -> Iterator[str]:
         yield module
         module = module.rpartition(".")[0]
     yield ""
+
+
+def whole(value: Tensor) -> Tensor:
+    """A weight that is sharded over processes, gathered: all of them must ask for it."""
+    gather: Any = getattr(value, "full_tensor", None)
+    return value if gather is None else gather()
 
 
 def aligned(module: nn.Module) -> AbstractContextManager[None]:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from oversmooth.diagnosis import weights
@@ -82,7 +83,9 @@ def _spectra(plan: Plan, heads: HeadNumbers, exact: bool) -> list[Spectrum]:
         found = layer_spectrum(layer, inverse_sigma=inverse, joined=joined)
         return without_radii(found) if block.undecided else found
 
-    found = dict(zip(different, one_core_each(spectrum, different.values()), strict=True))
+    # Sharded weights are gathered by all processes, in one order.
+    sharded = torch.distributed.is_available() and torch.distributed.is_initialized()
+    found = dict(zip(different, (map if sharded else one_core_each)(spectrum, different.values()), strict=True))
     return [found[key] for key in keys]
 
 
