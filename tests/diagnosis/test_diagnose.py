@@ -445,8 +445,10 @@ def test_a_model_dispatched_by_accelerate():
 def test_offloaded_weights():
     accelerate = pytest.importorskip("accelerate")
     model = accelerate.cpu_offload(LLAMA.make())
+    assert model.embed_tokens.weight.is_meta
+    assert numbers(diagnose(model, text(), **QUICK)) == numbers(diagnose(LLAMA.make(), text(), **QUICK))
     with pytest.raises(InputError, match="not in memory"):
-        diagnose(model, text())
+        diagnose(LLAMA.make().to("meta"), text())
 
 
 def test_train_mode_is_said_and_kept():
