@@ -28,6 +28,7 @@ def cluster(tmp_path_factory):
     os.environ |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
     with slurm.running(tmp_path_factory.mktemp("slurm")) as home:
         yield home
+        print(call("sacct", "-D", "-X", "-o", "JobID,State%16,ExitCode,Elapsed"))  # shown by pytest -s
     os.environ.pop("PYTHONPATH")
     os.environ |= {} if before is None else {"PYTHONPATH": before}
 
@@ -50,10 +51,6 @@ def cell(folder, name="one", **how):
 
 def slow(folder, seconds=2.0):
     return Cell("run", folder / "run" / MODEL, SlowRun(folder / "run", seconds))
-
-
-def newest_job():
-    return call("sacct", "-n", "-X", "-P", "-o", "JobID").splitlines()[-1]
 
 
 def job_of(line):
@@ -139,10 +136,10 @@ def test_jobs_wait_for_a_drained_node(tmp_path):
     shown = []
 
     def look(_line):
-        shown.extend((row["title"], str(state)) for row, state in queued(tmp_path / "jobs"))
+        shown.extend((row["title"], state) for row, state in queued(tmp_path / "jobs"))
         call("scontrol", "update", f"nodename={node}", "state=resume")
 
-    witness = Witness("1 pending", look)
+    witness = Witness("1 PENDING", look)
     assert launch([cell(tmp_path)], tmp_path / "jobs", settings(), witness) == {}
     assert [title for title, _ in shown] == ["one"]
     assert "PENDING" in shown[0][1]
@@ -155,7 +152,7 @@ def test_a_stopped_launcher_leaves_jobs_that_the_next_one_waits_for(tmp_path):
 
     def first(line):
         said.append(line)
-        if "pending" in line:
+        if "PENDING" in line:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -183,11 +180,12 @@ def test_a_folder_that_others_can_write_to_is_not_read_by_jobs(tmp_path):
         (tmp_path / "jobs").chmod(0o777)
         call("scontrol", "update", f"nodename={node}", "state=resume")
 
+    witness = Witness("1 PENDING", resume)
     with pytest.raises(InputError, match="others may write to it"):
-        launch([cell(tmp_path)], tmp_path / "jobs", settings(), Witness("1 pending", resume))
+        launch([cell(tmp_path)], tmp_path / "jobs", settings(), witness)
     while call("squeue", "-h", "-o", "%i"):
         time.sleep(0.5)
-    assert "is not private" in (tmp_path / "jobs").joinpath(f"{newest_job()}_0_log.err").read_text()
+    assert "is not private" in (tmp_path / "jobs").joinpath(f"{job_of(witness.said[0])}_0_log.err").read_text()
     assert not (tmp_path / "one.json").exists()
 
 

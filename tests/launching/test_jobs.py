@@ -45,7 +45,7 @@ def test_every_job_is_run_until_its_cell_is_there_or_it_failed_three_times(tmp_p
     sent = {name: sum(line.startswith(f"{name}: sent") for line in said) for name in tries}
     assert sent == dict(quick=1, killed=2, warned=1, refused=3, broken=3)
     # The files of jobs that failed stay to be read, in a folder of the user's own.
-    assert {row["title"]: str(state) for row, state in queued(jobs)} == dict.fromkeys(failed, "not in the queue")
+    assert {row["title"]: state for row, state in queued(jobs)} == dict.fromkeys(failed, "not in the queue")
     assert stat.S_IMODE(jobs.stat().st_mode) == 0o700
     # What is there is not run again, and nothing is left.
     rest = [cell for cell in wanted if cell.title in ("quick", "killed")]
@@ -67,7 +67,7 @@ def test_jobs_of_a_stopped_launcher_end(tmp_path):
         launch([asleep], tmp_path / "jobs", JobSettings("local"))
     with pytest.raises(ProcessLookupError):
         os.kill(int(begun.read_text()), 0)
-    (state,) = [str(state) for _, state in queued(tmp_path / "jobs")]
+    (state,) = [state for _, state in queued(tmp_path / "jobs")]
     assert state == "not in the queue"
 
 
@@ -117,7 +117,7 @@ def test_without_submitit_the_extra_is_named(tmp_path, monkeypatch):
 def test_the_queue_is_read_as_squeue_prints_it(tmp_path, monkeypatch):
     said = "12_0|RUNNING|None\n12_1|PENDING|JobArrayTaskLimit\n13|PENDING|Nodes required are DOWN, DRAINED|or\n"
     monkeypatch.setattr(subprocess, "run", lambda *_args, **_how: subprocess.CompletedProcess([], 0, said, ""))
-    states = {job: str(state) for job, state in queue.slurm_states().items()}
+    states = queue.slurm_states()
     assert states == {
         "12_0": "RUNNING",
         "12_1": "PENDING (JobArrayTaskLimit)",
@@ -126,7 +126,7 @@ def test_the_queue_is_read_as_squeue_prints_it(tmp_path, monkeypatch):
     queue.check_private(tmp_path / "jobs")
     for job in ("12_1", "99"):
         queue.record(tmp_path / "jobs", dict(title=job, cell=f"/no/{job}.json", launcher="slurm", job=job))
-    assert [str(state) for _, state in queued(tmp_path / "jobs")] == [
+    assert [state for _, state in queued(tmp_path / "jobs")] == [
         "PENDING (JobArrayTaskLimit)",
         "not in the queue",
     ]

@@ -37,7 +37,6 @@ def gallery(
     from oversmooth.report.style import arrow
     from oversmooth.safety import files
     from oversmooth.safety.errors import InputError
-    from oversmooth.safety.foreign import json_text
 
     files.check_folder(output)
     page.check(output / "index.html")
@@ -57,11 +56,5 @@ def gallery(
         diagnosis.save(output / f"{entry.key}.json")
         page.save([diagnosis], output / f"{entry.key}.html", [("all models of the gallery", "index.html")])
         out.print(f"{entry.title}: HFC/LFC {arrow(table[-1]['hfc_lfc'])}, {table[-1]['seconds']:.0f} s")
-    for name, text in (
-        ("gallery.json", json_text(table, indent=1) + "\n"),
-        ("gallery.md", gallery_table.markdown(table)),
-        ("index.html", gallery_table.index(table)),
-    ):
-        with files.whole_file(output / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+    gallery_table.write(table, output, "gallery")
     out.print(f"wrote {len(table)} page{'' if len(table) == 1 else 's'}, and {output / 'index.html'} with the table")

@@ -62,6 +62,7 @@ def survey(
     missing or failed. Writes KEY.json and KEY.html per checkpoint, and the table as survey.json, survey.md,
     survey.parquet (with pyarrow) and index.html.
     """
+    from oversmooth.demo import gallery_table
     from oversmooth.demo import survey as recipe
     from oversmooth.diagnosis.result import Diagnosis
     from oversmooth.launching import Cell
@@ -73,14 +74,16 @@ def survey(
     page.check(output / "index.html")
     jobs = job_settings(launcher, slurm, at_once)
     checkpoints, given = recipe.read_survey(file)
-    data = Path(given["data"]).absolute() if "data" in given else None
+    data = Path(given["data"]) if "data" in given else None
     cells = {}
     for one in checkpoints:
         path = output.absolute() / f"{one.key}.json"
-        run = Examine(one.name, one.on_inputs, path, data, given.get("inputs"), given.get("length"), device)
-        cells[one] = Cell(one.name, path, run)
+        run = Examine(one.source, one.on_inputs, path, data, given.get("inputs"), given.get("length"), device)
+        cells[one] = Cell(one.title, path, run)
     failed = _run_all([*cells.values()], output / "jobs", jobs)
-    table = [recipe.figures(one, Diagnosis.load(cell.path)) for one, cell in cells.items() if cell.path.is_file()]
+    table = [
+        gallery_table.figures(one, Diagnosis.load(cell.path)) for one, cell in cells.items() if cell.path.is_file()
+    ]
     written = recipe.write(table, output)
     out.print(f"{len(table)} of {len(cells)} checkpoints; wrote {', '.join(map(str, written))}", soft_wrap=True)
     if failed:

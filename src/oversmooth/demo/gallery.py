@@ -32,13 +32,19 @@ _INPUTS, _TOKENS = 16, 96
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A model of the gallery."""
+class Listed:
+    """What a table says of a model, beside its figures."""
 
     key: str  # its name on the command line, and of its files
     title: str
     what: str  # a short description
     source: str  # how to get it
+
+
+@dataclass(frozen=True)
+class Entry(Listed):
+    """A model of the gallery."""
+
     make: Callable[[], tuple[Loaded, Inputs]]
     missing: Callable[[], str]  # how to get it if it is not installed; else empty
 

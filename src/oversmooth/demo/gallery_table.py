@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from oversmooth.demo.gallery import Entry
+from oversmooth.demo.gallery import Listed
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.report import shell
 from oversmooth.report.style import arrow, css_variables, fixed, number, percent
 from oversmooth.results.facts import Number, plain
 from oversmooth.results.findings import DEFINITIONS
+from oversmooth.safety.files import whole_file
+from oversmooth.safety.foreign import json_text
 
 Figures = dict[str, Any]
 HEAD = (
@@ -31,7 +34,7 @@ NOTES = (
 )
 
 
-def figures(entry: Entry, diagnosis: Diagnosis) -> Figures:
+def figures(entry: Listed, diagnosis: Diagnosis) -> Figures:
     """The figures of one model, as they are kept."""
     model, provenance = diagnosis.model, diagnosis.provenance
     courses = (e.real.log_hfc_lfc for e in diagnosis.extrapolation if e.what == "last block" and e.real is not None)
@@ -92,3 +95,12 @@ def index(table: Sequence[Figures]) -> str:
         style=css_variables(), head=HEAD, rows=[(one["key"], row(one)) for one in table], notes=NOTES
     )
     return text + "\n"
+
+
+def write(table: Sequence[Figures], folder: Path, name: str) -> list[Path]:
+    """The table as NAME.json, NAME.md and index.html."""
+    texts = {f"{name}.json": json_text(list(table), indent=1) + "\n", f"{name}.md": markdown(table)}
+    for file, text in {**texts, "index.html": index(table)}.items():
+        with whole_file(folder / file) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    return [folder / file for file in (*texts, "index.html")]

@@ -1,9 +1,4 @@
-"""Many checkpoints, listed in a TOML file, in one table of the gallery's format.
-
-    spectrum = ["runs/*/step-*", "bert-base-uncased"]      # from the weights alone
-    diagnose = ["runs/plain/final"]                        # on inputs as well
-    data = "prompts.txt"                                   # for diagnose; by default the package's own inputs
-    inputs = 16
+"""Many checkpoints, listed in a TOML file (docs/clusters.md), in one table of the gallery's format.
 
 Each checkpoint is one cell: a saved diagnosis, named by the checkpoint, its files and the settings. A checkpoint that
 was written again is another cell.
@@ -22,13 +17,11 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from oversmooth.demo import gallery_table
-from oversmooth.demo.gallery import Entry
+from oversmooth.demo.gallery import Listed
 from oversmooth.demo.gallery_table import Figures
-from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.results.findings import DEFINITIONS
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import read_text, whole_file
-from oversmooth.safety.foreign import json_text
 from oversmooth.safety.libraries import import_library
 from oversmooth.safety.typed import typed
 
@@ -46,13 +39,10 @@ class SurveyFile(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """One of a survey: a path, a hub id or a timm name, and whether it is run on inputs."""
+class Checkpoint(Listed):
+    """One of a survey: its source is a path, a hub id or a timm name."""
 
-    name: str
     on_inputs: bool
-    key: str
-    """The name of its cell and page."""
 
 
 def read_survey(path: Path) -> tuple[list[Checkpoint], SurveyFile]:
@@ -71,7 +61,9 @@ def read_survey(path: Path) -> tuple[list[Checkpoint], SurveyFile]:
     except ValueError as error:
         raise error if isinstance(error, InputError) else InputError(f"{path}: {reason(error)}; {remedy}") from error
     settings = [found.get("data"), found.get("inputs"), found.get("length")]
-    return [Checkpoint(name, on, _key(name, settings if on else [])) for name, on in wanted.items()], found
+    what = {True: "on inputs", False: "weights alone"}
+    keys = {name: _key(name, settings if on else []) for name, on in wanted.items()}
+    return [Checkpoint(keys[name], name, what[on], name, on) for name, on in wanted.items()], found
 
 
 def _expanded(pattern: str) -> list[str]:
@@ -93,28 +85,9 @@ def _key(name: str, settings: list[Any]) -> str:
     return f"{words[-80:]}-{digest}"
 
 
-def figures(checkpoint: Checkpoint, diagnosis: Diagnosis) -> Figures:
-    """Its row of the table, as the gallery's."""
-    what = "on inputs" if checkpoint.on_inputs else "weights alone"
-    entry = Entry(checkpoint.key, checkpoint.name, what, checkpoint.name, _not_made, lambda: "")
-    return gallery_table.figures(entry, diagnosis)
-
-
-def _not_made() -> Any:
-    raise AssertionError("a survey's models are loaded elsewhere")
-
-
 def write(table: Sequence[Figures], output: Path) -> list[Path]:
     """The table as JSON, Markdown and a page of links; as parquet too, if pyarrow is installed."""
-    texts = {
-        "survey.json": json_text(list(table), indent=1) + "\n",
-        "survey.md": gallery_table.markdown(table),
-        "index.html": gallery_table.index(table),
-    }
-    for name, text in texts.items():
-        with whole_file(output / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-    written = [output / name for name in texts]
+    written = gallery_table.write(table, output, "survey")
     if importlib.util.find_spec("pyarrow") is not None:
         pyarrow = import_library("pyarrow", "survey.parquet")
         parquet = import_library("pyarrow.parquet", "survey.parquet")

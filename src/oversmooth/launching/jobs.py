@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -156,7 +156,7 @@ class Launch:
             self._leave()
         return self.failed
 
-    def _adopt(self, states: dict[str, queue.State]) -> None:
+    def _adopt(self, states: dict[str, str]) -> None:
         """Wait for jobs that an earlier call sent."""
         for cell in list(self.todo):
             if (sent := queue.recorded(self.folder, str(cell.path))) and sent["job"] in states:
@@ -171,18 +171,22 @@ class Launch:
         else:
             most = queue.most_in_array() if self.todo else 1
             parts = [self.todo[first : first + most] for first in range(0, len(self.todo), most)]
+            if self.settings.at_once is not None:  # which limits the jobs of one array
+                parts = [] if self.sent else parts[:1]
         for part in filter(None, parts):
             queue.check_private(self.folder)
+            # Ctrl-C reaches all processes of a terminal, and submitit would kill jobs a second later: they ignore it.
+            before = signal.signal(signal.SIGINT, signal.SIG_IGN)
             try:
-                with contextlib.redirect_stderr(io.StringIO()), _without_interrupts():
+                with contextlib.redirect_stderr(io.StringIO()):
                     jobs = self.executor.map_array(Work(), part)
             except (OSError, RuntimeError) as error:  # submitit's errors are RuntimeErrors
                 if self.sent:  # a limit on jobs of one user, perhaps: when some have ended, it takes more
                     return
                 why = reason(error, 200).removeprefix("sbatch: error: ")
-                raise InputError(
-                    f"--launcher {self.settings.launcher} cannot send jobs ({why}); see --slurm"
-                ) from error
+                raise InputError(f"no job can be sent ({why}); change --slurm, or see to the queue") from error
+            finally:
+                signal.signal(signal.SIGINT, before)
             for cell, job in zip(part, jobs, strict=True):
                 sent = Sent(title=cell.title, cell=str(cell.path), launcher=self.settings.launcher, job=job.job_id)
                 self.sent[cell.path], self.local[job.job_id] = (cell, sent), job
@@ -199,7 +203,7 @@ class Launch:
             return  # SLURM does not answer now
         waiting = Counter[str]()
         for cell, sent in list(self.sent.values()):
-            state = str(queue.state_of(sent, states))
+            state = queue.state_of(sent, states)
             if self.is_local:
                 state = NOT_QUEUED if self.local[sent["job"]].done() else state
             if state != NOT_QUEUED:
@@ -211,13 +215,14 @@ class Launch:
                 queue.forget(self.folder, str(cell.path))
             else:
                 self._try_again(cell, sent)
-        said = ", ".join(f"{count} {state.lower()}" for state, count in sorted(waiting.items()))
+        said = ", ".join(f"{count} {state}" for state, count in sorted(waiting.items()))
         if said not in ("", self.said) and not self.is_local:
             self.on_message(said)
         self.said = said
 
     def _try_again(self, cell: Cell, sent: Sent) -> None:
-        state = "" if self.is_local else self._state_at_end(sent["job"])
+        watcher = import_library("submitit", "--launcher").SlurmJob.watcher  # asks sacct, if there is a database
+        state = "" if self.is_local else str(watcher.get_info(sent["job"], mode="force").get("State", ""))
         why = last_line(self.folder, sent["job"]) or state or "it said nothing"
         if state == f"CANCELLED by {os.getuid()}":
             self.failed[cell.title] = "its job was cancelled; the same command sends it again"
@@ -227,11 +232,6 @@ class Launch:
             self.todo.append(cell)
         what = self.failed.get(cell.title) or f"job {sent['job']} ended without a result ({why}); it is sent again"
         self.on_message(f"{cell.title}: {what}")
-
-    def _state_at_end(self, job: str) -> str:
-        """By sacct; empty where no database answers."""
-        watcher = import_library("submitit", "--launcher").SlurmJob.watcher
-        return str(watcher.get_info(job, mode="force").get("State", ""))
 
     def _leave(self) -> None:
         """Stop local jobs, each at a checkpoint, if this process is stopped; SLURM's stay."""
@@ -250,16 +250,6 @@ class Launch:
             )
         if not any(self.folder.glob("cell-*.json")):
             shutil.rmtree(self.folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Processes begun now ignore Ctrl-C, which reaches all of a terminal's: submitit would kill them after a second."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def last_line(folder: Path, job: str) -> str:

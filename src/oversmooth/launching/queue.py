@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 from pathlib import Path
-from typing import NamedTuple, TypedDict
+from typing import TypedDict
 
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import has_ended, read_json, whole_file
@@ -28,16 +28,6 @@ class Sent(TypedDict):
     cell: str  # the file that the job makes
     launcher: str
     job: str
-
-
-class State(NamedTuple):
-    """A job's state as SLURM names it, and what it waits for, None if nothing."""
-
-    name: str
-    waits_for: str | None = None
-
-    def __str__(self) -> str:
-        return self.name if self.waits_for is None else f"{self.name} ({self.waits_for})"
 
 
 def check_private(folder: Path) -> None:
@@ -70,8 +60,8 @@ def recorded(folder: Path, cell: str) -> Sent | None:
     return _read(path) if path.is_file() else None
 
 
-def queued(folder: Path) -> list[tuple[Sent, State]]:
-    """Cells that were sent and are not there yet, with the states of their jobs."""
+def queued(folder: Path) -> list[tuple[Sent, str]]:
+    """Cells that were sent and are not there yet, with the states of their jobs, as `slurm_states` has them."""
     if not folder.exists():
         return []
     check_private(folder)
@@ -81,21 +71,21 @@ def queued(folder: Path) -> list[tuple[Sent, State]]:
     return [(sent, state_of(sent, states)) for sent in missing]
 
 
-def state_of(sent: Sent, states: dict[str, State] | None) -> State:
+def state_of(sent: Sent, states: dict[str, str] | None) -> str:
     if sent["launcher"] == "local":
-        return State(NOT_QUEUED if has_ended(int(sent["job"])) else "RUNNING")
-    return State("UNKNOWN") if states is None else states.get(sent["job"], State(NOT_QUEUED))
+        return NOT_QUEUED if has_ended(int(sent["job"])) else "RUNNING"
+    return "UNKNOWN" if states is None else states.get(sent["job"], NOT_QUEUED)
 
 
-def slurm_states() -> dict[str, State] | None:
-    """The states of all of this user's jobs that wait or run; None if SLURM does not answer."""
+def slurm_states() -> dict[str, str] | None:
+    """SLURM's states of this user's jobs that wait, with the reason, or run; None if SLURM does not answer."""
     try:
         command = ["squeue", "--noheader", "--me", "--array", "--format=%i|%T|%r"]
         said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     except (OSError, subprocess.SubprocessError):
         return None
     rows = (line.strip().split("|", 2) for line in said.splitlines() if line.count("|") >= 2)
-    return {job: State(name, waits_for if name == "PENDING" else None) for job, name, waits_for in rows}
+    return {job: f"{name} ({waits_for})" if name == "PENDING" else name for job, name, waits_for in rows}
 
 
 def most_in_array() -> int:

@@ -266,7 +266,7 @@ def status(
             f"scaled by epochs, share and blocks: {sum(known):.0f} in all for the {len(known)} cells with a known cost."
         )
         out.print(note, style="dim")
-    if waiting := [(str(state), sent["title"], f"job {sent['job']}") for sent, state in queued(jobs_folder(results))]:
+    if waiting := [(state, sent["title"], f"job {sent['job']}") for sent, state in queued(jobs_folder(results))]:
         _list("sent as jobs, and not there yet", waiting, "left", "left", "left")
     for sentence in damaged:
         print_message(sentence)

@@ -1,13 +1,4 @@
-"""A sweep of the user's own: methods × strengths × seeds of one recipe, named in a TOML file.
-
-    task = "images"                      # or language, segmentation, imagenet
-    quick = true                         # the task's small recipe
-    methods = ["plain", "neutreno", "contranorm", "sharpen"]
-    strengths = [0.3, 0.6]               # of the methods that have one
-    seeds = 2
-
-    [recipe]                             # settings that all share, by their names in `oversmooth train`
-    epochs = 10
+"""A sweep of the user's own: methods × strengths × seeds of one recipe, named in a TOML file (docs/clusters.md).
 
 A cell is named by its recipe, so that sweeps which overlap share cells.
 """
@@ -24,7 +15,6 @@ from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import read_text
 from oversmooth.safety.typed import typed
 from oversmooth_papers.engine.recipe import BaseRecipe
-from oversmooth_papers.figures import table_charts
 from oversmooth_papers.tables.base import Case, Table, last_snapshot, minutes
 from oversmooth_papers.tables.cells import Available, scores
 from oversmooth_papers.tables.table_text import counted
@@ -88,7 +78,7 @@ class Sweep(Table):
     fits_data = True
     default_data = ""
     rows_are = "method, strength"
-    title = "sweep"
+    title = quick_title = "sweep"
     begun: BaseRecipe
     variant_by_title: Mapping[str, str] = field(default_factory=dict)
 
@@ -110,22 +100,15 @@ class Sweep(Table):
             "minutes": minutes,
         }
 
+    def charted(self, available: Available, name: str) -> list[float]:
+        return scores(self.cells(available, name), *self._score()[:2])
+
     def _score(self) -> tuple[str, float, str]:
         return _SCORES.get(self.begun.task_name, _ACCURACY)
-
-    def chart(self, available: Available) -> Any:
-        name, factor, heading = self._score()
-        points: list[table_charts.Point] = []
-        for title in self.cases():
-            points += table_charts.over_seeds(title, "ours", scores(self.cells(available, title), name, factor))
-        return table_charts.bars(self.title, points, heading)
 
     def conclusion(self, _available: Available) -> str:
         return ""
 
     def notes(self) -> list[str]:
-        recipe = self.begun
-        return [
-            "Mean ± standard deviation over seeds (their number). Every row has the same recipe of "
-            f"{recipe.total_epochs} epochs; none was tuned. HFC/LFC and mean |cos| are of what leaves the last block."
-        ]
+        what = f"Every row has the same recipe (epochs: {self.begun.total_epochs}); none was tuned"
+        return [f"Mean ± standard deviation over seeds (their number). {what}. Last: of what leaves the last block."]
