@@ -58,6 +58,7 @@ _LEAVE_OUT = "Positions of tokens to exclude from token metrics, such as [CLS] a
 _SPECIAL = (
     "Special tokens, such as [CLS]: leave them out of token metrics, count them, or give HFC/LFC and cos with both."
 )
+_ROLE = "Measure tokens by role, too: prefix=0-19; may be repeated. By default [CLS], registers and patches."
 _RANDOM = "Also diagnose a randomly initialised copy of each model."
 _SPECTRA = "Compute spectra, dominance and extrapolation. Without: tokens only."
 _VARIANT = "How H includes the norm before attention: raw (not at all), folded (with its gamma) or observed."
@@ -79,6 +80,7 @@ def diagnose(
     batch: Batch = None,
     leave_out: Annotated[str | None, _input("LIST", _LEAVE_OUT)] = None,
     special: Annotated[Special, _input("NAME", _SPECIAL)] = Special.both,
+    role: Annotated[list[str] | None, _input("NAME=LIST", _ROLE, show_default=False)] = None,
     random_init: Annotated[bool, _input(None, _RANDOM, "--random-init")] = False,
     spectra: Annotated[bool, _analysis(None, _SPECTRA)] = True,
     depth: Annotated[
@@ -118,7 +120,7 @@ def diagnose(
         refuse_without_effect(context, {"variant", "joined", "depth"}, "--no-spectra measures tokens only")
     settings: dict[str, object] = dict(spectra=spectra, joined=joined, exact=exact, ranks=ranks, stack=stack)
     settings |= dict(variant=variant.value, depth=depth, example=example, seed=seed)
-    settings["special_tokens"] = special.value
+    settings |= dict(special_tokens=special.value, roles=dict(map(_role, role)) if role else None)
     if leave_out is not None:
         settings["special"] = _positions(leave_out)
     machine = dict(device=device, dtype=dtype, trust_remote_code=trust_remote_code)
@@ -191,6 +193,14 @@ def refuse_without_effect(context: typer.Context, names: Collection[str], why: s
         source = context.get_parameter_source(name)
         if name in names and source is not None and source.name == "COMMANDLINE":
             raise InputError(f"--{name.replace('_', '-')} has no effect: {why}; leave it out")
+
+
+def _role(text: str) -> tuple[str, list[int]]:
+    name, _, places = text.partition("=")
+    parts = [part.split("-") for part in places.split(",")]
+    if not name or not all(part.isdigit() for ends in parts for part in ends) or max(map(len, parts)) > 2:
+        raise InputError(f"--role is {text!r}; give a name and positions, such as prefix=0-19 or cls=0")
+    return name, [place for ends in parts for place in range(int(ends[0]), int(ends[-1]) + 1)]
 
 
 def _positions(text: str) -> list[int]:
@@ -287,8 +297,9 @@ def show(diagnoses: list[Diagnosis]) -> None:
         out.print(f"\n{diagnosis.name}", style="bold")
         out.print(f"{p['data']}, {p['inputs']} inputs{top1}")
         out.print(terminal.layers(diagnosis))
-        if (table := terminal.special(diagnosis)) is not None:
-            out.print(table)
+        for table in (terminal.special(diagnosis), terminal.roles(diagnosis)):
+            if table is not None:
+                out.print(table)
         for sentence in diagnosis.verdict:
             out.print(f"• {sentence}")
         for remark in diagnosis.remarks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, NormPosition
 from oversmooth.anatomy.live import check_finite, check_is_module, unwrapped
+from oversmooth.anatomy.roles import Roles
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.diagnosis import weights
 from oversmooth.diagnosis.extrapolate import last_block, whole_stack
-from oversmooth.diagnosis.layers import layers_observed, layers_of_blocks, massive_origin
+from oversmooth.diagnosis.layers import add_roles, layers_observed, layers_of_blocks, massive_origin
 from oversmooth.diagnosis.one_input import InputShown, one_input
 from oversmooth.diagnosis.processes import Share
 from oversmooth.diagnosis.provenance import input_kind, input_notes, mode, model_name, plan_notes, provenance
@@ -70,6 +71,7 @@ class Options:
     left_out: LeftOut | None
     processes: bool = False
     special_tokens: str = "both"
+    roles: Roles | None = None
 
     def __post_init__(self) -> None:
         arguments.choice(self.variant, "variant", ("raw", "folded", "observed"))
@@ -162,6 +164,7 @@ def diagnose(
     seed: int = 0,
     special: Sequence[int] | Tensor | None = None,
     special_tokens: str = "both",
+    roles: Mapping[str, Sequence[int]] | None = None,
     about: dict[str, Any] | None = None,
     progress: OnProgress | None = None,
     stream: bool = False,
@@ -197,6 +200,8 @@ def diagnose(
             as well. Spectra and extrapolation include them, because attention does.
         special_tokens: those that the tokenizer names, such as [CLS] or the beginning of a text: "leave" them out of
             token metrics, "count" them, or "both": leave them out, and give HFC/LFC and the mean cosine with them too.
+        roles: positions in the residual stream by name, such as {"prefix": range(20)}: tokens are measured by role as
+            well. None: [CLS], registers and patches of an image model, special tokens and text of a language model.
         about: further facts to store in `Diagnosis.model`.
         progress: called after each batch with (inputs done, inputs in all or None, the current step).
         stream: read a transformers checkpoint, by name or path, one block at a time: the model may be larger than
@@ -215,7 +220,7 @@ def diagnose(
     started = time.perf_counter()
     example, left_out = example if look is None else look, LeftOut.of(special)
     settings = spectra, joined, ranks, variant, rule, depth, example, exact, seed, left_out, processes, special_tokens
-    options = Options(*settings)
+    options = Options(*settings, None if roles is None else Roles.given(roles))
     if processes and (stream or blocks is not None):
         raise InputError("processes share inputs, which stream=True and blocks= do not; leave one out")
     source = _opened(model, inputs, name, tokenizer, about, stream, max_memory)
@@ -338,7 +343,8 @@ class _Reducers:
     def of(cls, source: _Source, plan: Plan, variant: str, options: Options) -> _Reducers:
         settings = SpectraSettings(options.joined, variant, options.rule, options.seed, options.exact)
         heads = HeadSpectra(plan, settings, steered_as(source.model)) if options.spectra else None
-        sinks = Sinks(plan, attention=options.spectra, special=options.special_tokens == "both")
+        roles = options.roles or Roles.found(source.model)
+        sinks = Sinks(plan, attention=options.spectra, special=options.special_tokens == "both", roles=roles)
         return cls(TokenMetrics(plan, options.ranks, exact=options.exact), sinks, heads)
 
     @property
@@ -349,7 +355,7 @@ class _Reducers:
         tokens, sinks = self.tokens.result, self.sinks.result
         for place, columns in sinks.at.items():
             tokens.at[place] |= columns
-        return facts, tokens, None if self.heads is None else self.heads.result, SinkNumbers(longest=sinks.longest)
+        return facts, tokens, None if self.heads is None else self.heads.result, replace(sinks, at={})
 
 
 @dataclass
@@ -441,6 +447,7 @@ def _assemble(
     notes += [Note("steering", text=remark) for remark in steering.remarks()] if steering is not None else []
     with torch.autocast(planned.device.type, enabled=False):
         layers = layers_observed(plan, tokens, heads, facts.inputs, exact=options.exact)
+    add_roles(layers, plan, sinks)
     shared = len({block.layer.name for block in plan.blocks}) < len(plan.blocks)
     known = weights.facts(source.name, anatomy, len(plan.blocks), shared)
     known |= {

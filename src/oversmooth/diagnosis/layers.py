@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from oversmooth.diagnosis import weights
 from oversmooth.diagnosis.weights import layer_spectrum, without_radii
+from oversmooth.metrics.moments import MASSIVE_RATIO
 from oversmooth.results.facts import Numbers, plain
 from oversmooth.results.parts import Change, Layer, LayerDominance, MassiveOrigin, Spectrum, share_of_smoothing
 from oversmooth.theory.small_matrices import one_core_each
@@ -46,21 +47,35 @@ def layers_observed(
     return layers
 
 
+def add_roles(layers: list[Layer], plan: Plan, sinks: SinkNumbers) -> None:
+    """Metrics of tokens by role, at every depth where they were measured."""
+    places = [(0, -1), *((call, len(block.stages) - 1) for call, block in enumerate(plan.blocks))]
+    for layer, place in zip(layers, places, strict=True):
+        layer.roles = {role: means(columns) for role, columns in sinks.roles.get(place, {}).items()}
+
+
 def massive_origin(plan: Plan, sinks: SinkNumbers) -> MassiveOrigin | None:
-    """Where massive tokens arise, by depth and sublayer."""
-    if (first := sinks.first_massive()) is None:
+    """The first place where at least half as many inputs have a massive token as anywhere."""
+    shares = {place: float((one["ratio"] > MASSIVE_RATIO).double().mean()) for place, one in sinks.longest.items()}
+    if not (most := max(shares.values(), default=0.0)):
         return None
-    call, stage = first.place
-    enters = stage < 0
+    places = list(shares)
+    index = next(i for i, place in enumerate(places) if shares[place] >= most / 2)
+    (call, stage), found = places[index], sinks.longest[places[index]]
+    there = found["ratio"] > MASSIVE_RATIO
+    held: Counter[int] = Counter()
+    for channel, share in zip(*(found[name][there].flatten().tolist() for name in ("channels", "shares")), strict=True):
+        held[int(channel)] += share / int(there.sum())
+    channels = held.most_common(found["channels"].shape[1])
     return MassiveOrigin(
-        call if enters else call + 1,
-        "enter" if enters else plan.blocks[call].stages[stage].part,
-        first.position,
-        plain(first.before, 4),
-        plain(first.after, 4),
-        plain(first.share, 4),
-        first.channels,
-        plain(first.channel_share, 4),
+        depth=call + (stage >= 0),
+        part="enter" if stage < 0 else plan.blocks[call].stages[stage].part,
+        position=Counter(found["position"][there].long().tolist()).most_common(1)[0][0],
+        before=plain(sinks.longest[places[index - 1]]["ratio"].mean(), 4) if index else None,
+        after=plain(found["ratio"].mean(), 4),
+        input_share=plain(shares[places[index]], 4),
+        channels=[channel for channel, _ in channels],
+        channel_share=plain(sum(share for _, share in channels), 4),
     )
 
 

@@ -154,7 +154,7 @@ class Streamed:
             "tokens": (self.tokens, ("_rows",)),
             "main": (self.tokens._main, sites),
             "others": (self.tokens._others, sites),
-            "sinks": (self.sinks, ("_received", "_rows")),
+            "sinks": (self.sinks, ("_received", "_rows", "_by_role")),
             "special": (self.sinks._whole, sites),
             "trace": (trace, ("facts", "_lengths", "_explained", "_batches", "_inputs")),
             "study": (self.study, ("apart", "left", "layouts")),

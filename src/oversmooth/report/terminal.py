@@ -82,6 +82,26 @@ def special(diagnosis: DiagnosisData) -> Table | None:
     return table
 
 
+def roles(diagnosis: DiagnosisData) -> Table | None:
+    """A row per depth, by role of tokens; None where there are no roles but special tokens and text."""
+    names = list(dict.fromkeys(role for layer in diagnosis.layers for role in layer.roles))
+    if names in ([], ["special", "text"]):
+        return None
+    parts = {"norm": "norm\n/ mean", "hfc_lfc": "HFC/\nLFC", "cos_others": "cos to\nothers"}
+    known = [
+        (role, part)
+        for role in names
+        for part in parts
+        if any(layer.roles.get(role, {}).get(part) is not None for layer in diagnosis.layers)
+    ]
+    table = plain_table("depth", *(f"{role}\n{parts[part]}" for role, part in known))
+    table.title, table.title_justify = Text("Tokens by role"), "left"
+    for depth, layer in _some(list(enumerate(diagnosis.layers)), table):
+        cells = ((layer.roles.get(role, {}).get(part), part) for role, part in known)
+        table.add_row(str(depth), *((fixed if part == "cos_others" else number)(value) for value, part in cells))
+    return table
+
+
 def moved(layers: Sequence[Moved]) -> Table:
     """How far each layer's H is from that before steering, head by head."""
     table = plain_table("layer", "‖H' − H‖ / ‖H‖, mean", "by head")

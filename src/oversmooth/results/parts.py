@@ -106,6 +106,9 @@ class Layer:
     """The same as tokens without massive-activation tokens; None if there are none."""
     massive: Annotated[dict[str, Any], Massive] | None = None
     """Share of inputs that have such tokens, their most frequent positions, the largest norm over the median."""
+    roles: dict[str, Numbers] = field(default_factory=dict)
+    """By role of tokens, such as cls, registers and patches: mean norm over that of all, HFC/LFC and mean cosine within
+    the role, mean cosine with all others."""
     changes: list[Change] = field(default_factory=list)
     spectrum: Spectrum | None = None
     dominance: LayerDominance | None = None

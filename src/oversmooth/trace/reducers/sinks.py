@@ -1,14 +1,17 @@
-"""The first token and the longest one, special or not: what attention they receive, how long they are, where from."""
+"""Tokens apart from the others: the first one, the longest one, special ones, and those of a role."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from oversmooth.metrics.moments import MASSIVE_RATIO, reducing
+from oversmooth.anatomy.roles import Roles
+from oversmooth.metrics.moments import reducing
+from oversmooth.metrics.roles import by_role
+from oversmooth.safety.errors import InputError
 from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.sinks import SINK, received
 from oversmooth.trace.plans import BlockPlan, Plan, Site
@@ -18,19 +21,6 @@ from oversmooth.trace.reducers.tokens import Place
 
 CHANNELS = 3
 """Features of a massive token that are named, the largest ones."""
-
-
-@dataclass(frozen=True)
-class FirstMassive:
-    """The first point of the stream with massive tokens."""
-
-    place: Place
-    before: float  # the longest token's norm over the median, mean over inputs, at the point before; NaN: none
-    after: float
-    share: float  # of inputs that have one there
-    position: int  # the most frequent one
-    channels: list[int]  # the features in which it is largest
-    channel_share: float  # of its squared norm, that they hold
 
 
 @dataclass
@@ -43,30 +33,8 @@ class SinkNumbers:
     "shares" of its squared norm, ``(inputs, CHANNELS)``.
     """
 
-    def first_massive(self) -> FirstMassive | None:
-        """The first place where at least half as many inputs have a massive token as anywhere."""
-        shares = {place: float((one["ratio"] > MASSIVE_RATIO).double().mean()) for place, one in self.longest.items()}
-        most, places = max(shares.values(), default=0.0), list(self.longest)
-        if not most > 0:
-            return None
-        index = next(i for i, place in enumerate(places) if shares[place] >= most / 2)
-        here = self.longest[places[index]]
-        there = here["ratio"] > MASSIVE_RATIO
-        held: Counter[int] = Counter()
-        for channel, share in zip(
-            *(here[name][there].flatten().tolist() for name in ("channels", "shares")), strict=True
-        ):
-            held[int(channel)] += share / int(there.sum())
-        largest = held.most_common(CHANNELS)
-        return FirstMassive(
-            places[index],
-            float(self.longest[places[index - 1]]["ratio"].mean()) if index else float("nan"),
-            float(here["ratio"].mean()),
-            shares[places[index]],
-            Counter(here["position"][there].long().tolist()).most_common(1)[0][0],
-            [channel for channel, _ in largest],
-            sum(share for _, share in largest),
-        )
+    roles: dict[Place, dict[str, dict[str, Tensor]]] = field(default_factory=dict)
+    """By role and metric, ``(inputs,)``, at every depth."""
 
 
 class Sinks(Reducer):
@@ -77,15 +45,17 @@ class Sinks(Reducer):
         plan: of the model.
         attention: whether attention is looked at; it is then captured in every layer.
         special: whether tokens are also measured with the special ones.
+        roles: by which tokens are measured; None: special tokens and text, where there are special ones.
     """
 
     result: SinkNumbers
 
-    def __init__(self, plan: Plan, *, attention: bool = True, special: bool = True) -> None:
-        self.plan, self.attention, self.counts = plan, attention, special
+    def __init__(self, plan: Plan, *, attention: bool = True, special: bool = True, roles: Roles | None = None) -> None:
+        self.plan, self.attention, self.counts, self.given = plan, attention, special, roles
         self._whole = SiteMetrics(absolute=False, directions=False)
         self._received: dict[int, list[Tensor]] = defaultdict(list)
         self._rows: dict[tuple[Place, str], list[Tensor]] = defaultdict(list)
+        self._by_role: dict[tuple[Place, str, str], list[Tensor]] = defaultdict(list)
 
     @reducing
     def site(self, site: Site, x: Tensor, mask: Tensor | None) -> None:
@@ -106,6 +76,25 @@ class Sinks(Reducer):
             self._rows[place, name].append(values)
         if self.counts and site.depth is not None and self.special is not None:
             self._whole.update(place, x, None if mask is None else mask | self.special)
+        if site.depth is not None and (roles := self._roles(x, mask)):
+            for metric, values in by_role(x, torch.stack(list(roles.values()), -2)).items():
+                for role, column in zip(roles, values.unbind(-1), strict=True):
+                    self._by_role[place, role, metric].append(column)
+
+    def _roles(self, x: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+        """Which tokens of ``(inputs, n, d)`` have each role, ``(inputs, n)``."""
+        valid = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
+        if self.given is None:
+            return {"special": self.special, "text": valid} if self.special is not None and self.counts else {}
+        visible = torch.ones_like(valid) if self.visible is None else self.visible
+        found = {}
+        for role, positions in self.given.positions.items():
+            if outside := [place for place in positions if not -x.shape[1] <= place < x.shape[1]]:
+                raise InputError(f"role {role!r} names token {outside[0]}, but blocks receive {x.shape[1]} tokens")
+            found[role] = torch.zeros_like(valid)
+            found[role][:, list(positions)] = True
+            found[role] &= visible
+        return {**found, self.given.others: valid & ~torch.stack(list(found.values())).any(0)}
 
     @reducing
     def attend(self, call: int, block: BlockPlan, A: AttentionOperator) -> None:
@@ -125,4 +114,7 @@ class Sinks(Reducer):
             columns = {"hfc_lfc_special": numbers.tokens["log_hfc_lfc"].exp(), "cos_special": numbers.tokens["cos"]}
             if len(numbers.count) == len(keep):  # else some batches have no special tokens
                 found.at[whole] |= {name: values[keep] for name, values in columns.items()}  # type: ignore[index]
+        for (place, role, metric), values in fetched(self._by_role).items():
+            if len(values) == len(keep):
+                found.roles.setdefault(place, {}).setdefault(role, {})[metric] = values[keep]
         self.result = found
