@@ -17,7 +17,7 @@ from oversmooth.report.charts import base as charts
 from oversmooth.report.charts.pieces import log_ticks
 from oversmooth.report.charts.spectra import _bars
 from oversmooth.report.style import PAGE, PALETTE, PAPER, css_variables, number, number_expression
-from oversmooth.results.parts import Accuracy, Change
+from oversmooth.results.parts import Accuracy, Change, Course
 
 IN_BOTH = [name for name, chart in charts.CHARTS.items() if chart.in_page and chart.in_files and name != "plane"]
 """The page puts the eigenvalues that a reader chooses into the plane; a test of the page clicks them."""
@@ -259,6 +259,17 @@ def test_more_depth_begins_at_one_point_and_ends_where_the_prediction_does(sever
     rate = entry.rho_rough / entry.rho_smooth
     assert spectra[-1][1] == pytest.approx(spectra[0][1] * rate**48, rel=1e-4)
     assert '"values": [0, 1, 3, 10, 48]' in json.dumps(last.spec)
+
+
+def test_a_geometric_prediction_is_straight_over_depth_and_not_over_its_logarithm(several):
+    one = copy.deepcopy(several[0])
+    entry = one.extrapolation[0]
+    entry.way, entry.predicted = "geometric", Course([16.0, 48.0], [entry.real.log_hfc_lfc[-1], -20.0])
+    (last, _stack) = charts.CHARTS["extrapolation"].draw(charts.shown([one], PAGE), PAGE).panels
+    rows = [row for row in rows_of(last.spec) if row.get("kind") == "predicted from there" and "value" in row]
+    assert len(rows) > 20
+    slopes = {(math.log(row["value"]) + 20) / (48 - row["depth"]) for row in rows[:-1]}
+    assert max(slopes) == pytest.approx(min(slopes), rel=1e-3)
 
 
 def test_histograms_have_one_axis(several):
