@@ -85,7 +85,7 @@ def measure(file: Path) -> None:
 
 
 def candidates(rows: list[dict[str, Any]]) -> list[dict[str, float]]:
-    """Per span, from the unchanged pass: the baselines, and six ways to put the influence of its blocks together."""
+    """Per span, from the unchanged pass: baselines, what its parts changed, and six ways to combine its influences."""
     single = [row for row in rows if row["first"] == row["last"]]
     found = []
     for row in rows:
@@ -93,7 +93,8 @@ def candidates(rows: list[dict[str, Any]]) -> list[dict[str, float]]:
         grown = sum(change["log_hfc"] for block in single[row["last"] :] for change in block["changes"])
         ways = {"ends": row["influence"], "sum": sum(inside), "largest": max(inside)}
         ways |= {f"{name} × √growth": value * math.exp(grown / 2) for name, value in ways.items()}
-        found.append({"length": len(inside), "angle": row["angle"], **ways})
+        parts = sum(abs(change["log_hfc"]) + abs(change["log_lfc"]) for change in row["changes"])
+        found.append({"length": len(inside), "angle": row["angle"], "parts": parts, **ways})
     return found
 
 
@@ -141,7 +142,7 @@ def compare(file: Path) -> None:
         print(f"| mean of families | {' | '.join(f'{mean(families, name):.3f}' for name in names)} |")
         against = {name: interval([row[name] - row["ends"] for row in families.values()]) for name in names}
         print(f"| minus block influence | {' | '.join(against.values())} |")
-        chosen = {held: best(families, names[1:], held) for held in families}
+        chosen = {held: best(families, names[2:], held) for held in families}
         left = [families[held][name] - families[held]["ends"] for held, name in chosen.items()]
         print(f"\nchosen on the other families: {interval(left)}; {chosen}")
     for title, one in kept.items():
