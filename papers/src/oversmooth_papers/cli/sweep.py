@@ -11,7 +11,7 @@ from oversmooth.cli.app import app
 from oversmooth.cli.launcher import AtOnce, LaunchedBy, SlurmOptions, job_settings
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.cli.reproduce import Results
-from oversmooth_papers.cli.tables import fill_table, show_table
+from oversmooth_papers.cli.tables import RetryOnNan, fill_table, show_table
 from oversmooth_papers.cli.train import TASKS, Device, Force, OnNan
 
 
@@ -27,7 +27,7 @@ def sweep(
         typer.Option("--output", "-o", help="Also write a table (.md) or a chart (.png, .svg, .pdf); may be repeated."),
     ] = None,
     device: Device = None,
-    on_nan: OnNan = OnNan.retry,
+    on_nan: RetryOnNan = OnNan.retry,
     force: Force = False,
 ) -> None:
     """Train each method with each strength and seed on one recipe, and show the table.

@@ -40,6 +40,11 @@ _LISTED = 12
 """The most missing cells that `status` lists per table."""
 AtOnce = Annotated[int, typer.Option(help="The number of runs at once, each in its own process.", min=1, max=256)]
 
+RetryOnNan = Annotated[
+    OnNan,
+    typer.Option(help="When a step is not finite: retry from the checkpoint with other random numbers, or stop."),
+]
+
 
 def _reproduce(
     table: type[Table],
@@ -66,10 +71,7 @@ def _reproduce(
         typer.Option("--output", "-o", help="Also write a table (.md) or a chart (.png, .svg, .pdf); may be repeated."),
     ] = None,
     device: Device = None,
-    on_nan: Annotated[
-        OnNan,
-        typer.Option(help="When a step is not finite: retry from the checkpoint with other random numbers, or stop."),
-    ] = OnNan.retry,
+    on_nan: RetryOnNan = OnNan.retry,
     force: Force = False,
     **unknowns: Any,
 ) -> None:
