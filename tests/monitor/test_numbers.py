@@ -201,6 +201,10 @@ def test_parts_and_dominance_are_those_of_a_diagnosis():
         assert row["change_attention"][index] == pytest.approx(layer.change("attention"), abs=1e-5)
         assert row["change_mlp"][index] == pytest.approx(layer.change("mlp"), abs=1e-5)
         assert row["smoothing_share"][index] == layer.dominance.smoothing_share
+        assert [row[name][index] for name in ("sink_rate", "sink_attention")] == [
+            layer.tokens["sink_rate"],
+            layer.tokens["sink_attention"],
+        ]
     assert row["cos"] == pytest.approx(diagnosis.curve("cos"), abs=1e-5)
     assert row["effective_rank"] == pytest.approx(diagnosis.curve("effective_rank"), rel=1e-5)
 

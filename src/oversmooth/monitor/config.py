@@ -20,7 +20,7 @@ RANKS = ("effective_rank", "stable_rank", "sigma_ratio", "rank_one_distance")
 _NAMES = {
     "parts": ("change_attention", "change_mlp", "change_norm", "change_other"),
     "spectra": ("negative_share", "rho_smooth", "asymmetry"),
-    "dominance": ("smoothing_share",),
+    "dominance": ("smoothing_share", "sink_rate", "sink_attention"),
     "joined": ("joined_rho_smooth", "joined_rho_rough"),
     "steering": ("strength", "room", "verified"),
     "gradients": ("gradient_norm", "gradient_hfc"),
@@ -54,7 +54,8 @@ class MonitorConfig:
     spectra: int = 0
     """Spectra of H (negative share, ρ_smooth, asymmetry) in every so many snapshots."""
     dominance: int = 0
-    """The share of heads whose smoothing eigenvalue dominates, in every so many snapshots."""
+    """The share of heads whose smoothing eigenvalue dominates, the share whose attention sink is the first token, and
+    the mean attention to it, in every so many snapshots."""
     joined: int = 0
     """ρ_smooth and ρ_rough of all heads jointly, for the probe's first input, in every so many snapshots. A thread
     computes them on copies; the first snapshot after it is done has them, and their step as ``joined_step``."""

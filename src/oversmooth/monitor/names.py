@@ -23,6 +23,8 @@ LABELS = {
     "rho_smooth": "ρ_smooth of H",
     "asymmetry": "asymmetry ‖H − Hᵀ‖/‖H‖",
     "smoothing_share": "share of heads whose smoothing eigenvalue dominates",
+    "sink_rate": "share of heads whose sink is the first token",
+    "sink_attention": "mean attention to the first token",
     "joined_rho_smooth": "ρ_smooth of all heads together",
     "joined_rho_rough": "ρ_rough of all heads together",
     "strength": "strength of steering",

@@ -24,6 +24,7 @@ from oversmooth.safety.errors import InputError
 from oversmooth.safety.model_state import preserve_state
 from oversmooth.trace import DepthMetrics, HeadSpectra, Plan, Reducer, SpectraSettings, TokenMetrics, Trace, study
 from oversmooth.trace.feed import runs_on
+from oversmooth.trace.reducers.sinks import Sinks
 
 Row = dict[str, list[float | None]]
 _PARTS = ("attention", "mlp", "norm")
@@ -122,12 +123,14 @@ class Probe:
         return loss
 
     def by_attention(self, *, parts: bool, dominance: bool) -> Row:
-        """Change of log HFC/LFC through each sublayer; the share of (input, layer, head) triples that smooth."""
+        """Change of log HFC/LFC through each sublayer; the share of (input, layer, head) triples that smooth, and
+        attention sinks.
+        """
         steering = steered_as(self.model.module)
 
         def reducers(plan: Plan) -> list[Reducer]:
-            tokens, heads = TokenMetrics(plan, ranks=0), HeadSpectra(plan, SpectraSettings(joined=0), steering)
-            return [tokens, heads] if parts and dominance else [tokens if parts else heads]
+            heads = [Sinks(plan, special=False), HeadSpectra(plan, SpectraSettings(joined=0), steering)]
+            return [*([TokenMetrics(plan, ranks=0)] if parts else []), *(heads if dominance else [])]
 
         plan, results = self.traced(reducers, attention=dominance)
         calls = range(len(plan.blocks))
@@ -141,6 +144,9 @@ class Probe:
         if dominance:
             verdicts = [[v for row in results[-1].verdict.get(call, []) for v in row] for call in calls]
             found["smoothing_share"] = [share_of_smoothing(words) if words else None for words in verdicts]
+            ends = [results[-2].at[call, len(plan.blocks[call].stages) - 1] for call in calls]
+            for name in ("sink_rate", "sink_attention"):
+                found[name] = [plain(end[name].mean()) if name in end else None for end in ends]
         return found
 
     def traced(self, reducers: Callable[[Plan], Sequence[Reducer]], *, attention: bool) -> tuple[Plan, list[Any]]:
