@@ -49,8 +49,8 @@ def spans(
     from oversmooth.report import figures, page, terminal
     from oversmooth.safety import files
 
-    if predict and (drop or repeat):
-        raise InputError("--predict measures neither --drop nor --repeat; leave it or them out")
+    if predict and (drop or repeat or output is not None):
+        raise InputError("--predict measures nothing, for --drop, --repeat and --output; leave it or them out")
     if json is not None:
         files.check_writable(json, (".json",))
     if html is not None:

@@ -13,8 +13,8 @@ _ROWS = ("effect", "block influence", "angular distance")
 
 @chart(
     title="Blocks left out or run twice",
-    lead="Each cell is a span of blocks: where it begins, and how many there are. Dark spans cost more. The colour is "
-    "that of the square root, and begins at 0.",
+    lead="Each cell is a span of blocks: where it begins, and how many there are. Dark spans cost more: both maps "
+    "share one scale, which begins at 0 and goes by square roots.",
     missing="Spans of this model were not measured.",
     one_model=True,
 )
@@ -28,7 +28,8 @@ def spans(models: list[Shown], medium: Medium) -> Drawing:
         if not rows:
             continue
         lengths = max(row["length"] for row in rows)
-        most = max(row["effect"] for row in rows)
+        both = (getattr(span, name) for span in spans.spans for name in _WAYS)
+        most = max(0.0, *(effect for effect in both if effect is not None))
         legend = None if medium.in_page else {"title": None, "gradientLength": 90, "tickCount": 3}
         colour: Spec = {"field": "effect", "type": "quantitative", "legend": legend}
         colour["scale"] = {**medium.ramp(0, most or 1), "type": "sqrt", "clamp": True}
@@ -42,6 +43,7 @@ def spans(models: list[Shown], medium: Medium) -> Drawing:
         panel = Panel(title, spec, EFFECTS[spans.effect], place=f"spans-{way}", widths=(14 * blocks + 60, 60 * blocks))
         panel.tips = [Key("", "", name) for name in _ROWS]
         panel.described = f"Effect of spans of {m.label}, {_WAYS[way]}"
+        panel.finding = f"The darkest colour is {number(most, 3)}."
         panels.append(panel)
     return Drawing(panels)
 
