@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from oversmooth.safety.errors import InputError
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, SoftmaxAttention, attend_with_lse
@@ -91,7 +91,8 @@ class CaptureAttention(TorchFunctionMode):
         mask, causal, scale = call.get("attn_mask"), call.get("is_causal", False), call.get("scale")
         q4, k4 = (x.detach() if x.ndim == 4 else x.detach().unflatten(0, (-1, self.heads)) for x in (q, k))
         captured = self._capture(q4, k4, mask, causal, scale)
-        if self.operators and not call.get("dropout_p"):
+        # Steering may listen for this very call, in a mode of its own, which a kernel's name would pass by.
+        if self.operators and not call.get("dropout_p") and not _get_current_function_mode_stack():
             grouped = call.get("enable_gqa", False)
             attended = attend_with_lse(q, k, v, mask, causal=causal, scale=scale, grouped=grouped)
             if attended is not None:
