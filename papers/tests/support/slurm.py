@@ -122,6 +122,6 @@ def running(home):
 if __name__ == "__main__":
     with running(sys.argv[1]):
         print(f"export SLURM_CONF={Path(sys.argv[1]).resolve()}/slurm.conf", flush=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
-            signal.pause()
+        ends = {signal.SIGTERM, signal.SIGINT}
+        signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # a second one must not leave daemons behind
+        signal.sigwait(ends)
