@@ -202,6 +202,12 @@ def test_bad_input_is_one_sentence(model, how, sentence):
         oversmooth.spans(moved(model()), torch.randn(2, 5, 16), **how)
 
 
+def test_outputs_with_tokens_first_are_refused():
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32), 2, enable_nested_tensor=False).eval()
+    with pytest.raises(InputError, match=r"\(n, b, d\), \(5, 3, 16\); wrap it"):
+        oversmooth.spans(model, torch.randn(5, 3, 16))
+
+
 def test_labels_that_the_model_does_not_know():
     with pytest.raises(InputError, match="range from 0 to 4, but the model has 4 outputs"):
         oversmooth.spans(classifier(), IDS, [0, 1, 4])

@@ -48,6 +48,7 @@ ALL, SHORT = 12, 4
 _CLS = ("cls_token", "class_token", "class_embedding")
 _DOING = {"drop": "leaving out", "repeat": "running twice"}
 
+Inside = Batch | Tensor
 Columns = dict[str, dict[Place, Tensor]]  # by name and span: of each input
 
 
@@ -100,19 +101,20 @@ def spans(
     run = Runner(module, locate(module))
     batches = list(run.batches(held))
     targets = _labels(batches, labels)
+    one = run.short_input(batches[0])  # which may run the model
     with ONE_AT_A_TIME, torch.no_grad(), preserve_state(module):
-        plan = study(module, run.anatomy, lambda: run(run.short_input(batches[0])), attention=False).plan
+        plan = study(module, run.anatomy, lambda: run(one), attention=False).plan
         with Rerouting(module, plan) as route:
             mask_token = getattr(tokenizer, "mask_token_id", None)
             whose: Any = "given" if labels is not None else "" if any(one is None for one in targets) else "own"
-            effect, vector = _effect(route, run, batches[0], whose, mask_token is not None)
+            effect, vector = _effect(route, run, (batches[0], one), whose, mask_token is not None)
             passes = _Passes(route, run, effect, vector, ways, mask_token, folder, progress)
             places = route.spans(min(longest or (blocks if blocks <= ALL else SHORT), blocks))
             columns = passes.over(batches, targets, places)
     rows = [_span(place, columns, found.layers) for place in places]
     _predict(rows)
     loss = _mean(columns["unchanged"][places[0]])[0] if "unchanged" in columns else None
-    found.spans = Spans(effect, loss, vector, sum(map(len, batches)), rows)
+    found.spans = Spans(effect, loss, vector, found.provenance["inputs"], rows)
     return found
 
 
@@ -145,7 +147,7 @@ def _opened(model: Any, inputs: Any, tokenizer: Any) -> tuple[Any, Any, Any]:
     return model, tokenizer, models.default_inputs(model, tokenizer) if inputs is None else inputs
 
 
-def _labels(batches: list[Batch | Tensor], labels: Any) -> list[Tensor | None]:
+def _labels(batches: list[Inside], labels: Any) -> list[Tensor | None]:
     """The labels of each batch: those given, or its own."""
     if labels is None:
         return [batch.labels if isinstance(batch, Batch) else None for batch in batches]
@@ -160,16 +162,19 @@ def _labels(batches: list[Batch | Tensor], labels: Any) -> list[Tensor | None]:
 
 
 def _effect(
-    route: Rerouting, run: Runner, first: Batch | Tensor, labelled: Literal["given", "own", ""], masks: bool
+    route: Rerouting, run: Runner, inputs: tuple[Inside, Inside], labelled: Literal["given", "own", ""], masks: bool
 ) -> tuple[Effect, Vector]:
-    """What is measured, and of which vector the angle is. labelled: whose labels there are. masks: whether the
-    tokenizer has a mask token.
+    """What is measured, and of which vector the angle is. inputs: the first batch, and a short input of it. labelled:
+    whose labels there are. masks: whether the tokenizer has a mask token.
     """
+    first, one = inputs
     out = route.record(lambda: run(first))
     route.check(out)
-    scores = scores_of(out)
+    scores, tokens = scores_of(out), route.ends((0, 1))[0]
+    if scores.shape[:2] == tokens.shape[:2][::-1] != tokens.shape[:2]:
+        raise InputError(f"the model returns (n, b, d), {tuple(scores.shape)}; wrap it so that it returns (b, n, d)")
     fit = scores.ndim == 2 and scores.shape[1] == run.classes  # labels that come with inputs may be of another task
-    causal = _is_causal(route, run, run.short_input(first))
+    causal = _is_causal(route, run, one)
     labels = labelled == "given" or (labelled == "own" and fit)
     effect = effect_of(run.model, out, labelled=labels, classes=run.classes, causal=causal, masks=masks)
     if causal:
@@ -179,7 +184,7 @@ def _effect(
     return effect, "first token" if cls and effect in ("labels", "KL") else "mean token"
 
 
-def _is_causal(route: Rerouting, run: Runner, one: Batch | Tensor) -> bool:
+def _is_causal(route: Rerouting, run: Runner, one: Inside) -> bool:
     """Whether the earlier tokens of a text stay as they are when its last one changes."""
     ids, valid = ids_of(one), run.mask(one)
     if ids is None:
@@ -207,7 +212,7 @@ class _Passes:
     memory: Path | None
     progress: OnProgress | None
 
-    def over(self, batches: list[Batch | Tensor], labels: list[Tensor | None], places: list[Place]) -> Columns:
+    def over(self, batches: list[Inside], labels: list[Tensor | None], places: list[Place]) -> Columns:
         """What was found, by "influence", "angle", "unchanged" and way."""
         found: dict[str, dict[Place, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
         masks, finished = torch.Generator().manual_seed(0), []
@@ -240,7 +245,7 @@ class _Passes:
             for name, columns in found.items()
         }
 
-    def _unchanged(self, batch: Batch | Tensor, targets: Tensor | None, masks: torch.Generator) -> EffectOn:
+    def _unchanged(self, batch: Inside, targets: Tensor | None, masks: torch.Generator) -> EffectOn:
         """One pass of the model as it is, with which others are compared."""
         valid, ids = self.run.mask(batch), ids_of(batch)
         if self.effect == "next token":
