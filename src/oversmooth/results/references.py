@@ -47,6 +47,14 @@ def kind_of(diagnosis: DiagnosisData) -> Kind | None:
 
 
 def references_for(diagnosis: DiagnosisData) -> list[Reference]:
-    """The reference models of the same kind, unconstrained ones first; empty where there is none."""
-    kind = kind_of(diagnosis)
-    return sorted((r for r in REFERENCES if r.kind == kind), key=lambda r: r.constrained)
+    """The other reference models of the same kind, unconstrained ones first; empty where there is none."""
+    kind, name = kind_of(diagnosis), diagnosis.name.casefold()
+    begin, end = (diagnosis.layers[place].tokens.get("hfc_lfc") for place in (0, -1))
+
+    def itself(one: Reference) -> bool:
+        """By its name, with or without its size, or by the same three digits."""
+        known = one.name.casefold()
+        same = begin and end is not None and abs(end / begin / one.hfc_lfc_ratio - 1) <= 2e-3
+        return name in (known, known.partition("-")[0]) or bool(same)
+
+    return sorted((r for r in REFERENCES if r.kind == kind and not itself(r)), key=lambda r: r.constrained)

@@ -15,7 +15,7 @@ from oversmooth.results.data import DiagnosisData
 from oversmooth.results.facts import Number
 from oversmooth.results.findings import agreement, compared, ends, exponent, sublayers
 from oversmooth.results.parts import Extrapolation, standard_error
-from oversmooth.results.references import Reference, kind_of, references_for
+from oversmooth.results.references import kind_of, references_for
 
 _ROUNDING = 1e-6  # relative to the largest eigenvalue: anything smaller is zero
 _MOST_REFERENCES = 3
@@ -101,13 +101,7 @@ def _times(ratio: float) -> str:
 def _references(diagnosis: DiagnosisData, ratio: float) -> str:
     """The models of the same kind that end nearest."""
     kind = kind_of(diagnosis)
-
-    def itself(one: Reference) -> bool:
-        """By its name, with or without its size, or by the same three digits."""
-        names = one.name.casefold(), one.name.casefold().partition("-")[0]
-        return diagnosis.name.casefold() in names or abs(ratio / one.hfc_lfc_ratio - 1) <= 2e-3
-
-    known = [one for one in references_for(diagnosis) if not one.constrained and not itself(one)]
+    known = [one for one in references_for(diagnosis) if not one.constrained]
     if kind is None or not known:
         return "No reference for this kind of model." if kind is None else f"No other {kind} to compare with."
     log = math.log(max(ratio, 1e-9))

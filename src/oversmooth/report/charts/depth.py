@@ -74,6 +74,12 @@ def of_metric(models: list[Shown], name: str, medium: Medium) -> list[Panel]:
     return [dataclasses.replace(panel, title="", spec={**panel.spec, "width": 640, "height": 300})]
 
 
+def _named_beside(of: Metric, metric: Metric) -> str:
+    """A metric in the legend of another's panel."""
+    name = of.heading.replace("\n", "") or of.label
+    return name if of is metric else name.removeprefix(f"{metric.label} ")
+
+
 def _known(models: list[Shown], *metrics: Metric) -> bool:
     """Whether any of these can be drawn of any model."""
     return any(_value(layer, metric) is not None for m in models for layer in m.diagnosis.layers for metric in metrics)
@@ -122,10 +128,8 @@ def _curve(models: list[Shown], metric: Metric, medium: Medium, *, without_massi
     return Panel(
         caption(medium, metric.notion if place in _PLACES.values() or not medium.in_page else "rank collapse"),
         {**medium.size(*_SIZE), "data": inline(rows), "layer": layers},
-        note=metric.label if place == "hfc" and medium.in_page else "",
-        keys=[Key(kind, "currentcolor", of.heading.replace("\n", "") or of.label) for kind, of in series]
-        if beside
-        else [],
+        note=metric.label if place == "hfc" and medium.in_page and not beside else "",
+        keys=[Key(kind, "currentcolor", _named_beside(of, metric)) for kind, of in series] if beside else [],
         tips=_tips(models, series, medium),
         described=f"{metric.label} of {named} over depth; the table under Numbers has the values",
         place=place,
