@@ -23,6 +23,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
+from torch.nn import functional
 
 from oversmooth import anatomy, diagnose
 from oversmooth.demo.gallery import entries
@@ -114,7 +115,12 @@ def prepared(key: str, count: int) -> tuple[Any, dict[str, Tensor], Tensor | Non
     else:
         loaded = load(key)
         inputs = loaded.inputs(count=count)
-    given = {name: value[:count] for name, value in next(iter(inputs)).inputs.items()}
+    given = {}
+    for name in next(iter(inputs)).inputs:
+        parts = [batch.inputs[name] for batch in inputs]
+        longest = max(part.shape[1] for part in parts)
+        padded = (functional.pad(part, (0, longest - part.shape[1])) if part.ndim == 2 else part for part in parts)
+        given[name] = torch.cat(list(padded))[:count]
     return loaded, given, given["attention_mask"].bool() if "attention_mask" in given else None
 
 

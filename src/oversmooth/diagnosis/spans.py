@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.live import check_is_module, unwrapped
+from oversmooth.anatomy.roles import Roles
 from oversmooth.diagnosis.diagnose import diagnose
 from oversmooth.diagnosis.effects import (
     EffectOn,
@@ -45,7 +46,6 @@ from oversmooth.trace.rerouting import Place
 
 ALL, SHORT = 12, 4
 """Blocks of models in which spans of every length are measured by default, and the longest span of deeper ones."""
-_CLS = ("cls_token", "class_token", "class_embedding")
 _DOING = {"drop": "leaving out", "repeat": "running twice"}
 
 Inside = Batch | Tensor
@@ -179,7 +179,8 @@ def _effect(
     effect = effect_of(run.model, out, labelled=labels, classes=run.classes, causal=causal, masks=masks)
     if causal:
         return effect, "last token"
-    cls = any(name.rpartition(".")[2] in _CLS for name, _ in run.model.named_parameters())
+    roles = Roles.found(run.model)
+    cls = roles is not None and "cls" in roles.positions
     cls |= isinstance(first, Batch) and first.special is not None and bool(first.special[:, 0].all())
     return effect, "first token" if cls and effect in ("labels", "KL") else "mean token"
 
