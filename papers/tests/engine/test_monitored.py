@@ -27,7 +27,7 @@ from oversmooth_papers.tasks.segmentation.task import SegmentationTask
 CPU = torch.device("cpu")
 NEVER, ALWAYS = WatchSettings(monitor=0, evaluate=0), WatchSettings(monitor=1, evaluate=0, watcher=MonitorWatcher)
 SPECTRA = {"negative_share", "rho_smooth", "asymmetry"}
-RARE = {*SPECTRA, "smoothing_share", "change_attention", "change_mlp"}
+RARE = {*SPECTRA, "smoothing_share", "sink_rate", "sink_attention", "change_attention", "change_mlp"}
 
 
 DATA = splits()
