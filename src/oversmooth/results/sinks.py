@@ -9,6 +9,7 @@ from oversmooth.results.data import DiagnosisData
 from oversmooth.results.facts import Number
 
 _LEAST = 0.1  # difference of log HFC/LFC that is worth a sentence
+_NOTABLE = 0.1  # share of heads with a sink that is, at the depth that has most
 _PARTS = {"mlp": "MLP"}
 
 
@@ -72,7 +73,7 @@ def massive_tokens(diagnosis: DiagnosisData) -> str:
 def attention_sinks(diagnosis: DiagnosisData) -> str:
     """How many heads attend mostly to the first token."""
     rates = {depth: rate for depth, rate in enumerate(diagnosis.curve("sink_rate")) if rate is not None}
-    if not rates or not max(rates.values()):
+    if not rates or max(rates.values()) < _NOTABLE:
         return ""
     most = max(rates, key=lambda depth: rates[depth])
     return (
