@@ -118,7 +118,8 @@ class DiagnosisData:
         Raises:
             InputError: there is no such metric.
         """
-        if metric not in METRICS and not any(metric in layer.tokens for layer in self.layers):
+        known = {*METRICS, *(name for layer in self.layers for name in layer.tokens)}
+        if not isinstance(metric, str) or metric not in known:
             raise InputError(f"there is no metric {metric!r}; choose one of {', '.join(METRICS)}")
         return [
             (layer.without_massive if without_massive and layer.without_massive else layer.tokens).get(metric)
