@@ -17,9 +17,12 @@ from oversmooth.trace.reducers.base import PassFacts
 GIVEN = ("--inputs", 10, "--batch", 3, "--length", 24, "--joined", 5, "--ranks", 7)
 
 
-def torchrun(folder, *words):
+def torchrun(folder, *words):  # without the folder of timm, whose torchvision may not load beside this torch
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "--"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p and not p.endswith("timm")),
+        "OMP_NUM_THREADS": "1",
+    }
     how = dict(capture_output=True, text=True, check=False, cwd=folder, env=environment)
     return subprocess.run([*command, "oversmooth", *map(str, words)], **how)
 
