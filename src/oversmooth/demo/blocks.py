@@ -29,7 +29,7 @@ from oversmooth.report.terminal import plain_table
 from oversmooth.results.data import DiagnosisData
 from oversmooth.results.facts import plain
 from oversmooth.results.parts import Course, Extrapolation, Layer
-from oversmooth.safety.files import check_writable, whole_file
+from oversmooth.safety.files import check_writable, write_text
 from oversmooth.theory import centre_features, constant_state, dominance, fold_norm, log_time
 
 ENDINGS = (".png", ".svg", ".pdf", ".json")
@@ -198,5 +198,4 @@ def save(entries: list[Extrapolation], path: Path, title: str) -> None:
     if path.suffix.lower() != ".json":
         chart(entries, title).save(path)
         return
-    with whole_file(path) as temporary:
-        temporary.write_text(json.dumps(numbers(entries, title), indent=1), encoding="utf-8")
+    write_text(path, json.dumps(numbers(entries, title), indent=1))

@@ -14,7 +14,7 @@ from oversmooth.report import shell
 from oversmooth.report.style import arrow, css_variables, fixed, number, percent
 from oversmooth.results.facts import Number, plain
 from oversmooth.results.findings import DEFINITIONS
-from oversmooth.safety.files import whole_file
+from oversmooth.safety.files import write_text
 from oversmooth.safety.foreign import json_text
 
 Figures = dict[str, Any]
@@ -101,6 +101,5 @@ def write(table: Sequence[Figures], folder: Path, name: str) -> list[Path]:
     """The table as NAME.json, NAME.md and index.html."""
     texts = {f"{name}.json": json_text(list(table), indent=1) + "\n", f"{name}.md": markdown(table)}
     for file, text in {**texts, "index.html": index(table)}.items():
-        with whole_file(folder / file) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_text(folder / file, text)
     return [folder / file for file in (*texts, "index.html")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,34 +14,34 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, NormPosition
-from oversmooth.anatomy.live import check_finite, check_is_module, unwrapped
+from oversmooth.anatomy.live import check_finite
 from oversmooth.anatomy.roles import Roles
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.diagnosis import weights
 from oversmooth.diagnosis.extrapolate import last_block, whole_stack
 from oversmooth.diagnosis.layers import add_roles, layers_observed, layers_of_blocks, massive_origin
+from oversmooth.diagnosis.observing import Accuracy, Reducers
 from oversmooth.diagnosis.one_input import InputShown, one_input
 from oversmooth.diagnosis.processes import Share
-from oversmooth.diagnosis.provenance import input_kind, input_notes, mode, model_name, plan_notes, provenance
+from oversmooth.diagnosis.provenance import input_kind, input_notes, plan_notes, provenance
 from oversmooth.diagnosis.result import Diagnosis
+from oversmooth.diagnosis.source import Options, Source, opened
 from oversmooth.inputs.batches import Batch
 from oversmooth.metrics.moments import MASSIVE_RATIO
-from oversmooth.results import verdict
-from oversmooth.results.facts import ModelFacts, Number, Provenance, plain
+from oversmooth.results.facts import ModelFacts, Number, plain
 from oversmooth.results.notes import Note
-from oversmooth.results.parts import Extrapolation, Layer, OneInput
-from oversmooth.safety import arguments
+from oversmooth.results.parts import Extrapolation, OneInput
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.model_state import in_its_own_mode
 from oversmooth.safety.precision import float32_products
 from oversmooth.theory.reasons import Reason
-from oversmooth.trace import ONE_AT_A_TIME, HeadSpectra, Reducer, SpectraSettings, TokenMetrics, Trace, study
+from oversmooth.trace import ONE_AT_A_TIME, Trace, study
 from oversmooth.trace.feed import ModelInput, Runner
 from oversmooth.trace.feed import OnProgress as OnProgress
 from oversmooth.trace.plans import Plan
 from oversmooth.trace.reducers.base import PassFacts
 from oversmooth.trace.reducers.heads import HeadNumbers
-from oversmooth.trace.reducers.sinks import SinkNumbers, Sinks
+from oversmooth.trace.reducers.sinks import SinkNumbers
 from oversmooth.trace.reducers.tokens import TokenNumbers
 from oversmooth.trace.study import Sample, Study
 from oversmooth.trace.valid import LeftOut
@@ -50,79 +50,7 @@ if TYPE_CHECKING:
     from oversmooth.models import Loaded
     from oversmooth.models.on_disk import OnDisk
 
-MOST_BLOCKS = 1_000_000  # limit of repeats to predict
 _STACK = 48  # blocks of the stack that are run again, about
-_MOST_PLACES = 12  # left-out tokens that a note names
-
-
-@dataclass
-class Options:
-    """How a diagnosis is made: the settings of `diagnose` that are rarely changed, under the same names."""
-
-    spectra: bool
-    joined: int
-    ranks: int
-    variant: str
-    rule: str
-    depth: int
-    example: bool
-    exact: bool
-    seed: int
-    left_out: LeftOut | None
-    processes: bool = False
-    special_tokens: str = "both"
-    roles: Roles | None = None
-
-    def __post_init__(self) -> None:
-        arguments.choice(self.variant, "variant", ("raw", "folded", "observed"))
-        arguments.choice(self.rule, "rule", ("complex", "real"))
-        arguments.choice(self.special_tokens, "special_tokens", ("both", "count", "leave"))
-        self.joined, self.ranks = arguments.whole(self.joined, "joined"), arguments.whole(self.ranks, "ranks")
-        self.depth = arguments.whole(self.depth, "depth", most=MOST_BLOCKS)
-        for name in ("spectra", "example", "exact"):
-            setattr(self, name, arguments.flag(getattr(self, name), name))
-        self.seed = arguments.seed(self.seed)
-
-    def batches(self, run: Runner, inputs: Any) -> Iterator[Batch | Tensor]:
-        """As the model takes them; no token is special where all are counted."""
-        for batch in run.batches(inputs):
-            counted = self.special_tokens == "count" and isinstance(batch, Batch)
-            yield replace(batch, special=None) if counted else batch  # type: ignore[type-var]
-
-    def notes(self) -> list[Note]:
-        """What a reader should know of them."""
-        if self.left_out is None:
-            return []
-        places = self.left_out.positions
-        return [Note("left_out", len(places), names=list(map(str, places[:_MOST_PLACES])))]
-
-
-@dataclass
-class _Source:
-    """The model, what it is run on, and what is known of it."""
-
-    model: nn.Module
-    inputs: Any
-    name: str
-    tokenizer: Any
-    about: dict[str, Any]
-    notes: list[Note]
-    on_disk: OnDisk | None = None
-    mode: dict[str, bool] = field(default_factory=dict)
-
-    def about_mode(self) -> None:
-        """Record whether the model is in train mode."""
-        self.mode, notes = mode(self.model)
-        self.notes += notes
-
-    def diagnosis(
-        self, facts: ModelFacts, made: Provenance, layers: list[Layer], notes: list[Note], **more: Any
-    ) -> Diagnosis:
-        """What was found, with the verdict."""
-        facts |= {**self.mode, "class": type(self.model).__name__, **self.about}  # type: ignore[typeddict-item]
-        found = Diagnosis(facts, made, layers, notes=notes, remarks=list(map(str, notes)), **more)
-        found.verdict = verdict.sentences(found)
-        return found
 
 
 @dataclass
@@ -223,7 +151,7 @@ def diagnose(
     options = Options(*settings, None if roles is None else Roles.given(roles))
     if processes and (stream or blocks is not None):
         raise InputError("processes share inputs, which stream=True and blocks= do not; leave one out")
-    source = _opened(model, inputs, name, tokenizer, about, stream, max_memory)
+    source = opened(model, inputs, name, tokenizer, about, stream, max_memory)
     if source.on_disk is not None:
         if blocks is not None:
             raise InputError("blocks= and stream=True cannot be combined: streaming finds blocks by their attention")
@@ -245,45 +173,7 @@ def diagnose(
     return _assemble(source, anatomy, planned, observed, options, started)
 
 
-def _opened(
-    model: Any,
-    inputs: Any,
-    name: str | None,
-    tokenizer: Any,
-    about: dict[str, Any] | None,
-    stream: bool = False,
-    max_memory: str | int | None = None,
-) -> _Source:
-    """The module inside whatever was given, with what is known of it."""
-    if name is not None and not isinstance(name, str):
-        raise InputError(f"name is {arguments.shown(name)}; give the model's name as text")
-    if about is not None and not (isinstance(about, dict) and all(isinstance(key, str) for key in about)):
-        raise InputError(f"about is {arguments.shown(about)}; give a dict of facts with names as keys")
-    known: dict[str, Any] = {}
-    notes: list[Note] = []
-    on_disk = None
-    if stream and isinstance(model, nn.Module):
-        raise InputError("stream=True needs a checkpoint's name or path: this model is in memory; leave it out")
-    if not isinstance(model, nn.Module):
-        from oversmooth import models  # a module needs nothing of it
-
-        how = dict(stream=stream, max_memory=max_memory)
-        loaded = models.load(str(model), **how) if isinstance(model, (str, Path)) else model  # type: ignore[arg-type]
-        if isinstance(loaded, models.Loaded):
-            tokenizer = tokenizer or loaded.tokenizer
-            name = name or loaded.name
-            inputs = loaded.inputs() if inputs is None else inputs
-            notes += [Note("loading", text=remark) for remark in loaded.remarks]
-            known |= loaded.about
-            model, on_disk = loaded.model, loaded.on_disk
-    inside = unwrapped(check_is_module(model))
-    if inside is not model:
-        notes.append(Note("wrapped", what=type(model).__name__))
-    known |= about or {}
-    return _Source(inside, inputs, name or model_name(inside), tokenizer, known, notes, on_disk)
-
-
-def _plan(source: _Source, run: Runner, options: Options) -> _Planned:
+def _plan(source: Source, run: Runner, options: Options) -> _Planned:
     """Study the first input: where the residual stream is, what more depth does to it, how its tokens look."""
     batches = options.batches(run, source.inputs)
     first = next(batches, None)
@@ -303,7 +193,7 @@ def _plan(source: _Source, run: Runner, options: Options) -> _Planned:
     )
 
 
-def _variant(plan: Plan, source: _Source, options: Options) -> str:
+def _variant(plan: Plan, source: Source, options: Options) -> str:
     """How norms enter H: raw where none is known."""
     if options.variant == "raw" or any(b.norm_position == "pre" and b.norm_agrees for b in plan.blocks):
         return options.variant
@@ -312,7 +202,7 @@ def _variant(plan: Plan, source: _Source, options: Options) -> str:
 
 
 def _observe(
-    source: _Source, run: Runner, planned: _Planned, options: Options, progress: OnProgress | None
+    source: Source, run: Runner, planned: _Planned, options: Options, progress: OnProgress | None
 ) -> _Observed:
     """Send all batches through the model; its accuracy on those that have labels, None where none has."""
     batches, share = planned.batches, None
@@ -320,7 +210,7 @@ def _observe(
         share = Share(list(batches))
         ranks, joined = (max(0, first - share.start) for first in (options.ranks, options.joined))
         batches, options = iter(share.batches), replace(options, ranks=ranks, joined=joined)
-    reducers, accuracy = _Reducers.of(source, planned.plan, planned.variant, options), _Accuracy(run.classes)
+    reducers, accuracy = Reducers.of(source, planned.plan, planned.variant, options), Accuracy(run.classes)
     with Trace(source.model, planned.plan, reducers.all, options.left_out) as trace:
         trace.agree = trace.agree if share is None else share.union
         for batch, out in trace.over(run, batches, source.inputs, progress):
@@ -331,56 +221,8 @@ def _observe(
     return *observed, accuracy.share
 
 
-@dataclass
-class _Reducers:
-    """What all inputs are reduced by."""
-
-    tokens: TokenMetrics
-    sinks: Sinks
-    heads: HeadSpectra | None
-
-    @classmethod
-    def of(cls, source: _Source, plan: Plan, variant: str, options: Options) -> _Reducers:
-        settings = SpectraSettings(options.joined, variant, options.rule, options.seed, options.exact)
-        heads = HeadSpectra(plan, settings, steered_as(source.model)) if options.spectra else None
-        roles = options.roles or Roles.found(source.model)
-        sinks = Sinks(plan, attention=options.spectra, special=options.special_tokens == "both", roles=roles)
-        return cls(TokenMetrics(plan, options.ranks, exact=options.exact), sinks, heads)
-
-    @property
-    def all(self) -> list[Reducer]:
-        return [self.tokens, self.sinks, *([] if self.heads is None else [self.heads])]
-
-    def observed(self, facts: PassFacts) -> tuple[PassFacts, TokenNumbers, HeadNumbers | None, SinkNumbers]:
-        tokens, sinks = self.tokens.result, self.sinks.result
-        for place, columns in sinks.at.items():
-            tokens.at[place] |= columns
-        return facts, tokens, None if self.heads is None else self.heads.result, replace(sinks, at={})
-
-
-@dataclass
-class _Accuracy:
-    """Of a classifier, on the inputs that have labels."""
-
-    classes: int | None
-    right: int = 0
-    labelled: int = 0
-
-    def add(self, batch: Batch | Tensor, out: Any) -> None:
-        labels, logits = batch.labels if isinstance(batch, Batch) else None, getattr(out, "logits", out)
-        scores = isinstance(logits, Tensor) and logits.ndim == 2 and logits.shape[1] == self.classes
-        if labels is not None and scores:
-            self.right += int((logits.argmax(-1).cpu() == labels.cpu()).sum())
-            self.labelled += len(labels)
-
-    @property
-    def share(self) -> Number:
-        """None where no input has a label."""
-        return plain(self.right / self.labelled) if self.labelled else None
-
-
 def _streamed(
-    source: _Source, disk: OnDisk, how: dict[str, Any], options: Options, progress: OnProgress | None, started: float
+    source: Source, disk: OnDisk, how: dict[str, Any], options: Options, progress: OnProgress | None, started: float
 ) -> Diagnosis:
     """The same, with one block in memory at a time."""
     from oversmooth.diagnosis.stream_state import States, folder_for
@@ -400,9 +242,9 @@ def _streamed(
         source.notes.append(Note("streamed", text=str(placed := placement(disk, run, batches))))
         study = Study(source.model, anatomy, options.spectra)
         plan = Plan(anatomy, [], layouts=study.layouts, attention=options.spectra)
-        reducers = _Reducers.of(source, plan, options.variant, options)
+        reducers = Reducers.of(source, plan, options.variant, options)
         shown = InputShown(first, one, run.mask(one), source.tokenizer) if options.example else None
-        accuracy, extrapolation = _Accuracy(run.classes), list[Extrapolation]()
+        accuracy, extrapolation = Accuracy(run.classes), list[Extrapolation]()
 
         def on_progress(block: int, blocks: int, done: int) -> None:
             if progress is not None:
@@ -412,8 +254,7 @@ def _streamed(
         folder = folder_for(disk.files, batches, disk.device, disk.dtype, how, options)
         states = States(placed.where, disk.device, folder)
         stream = Streamed(
-            disk, run, one, batches, reducers.tokens, reducers.sinks, reducers.heads, shown, plan, study,
-            options.left_out, states, accuracy.add, on_progress,
+            disk, run, one, batches, reducers, shown, plan, study, options.left_out, states, accuracy.add, on_progress,
         )  # fmt: skip
         for block in stream.blocks():
             device = block.x.device
@@ -428,7 +269,7 @@ def _streamed(
 
 
 def _assemble(
-    source: _Source, anatomy: Anatomy, planned: _Planned, observed: _Observed, options: Options, started: float
+    source: Source, anatomy: Anatomy, planned: _Planned, observed: _Observed, options: Options, started: float
 ) -> Diagnosis:
     """Layers, facts, provenance, notes and verdict."""
     (facts, tokens, heads, sinks, top1), model = observed, source.model
@@ -481,7 +322,7 @@ def _counting_rule(variant: str, rule: str) -> str:
     return f"{pairs}; the d − k zeros of H left out{of_h}{parts}"
 
 
-def _of_blocks(source: _Source, blocks: str, options: Options, started: float) -> Diagnosis:
+def _of_blocks(source: Source, blocks: str, options: Options, started: float) -> Diagnosis:
     """Tokens alone, where only the names of blocks are known."""
     if options.spectra:
         raise InputError("blocks= selects modules whose attention is unknown: no spectra; pass spectra=False")
@@ -510,7 +351,7 @@ def _of_blocks(source: _Source, blocks: str, options: Options, started: float) -
 
 
 def _extrapolate(
-    sample: Sample, source: _Source, options: Options, first: Batch | Tensor, disk: OnDisk | None = None
+    sample: Sample, source: Source, options: Options, first: Batch | Tensor, disk: OnDisk | None = None
 ) -> list[Extrapolation]:
     if not options.spectra or not options.depth:
         return []

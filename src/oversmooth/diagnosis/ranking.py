@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.anatomy import locate
-from oversmooth.anatomy.live import check_finite, check_is_module, unwrapped
-from oversmooth.diagnosis.provenance import model_name
+from oversmooth.anatomy.live import check_finite
+from oversmooth.diagnosis.source import opened
 from oversmooth.inputs.batches import Batch, Inputs
 from oversmooth.metrics.across import FEWEST_PER_FEATURE, anisotropy, anisotropy_by_feature, linear_cka
 from oversmooth.metrics.rank import effective_rank
@@ -70,15 +70,10 @@ def layers(
     """
     arguments.choice(pool, "pool", ("mean", "last", "first"))
     seed = arguments.seed(seed)
-    if not isinstance(model, nn.Module):
-        from oversmooth import models  # a module needs nothing of it
-
-        loaded = models.load(str(model)) if isinstance(model, (str, Path)) else model
-        name, model = name or loaded.name, loaded.model
-        inputs = loaded.inputs(count=64) if inputs is None else inputs
+    source = opened(model, inputs, name, count=64)
+    inside, inputs = source.model, source.inputs
     if inputs is None:
         raise InputError("there are no inputs; give a few hundred")
-    inside = unwrapped(check_is_module(model))
     check_finite(inside)
     anatomy = locate(inside, stack=stack)
     plan = Plan.of_names({layer.block: layer for layer in anatomy})
@@ -93,10 +88,10 @@ def layers(
         try:
             given = _labels(torch.cat([one for one in found if one is not None]), trace.facts.inputs)
         except InputError as error:  # nobody asked for them
-            remarks = [f"the labels of the data are not used: {str(error).partition(';')[0]}"]
+            remarks = [f"the labels of the data are not used: {error}"]
     ranking = _ranked(vectors.result, given, seed, sequences=_is_text(first))
     ranking.remarks += remarks
-    ranking.model, ranking.pool = name or model_name(inside), pool
+    ranking.model, ranking.pool = source.name, pool
     ranking.data = inputs.what if isinstance(inputs, Inputs) else "your own inputs"
     ranking.depths = ["embedding", *(block.block for block in plan.blocks)]
     return ranking

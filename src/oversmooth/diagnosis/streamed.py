@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from oversmooth.diagnosis.observing import Reducers
 from oversmooth.diagnosis.one_input import InputShown
 from oversmooth.diagnosis.stream_state import Progress, States, Where
 from oversmooth.inputs.batches import Batch
@@ -18,11 +19,9 @@ from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import cache_folder
 from oversmooth.safety.machine import free_memory, in_words
 from oversmooth.theory.operators import SoftmaxAttention
-from oversmooth.trace import HeadSpectra, TokenMetrics
 from oversmooth.trace.feed import Runner
 from oversmooth.trace.plans import Plan, SampleBlock
 from oversmooth.trace.reducers.base import PassFacts
-from oversmooth.trace.reducers.sinks import Sinks
 from oversmooth.trace.streaming import OTHER_WAYS, Steps, StreamedTrace
 from oversmooth.trace.study import Study
 from oversmooth.trace.valid import LeftOut
@@ -56,7 +55,7 @@ def placement(disk: OnDisk, run: Runner, batches: Sequence[Batch | Tensor]) -> P
     """What streaming these inputs needs; InputError where that is not there."""
     names = [layer.block for layer in run.anatomy]
     entering = Steps(dict(disk.model.named_modules(remove_duplicate=False)), names).entering(lambda: run(batches[0]))
-    lengths = [_inputs(batch) for batch in batches]
+    lengths = [len(batch) for batch in batches]
     states = entering.nbytes * sum(lengths) // max(1, lengths[0])
     batch = _ARRAYS * 4 * entering.numel() * max(lengths) // max(1, lengths[0])
     device, host = _free(disk.device), free_memory()
@@ -80,10 +79,6 @@ def placement(disk: OnDisk, run: Runner, batches: Sequence[Batch | Tensor]) -> P
     return Placement(len(names), disk.largest, needed, states, where)
 
 
-def _inputs(batch: Batch | Tensor) -> int:
-    return len(batch)
-
-
 def _free(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
 
@@ -102,9 +97,7 @@ class Streamed:
     run: Runner
     one: Batch | Tensor
     batches: list[Batch | Tensor]
-    tokens: TokenMetrics
-    sinks: Sinks
-    heads: HeadSpectra | None
+    reducers: Reducers
     shown: InputShown | None
     plan: Plan
     study: Study
@@ -121,8 +114,7 @@ class Streamed:
         """What the one input showed of the last block, while that is in memory."""
         order = [layer.block for layer in self.run.anatomy]
         steps = Steps(self.study.modules, order)
-        reducers = [self.tokens, self.sinks, *([] if self.heads is None else [self.heads])]
-        trace = StreamedTrace(self.disk.model, self.plan, reducers, self.left_out)
+        trace = StreamedTrace(self.disk.model, self.plan, self.reducers.all, self.left_out)
         self.progress = Progress(self.states.folder, self.run.anatomy, self._parts(steps, trace))
         name = self.progress.resume(self.plan.blocks, self.states)
         self.study.blocks += [SampleBlock(plan, None, _NOTHING, _NOTHING, (), {}) for plan in self.plan.blocks]
@@ -150,18 +142,19 @@ class Streamed:
     def _parts(self, steps: Steps, trace: StreamedTrace) -> dict[str, tuple[Any, tuple[str, ...]]]:
         """What holds the numbers of blocks that are done, and under which names."""
         sites = ("rows", "decomposed", "begun", "_kept")
+        tokens, sinks, heads = self.reducers.tokens, self.reducers.sinks, self.reducers.heads
         parts: dict[str, tuple[Any, tuple[str, ...]]] = {
-            "tokens": (self.tokens, ("_rows",)),
-            "main": (self.tokens._main, sites),
-            "others": (self.tokens._others, sites),
-            "sinks": (self.sinks, ("_received", "_rows", "_by_role")),
-            "special": (self.sinks._whole, sites),
+            "tokens": (tokens, ("_rows",)),
+            "main": (tokens._main, sites),
+            "others": (tokens._others, sites),
+            "sinks": (sinks, ("_received", "_rows", "_by_role")),
+            "special": (sinks._whole, sites),
             "trace": (trace, ("facts", "_lengths", "_explained", "_batches", "_inputs")),
             "study": (self.study, ("apart", "left", "layouts")),
             "steps": (steps, ("forms",)),
         }
-        if self.heads is not None:
-            parts["heads"] = self.heads, ("_found", "_rows")
+        if heads is not None:
+            parts["heads"] = heads, ("_found", "_rows")
         if self.shown is not None:
             parts["shown"] = self.shown, ("_shape", "_same", "_kept", "_groups", "_similarity", "_received")
         return parts

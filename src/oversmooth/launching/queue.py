@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.files import has_ended, read_json, whole_file
+from oversmooth.safety.files import has_ended, read_json, write_text
 from oversmooth.safety.foreign import json_text
 from oversmooth.safety.typed import typed
 
@@ -43,8 +43,7 @@ def check_private(folder: Path) -> None:
 
 
 def record(folder: Path, sent: Sent) -> None:
-    with whole_file(_path(folder, sent["cell"])) as temporary:
-        temporary.write_text(json_text(sent) + "\n", encoding="utf-8")
+    write_text(_path(folder, sent["cell"]), json_text(sent) + "\n")
 
 
 def forget(folder: Path, cell: str) -> None:

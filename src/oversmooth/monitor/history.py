@@ -12,7 +12,7 @@ from oversmooth.monitor.alarm import replayed
 from oversmooth.monitor.names import LABELS, Row, depth_of
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.files import append_line, check_folder, parse_json, read_bytes, whole_file
+from oversmooth.safety.files import append_line, check_folder, parse_json, read_bytes, write_text
 from oversmooth.safety.foreign import json_text
 from oversmooth.safety.libraries import import_library
 
@@ -114,8 +114,7 @@ class History:
         if self.path is None:
             return
         lines = [{"about": self.about}, *self.rows] if self.about else self.rows
-        with whole_file(self.path) as temporary:
-            temporary.write_text("".join(json_text(line) + "\n" for line in lines), encoding="utf-8")
+        write_text(self.path, "".join(json_text(line) + "\n" for line in lines))
         self._resumed = False
 
     def curve(self, metric: str, step: int | None = None) -> list[float | None]:

@@ -17,7 +17,7 @@ from oversmooth.report.charts.pieces import DASHES, answering, caption, marks, n
 from oversmooth.report.fitting import embedded
 from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, PAPER, UNKNOWN, Medium, fixed, model_colour, number, ratio
 from oversmooth.report.terminal import plain_table
-from oversmooth.safety.files import check_writable, whole_file
+from oversmooth.safety.files import check_writable, write_text
 from oversmooth.theory.toy import ToyOutcome
 
 ENDINGS = (".png", ".svg", ".pdf", ".html", ".json")
@@ -47,8 +47,7 @@ def save(outcomes: list[ToyOutcome], path: Path, title: str) -> None:
     if path.suffix.lower() == ".html":
         shell.write(render(outcomes, title), path)
     elif path.suffix.lower() == ".json":
-        with whole_file(path) as temporary:
-            temporary.write_text(json.dumps(numbers(outcomes, title), indent=1), encoding="utf-8")
+        write_text(path, json.dumps(numbers(outcomes, title), indent=1))
     else:
         chart(outcomes, title).save(path)
 

@@ -21,7 +21,7 @@ from oversmooth.results.parts import Accuracy, Extrapolation, Layer, MassiveOrig
 from oversmooth.results.spans import Spans
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, about, reason
-from oversmooth.safety.files import check_plain, check_writable, parse_json, read_text, whole_file
+from oversmooth.safety.files import check_plain, check_writable, parse_json, read_text, write_text
 from oversmooth.safety.foreign import json_text
 from oversmooth.safety.machine import check_fits
 from oversmooth.safety.typed import typed
@@ -145,8 +145,7 @@ class DiagnosisData:
         """
         file = arguments.path(path, remedy="give the path of a .json file")
         check_writable(file, (".json",))
-        with whole_file(file) as temporary:
-            temporary.write_text(self.to_json(), encoding="utf-8")
+        write_text(file, self.to_json())
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:

@@ -10,7 +10,7 @@ from typing import Any
 
 from oversmooth.results.facts import Number
 from oversmooth.safety import arguments
-from oversmooth.safety.files import check_writable, whole_file
+from oversmooth.safety.files import check_writable, write_text
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,7 @@ class LayerRanking:
         """
         file = arguments.path(path, remedy="give the path of a .json file")
         check_writable(file, (".json",))
-        with whole_file(file) as temporary:
-            temporary.write_text(json.dumps(self.to_dict(), indent=1, allow_nan=False), encoding="utf-8")
+        write_text(file, json.dumps(self.to_dict(), indent=1, allow_nan=False))
 
 
 def _cosines(ranking: LayerRanking) -> str:

@@ -35,6 +35,12 @@ _PROCESSES = "/proc/self/ns/pid"
 # Written whole or not at all
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a file, whole or not at all."""
+    with whole_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 def whole_folder(path: Path) -> AbstractContextManager[Path]:
     """`whole_file` for a directory, which must be new or empty."""
     check_new_folder(path)

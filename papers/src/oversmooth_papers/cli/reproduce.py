@@ -84,11 +84,10 @@ Rule = StrEnum("Rule", ["heads", "joined", "real"])
 
 def write_page(path: Path | None, text: str) -> None:
     """Write a table or a page, if a path is given."""
-    from oversmooth.safety.files import whole_file
+    from oversmooth.safety.files import write_text
 
     if path is not None:
-        with whole_file(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_text(path, text)
         out.print(f"wrote {path}")
 
 

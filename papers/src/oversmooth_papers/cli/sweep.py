@@ -11,7 +11,7 @@ from oversmooth.cli.app import app
 from oversmooth.cli.launcher import AtOnce, LaunchedBy, SlurmOptions, job_settings
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.cli.reproduce import Results
-from oversmooth_papers.cli.tables import RetryOnNan, fill_table, show_table
+from oversmooth_papers.cli.tables import Output, RetryOnNan, fill_table, show_table
 from oversmooth_papers.cli.train import TASKS, Device, Force, OnNan
 
 
@@ -22,10 +22,7 @@ def sweep(
     at_once: AtOnce = None,
     launcher: LaunchedBy = None,
     slurm: SlurmOptions = None,
-    output: Annotated[
-        list[Path] | None,
-        typer.Option("--output", "-o", help="Also write a table (.md) or a chart (.png, .svg, .pdf); may be repeated."),
-    ] = None,
+    output: Output = None,
     device: Device = None,
     on_nan: RetryOnNan = OnNan.retry,
     force: Force = False,

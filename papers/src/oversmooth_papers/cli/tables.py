@@ -40,6 +40,10 @@ _LISTED = 12
 """The most missing cells that `status` lists per table."""
 AtOnce = Annotated[int, typer.Option(help="The number of runs at once, each in its own process.", min=1, max=256)]
 
+Output = Annotated[
+    list[Path] | None,
+    typer.Option("--output", "-o", help="Also write a table (.md) or a chart (.png, .svg, .pdf); may be repeated."),
+]
 RetryOnNan = Annotated[
     OnNan,
     typer.Option(help="When a step is not finite: retry from the checkpoint with other random numbers, or stop."),
@@ -66,10 +70,7 @@ def _reproduce(
     launcher: LaunchedBy = None,
     slurm: SlurmOptions = None,
     show: Annotated[bool, typer.Option("--show", help="Run nothing; show the available cells.")] = False,
-    output: Annotated[
-        list[Path] | None,
-        typer.Option("--output", "-o", help="Also write a table (.md) or a chart (.png, .svg, .pdf); may be repeated."),
-    ] = None,
+    output: Output = None,
     device: Device = None,
     on_nan: RetryOnNan = OnNan.retry,
     force: Force = False,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oversmooth.safety.files import whole_file
+from oversmooth.safety.files import write_text
 from oversmooth_papers.engine import checkpoint
 from oversmooth_papers.engine.loop import MODEL
 from oversmooth_papers.engine.recipe import BaseRecipe
@@ -125,8 +125,7 @@ def start_process(
 ) -> subprocess.Popen[bytes]:
     job.folder.mkdir(parents=True, exist_ok=True)
     path = job.folder / "recipe.json"
-    with whole_file(path) as temporary:
-        temporary.write_text(job.recipe.to_json(), encoding="utf-8")
+    write_text(path, job.recipe.to_json())
     command = [sys.executable, "-m", "oversmooth_papers", "train", "--recipe", str(path), "--data", data]
     command += ["--output", str(job.folder), "--resume", "--on-nan", on_nan]
     command += [] if seconds is None else ["--minutes", f"{seconds / 60:.3f}"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.files import read_json, whole_file
+from oversmooth.safety.files import read_json, write_text
 from oversmooth.safety.foreign import json_text
 from oversmooth.safety.typed import typed
 from oversmooth_papers.engine.recipe import BaseRecipe, read_recipe
@@ -174,8 +174,7 @@ def missing(recipes: Sequence[BaseRecipe], results: Path, folder: Folder) -> lis
 
 
 def write(path: Path, cell: Cell) -> None:
-    with whole_file(path) as temporary:
-        temporary.write_text(json_text(cell, indent=1) + "\n", encoding="utf-8")
+    write_text(path, json_text(cell, indent=1) + "\n")
 
 
 Names = Callable[[Any], Mapping[str, str]]
