@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+import torch
 from support.commands import make_cifar, refusal, run
 from support.launched_example import SlowRun
 from support.runs import QUIET, assert_same_models
@@ -24,7 +25,7 @@ LOCAL = JobSettings("local")
 @pytest.fixture(autouse=True)
 def _jobs_find_these_modules(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(p for p in sys.path if p and not p.endswith("timm")))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
 
 
 def test_a_table_by_jobs_is_the_table(tmp_path, monkeypatch, capsys):
