@@ -34,6 +34,7 @@ from torch import Tensor, nn
 
 from oversmooth import Monitor, diagnose, trace
 from oversmooth.models import load
+from oversmooth.trace.reducers.sinks import Sinks
 
 A_II = 0.07
 """Median of the diagonal of attention over layers, heads and tokens of stories15m on 256 tokens of WikiText-2."""
@@ -161,13 +162,12 @@ def moments_to_ranks(bench: Bench) -> None:
 
 
 def heads(bench: Bench) -> None:
-    bench.traced(
-        "tokens, spectra and dominance of every head",
-        lambda: [
-            trace.TokenMetrics(bench.plan, ranks=0, absolute=False, directions=True),
-            trace.HeadSpectra(bench.plan, trace.Settings(joined=0)),
-        ],
-    )
+    def reducers() -> list[trace.Reducer]:
+        tokens = trace.TokenMetrics(bench.plan, ranks=0, absolute=False, directions=True)
+        return [tokens, trace.HeadSpectra(bench.plan, trace.SpectraSettings(joined=0))]
+
+    bench.traced("tokens, spectra and dominance of every head", reducers)
+    bench.traced("the same and sinks", lambda: [*reducers(), Sinks(bench.plan)])
 
 
 def eight_billion(whole: bool = True) -> Bench:
