@@ -1,6 +1,5 @@
 """Two real processes, joined by gloo, and one alone beside them: each runs the ``work(ranks, name)`` of a script."""
 
-import contextlib
 import os
 import socket
 import subprocess
@@ -19,22 +18,14 @@ class Ranks:
     world: int = 1
 
 
-@contextlib.contextmanager
-def joined(_device):
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo")
-    yield Ranks(dist.get_rank(), dist.get_world_size())
-    dist.destroy_process_group()
-
-
 _BEFORE = """
 import os, signal, sys
 sys.path[:0] = {tests!r}
 from pathlib import Path
 import torch
 import torch._dynamo  # what the first step would import, in every child
-from {ranks} import Ranks, joined
+from oversmooth.safety.processes import joined
+from {ranks} import Ranks
 folder, cpu = Path({folder!r}), torch.device("cpu")
 """
 _AFTER = """
@@ -45,8 +36,8 @@ for rank in (0, 1):
     if not child:
         os.environ["RANK"] = str(rank)
         try:
-            with joined(cpu) as ranks:
-                work(ranks, f"two{{rank}}")
+            with joined() as place:
+                work(Ranks(*place), f"two{{rank}}")
         except BaseException:
             import traceback
             traceback.print_exc()
@@ -64,7 +55,7 @@ work(Ranks(), "one")
 def run(script: str, new_folder, ranks: str = __name__) -> Path:
     """The folder in which both have worked: ``folder`` in the script, as ``cpu`` is the device.
 
-    ranks: the module that joins them, if it is what is tested.
+    ranks: the module whose `Ranks` the script needs.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for _ in range(5):  # somebody else may take the port before they do

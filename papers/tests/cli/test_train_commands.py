@@ -156,6 +156,8 @@ def test_bad_options_leave_with_one_sentence(monkeypatch, capsys, tmp_path, cifa
         ({"RANK": "x"}, "RANK is 'x' in the environment"),
         ({"WORLD_SIZE": "-1"}, "WORLD_SIZE is '-1' in the environment"),
         ({"WORLD_SIZE": "2"}, "the 2 processes of WORLD_SIZE cannot be joined"),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, "the 2 processes of WORLD_SIZE cannot be joined"),
+        ({"RANK": "5", "WORLD_SIZE": "2"}, "RANK is 5 of 2 processes (WORLD_SIZE); start them with torchrun"),
     ],
 )
 def test_an_environment_that_torchrun_did_not_make(monkeypatch, capsys, tmp_path, cifar, variables, said):

@@ -15,7 +15,7 @@ from oversmooth.cli import diagnose  # isort: skip
 from oversmooth.cli import layers  # isort: skip
 from oversmooth.cli import demo, doctor, gallery, simulate, spans, spectrum, steer, survey, watch
 from oversmooth.cli.app import app
-from oversmooth.cli.streams import err, standard_streams
+from oversmooth.cli.streams import err, out, standard_streams
 from oversmooth.safety import signals
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.extensions import extensions
@@ -43,6 +43,7 @@ def main() -> None:
                 code = stop.exit_code
         if stop.number is not None and code in (stop.exit_code, 130):  # typer makes 130 of every interrupt
             message, code = stop.message, stop.exit_code
+        out.quiet = err.quiet = False  # under torchrun only the first process prints, but each names its own error
         if message:
             err.print(f"oversmooth: {message}", style="red", soft_wrap=True)
     sys.exit(code)

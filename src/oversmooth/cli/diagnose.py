@@ -108,9 +108,9 @@ def diagnose(
 
     Hub ids and directories need oversmooth[models]; timm names need oversmooth[timm].
     """
-    from oversmooth.diagnosis.processes import joined as processes_joined
     from oversmooth.report import figures as drawn
     from oversmooth.report import page
+    from oversmooth.safety.processes import joined as processes_joined
 
     _check_outputs(models, data, json, html, figures, format, random_init)
     if all(map(is_saved, models)):
@@ -129,19 +129,16 @@ def diagnose(
         refuse_without_effect(context, {"max_memory"}, "it limits what --stream takes")
     with processes_joined() as (rank, world):
         settings["processes"], out.quiet, err.quiet = world > 1, rank > 0, rank > 0
-        try:
-            diagnoses = diagnose_all(
-                models,
-                data,
-                inputs,
-                length,
-                batch,
-                random_init=random_init,
-                settings=settings,
-                **machine,  # type: ignore[arg-type]
-            )
-        finally:  # what is wrong with one process's share, that process says
-            out.quiet = err.quiet = False
+        diagnoses = diagnose_all(
+            models,
+            data,
+            inputs,
+            length,
+            batch,
+            random_init=random_init,
+            settings=settings,
+            **machine,  # type: ignore[arg-type]
+        )
     if rank:
         return
     show(diagnoses)

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,33 +16,18 @@ import torch.distributed as dist
 from torch import Tensor
 
 from oversmooth.inputs.batches import Batch
-from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.processes import are_joined
 from oversmooth.trace.reducers.base import PassFacts
 from oversmooth.trace.reducers.heads import MOST_REASONS, HeadNumbers
 from oversmooth.trace.reducers.tokens import TokenNumbers
-
-
-@contextmanager
-def joined() -> Iterator[tuple[int, int]]:
-    """Joins the processes that torchrun started: the number of this one, and how many there are."""
-    if int(os.environ.get("WORLD_SIZE") or 1) < 2:
-        yield 0, 1
-        return
-    try:
-        dist.init_process_group("gloo")  # what is exchanged is on the CPU
-    except (ValueError, RuntimeError) as error:
-        raise InputError(f"WORLD_SIZE is set, and no processes join ({reason(error)}); use torchrun") from error
-    try:
-        yield dist.get_rank(), dist.get_world_size()
-    finally:
-        dist.destroy_process_group()
 
 
 class Share:
     """This process's batches, and the number of its first input."""
 
     def __init__(self, batches: Sequence[Batch | Tensor]) -> None:
-        if not dist.is_initialized():
+        if not are_joined():
             raise InputError("processes=True needs processes that are joined; start them with torchrun")
         rank, self.world = dist.get_rank(), dist.get_world_size()
         starts = [0, *itertools.accumulate(map(len, batches))]

@@ -9,9 +9,9 @@ from typing import Any
 from oversmooth.anatomy.live import unwrapped
 from oversmooth.integrations.callback import Monitoring
 from oversmooth.monitor.names import in_one_line
-from oversmooth.monitor.processes import are_joined, processes
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.libraries import import_library
+from oversmooth.safety.processes import are_joined, rank_and_world
 
 _callbacks: Any = import_library("transformers.trainer_callback", "a callback for transformers.Trainer")
 
@@ -61,7 +61,7 @@ class SmoothingCallback(Monitoring, _callbacks.TrainerCallback):  # type: ignore
         self._restart(args.output_dir, state.global_step)
 
     def _begin(self, step: int, model: Any) -> None:
-        several = are_joined() and processes() > 1
+        several = are_joined() and rank_and_world()[1] > 1
         self._begin_monitor(lambda: model, self._data, step, together=several or None, scaler=self._scaler)
 
     def _data(self) -> tuple[Any, Any]:

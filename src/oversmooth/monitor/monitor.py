@@ -20,7 +20,7 @@ from oversmooth.monitor.joined import JoinedSpectra
 from oversmooth.monitor.model import MonitoredModel, full_precision
 from oversmooth.monitor.names import Row, keys
 from oversmooth.monitor.probe import Probe
-from oversmooth.monitor.processes import are_joined, fingerprint, mean_over, processes, rank
+from oversmooth.monitor.processes import fingerprint, mean_over
 from oversmooth.monitor.sinks import Loggers
 from oversmooth.monitor.training_batch import TrainingBatchRecorder, check_not_compiled
 from oversmooth.monitor.warning import warn
@@ -29,6 +29,7 @@ from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.model_state import Rewritten, caches_of_their_own
 from oversmooth.safety.precision import float32_products
+from oversmooth.safety.processes import are_joined, rank_and_world
 
 
 class Monitor:
@@ -95,7 +96,7 @@ class Monitor:
         if config.use_training_batch:
             check_not_compiled(model)
             self._check_alarms()
-        self.history = History(history if rank() == 0 else None, resume=resume)
+        self.history = History(history if rank_and_world()[0] == 0 else None, resume=resume)
         self.history.about |= {
             "model": type(self.model.module).__name__,
             "blocks": [block for block, _ in self.model.blocks],
@@ -105,7 +106,7 @@ class Monitor:
         if config.alarms:
             self.history.about["alarms"] = [alarm.settings() for alarm in config.alarms]
         if resume and start is None:
-            if processes() > 1:
+            if rank_and_world()[1] > 1:
                 raise InputError(
                     "resume=True needs start= when several processes run, because the first process alone reads the "
                     "history; give start=<completed steps> in every process"
@@ -123,7 +124,7 @@ class Monitor:
 
     def _check_alarms(self) -> None:
         alarms = self.alarms.alarms
-        if self.config.together is None and processes() > 1 and any(alarm.then == "stop" for alarm in alarms):
+        if self.config.together is None and rank_and_world()[1] > 1 and any(alarm.then == "stop" for alarm in alarms):
             raise InputError(
                 "an alarm stops the training, and each process records a batch of its own: some would stop and the "
                 "others wait for them; give together=True, with a monitor in each process"
@@ -149,7 +150,7 @@ class Monitor:
             step: steps done already.
         """
         about = self.history.about
-        self.history = History(history if rank() == 0 else None, resume=step > 0)
+        self.history = History(history if rank_and_world()[0] == 0 else None, resume=step > 0)
         self.history.about = about
         self.load_state_dict({"steps": step})
 
@@ -236,7 +237,7 @@ class Monitor:
         except (OSError, InputError) as error:
             self._warn(f"{self.history.path} cannot be written ({reason(error)}): snapshots are kept in memory alone")
             self.history.path = None
-        if rank() == 0:
+        if rank_and_world()[0] == 0:
             self.loggers.send(row["step"], keys(row))
         self.alarms.check(row)
 
@@ -254,7 +255,7 @@ class Monitor:
             )
 
     def _is_together(self) -> bool:
-        if not are_joined() or dist.get_world_size() == 1:
+        if not (are_joined() and rank_and_world()[1] > 1):
             return False
         return self.model.is_sharded if self.config.together is None else self.config.together
 

@@ -1,12 +1,10 @@
-"""Several processes, each of which takes snapshots: which one writes, and the mean over all of them."""
+"""Several processes, each of which takes snapshots: the mean over all of them."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor
 
 from oversmooth.monitor.names import Row
@@ -35,16 +33,3 @@ def _average(values: Iterable[Any]) -> float | None:
 def fingerprint(p: Tensor) -> float:
     local: Tensor = p.to_local() if hasattr(p, "to_local") else p
     return float(local.detach().flatten()[:4096].double().sum())
-
-
-def are_joined() -> bool:
-    return dist.is_available() and dist.is_initialized()
-
-
-def rank() -> int:
-    return dist.get_rank() if are_joined() else int(os.environ.get("RANK") or 0)
-
-
-def processes() -> int:
-    """How many there are, or will be: torchrun says so before they are joined."""
-    return dist.get_world_size() if are_joined() else int(os.environ.get("WORLD_SIZE") or 1)

@@ -131,14 +131,14 @@ def train(
         from oversmooth_papers.engine.stopping import end_with_parent
 
         end_with_parent()  # before torch, which takes a while to import
+        from oversmooth.safety.processes import rank_and_world
         from oversmooth_papers.engine import loop
-        from oversmooth_papers.engine.ranks import number
         from oversmooth_papers.engine.smoothing import MonitorWatcher, SmoothingProbe
         from oversmooth_papers.tasks.registry import task_of
 
         changed = _changed(begun(task, quick, recipe, data), settings, augment)
         watcher: MakesWatcher = SmoothingProbe if (look or metrics) is Metrics.tokens else MonitorWatcher
-        if number("RANK", 0):  # under torchrun only the first process prints
+        if rank_and_world()[0]:  # under torchrun only the first process prints
             out.quiet = err.quiet = True
         check_folder(output)  # before the data is read, which takes a while
         began = time.monotonic()

@@ -21,10 +21,11 @@ from torch import Tensor
 from oversmooth.safety import errors, precision
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.machine import hardware_name
+from oversmooth.safety.processes import joined, number
 from oversmooth.steering.reparametrized import SingularError
 from oversmooth_papers.engine import checkpoint, lock, logs
 from oversmooth_papers.engine.failure import Diverged, not_finite
-from oversmooth_papers.engine.ranks import Ranks, joined, number
+from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.result import Progress, Result, RunSettings, WatchSettings
 from oversmooth_papers.engine.saved_model import load_model, notes_of, recipe_of, save_model, stored_as
 from oversmooth_papers.engine.smoothing import Watcher
@@ -56,8 +57,9 @@ def train(task: Task, settings: RunSettings | None = None, *, reuse: Reuse | Non
     device = device_named(settings.device)
     if settings.watch.tensorboard:
         logs.check_board()
-    with joined(device) as ranks, float32_products(device), ExitStack() as stack:
-        writer = None
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    with joined(backend) as place, float32_products(device), ExitStack() as stack:
+        ranks, writer = Ranks(*place), None
         if settings.folder is not None:
             folder = Path(settings.folder)
             if ranks.first:  # only the first process writes; if it fails here, torchrun ends the others

@@ -6,16 +6,13 @@ processes make the gradients that one would.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -61,31 +58,3 @@ class Ranks:
     def wait(self) -> None:
         if self.world > 1:
             dist.barrier()
-
-
-@contextmanager
-def joined(device: torch.device) -> Iterator[Ranks]:
-    """The processes that torchrun started, joined for as long as the block lasts; or this one alone."""
-    if dist.is_available() and dist.is_initialized():
-        yield Ranks(dist.get_rank(), dist.get_world_size())
-        return
-    if (world := number("WORLD_SIZE", 1)) < 2:
-        yield Ranks()
-        return
-    try:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    except (ValueError, RuntimeError) as error:  # torch's own errors are one or the other
-        what = f"the {world} processes of WORLD_SIZE cannot be joined ({reason(error)})"
-        raise InputError(f"{what}; start them with torchrun") from error
-    try:
-        yield Ranks(dist.get_rank(), dist.get_world_size())
-    finally:
-        dist.destroy_process_group()
-
-
-def number(name: str, default: int) -> int:
-    """A whole number, 0 or more, that torchrun puts into the environment."""
-    text = os.environ.get(name, str(default))
-    if not text.isdecimal():
-        raise InputError(f"{name} is {text!r} in the environment; start processes with torchrun, or unset {name}")
-    return int(text)

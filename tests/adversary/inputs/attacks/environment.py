@@ -14,6 +14,7 @@ Line = tuple[tuple[str, ...], tuple[str, ...]]
 SPECTRUM: Line = (("vit",), ("spectrum", "vit"))
 STEER: Line = (("vit",), ("steer", "vit", "-m", "neutreno", "-o", "out"))
 TRAIN: Line = ((CIFAR,), ("train", "--data", CIFAR, "-o", "out", *SMALL_RUN, "--minutes", "0"))
+DIAGNOSE: Line = (("vit",), ("diagnose", "vit", "--inputs", "2", "--no-spectra"))
 HUB: Line = ((), ("diagnose", "nobody/nothing-at-all"))
 LINES: dict[str, Line] = {
     "help": ((), ("--help",)),
@@ -129,7 +130,8 @@ def _variables() -> Iterator[Case]:
         "a world of none": {**first, "WORLD_SIZE": "0"},
     }
     for label, variables in together.items():
-        yield _case(f"{label}, train", TRAIN, "either", environment=variables)
+        for what, line in (("train", TRAIN), ("diagnose", DIAGNOSE)):
+            yield _case(f"{label}, {what}", line, "either", environment=variables)
     by_name: Line = ((), ("train", "--data", "cifar100", "-o", "out", *SMALL_RUN, "--minutes", "0"))
     for name, values in VARIABLES.items():
         lines = {"spectrum": SPECTRUM}

@@ -20,7 +20,7 @@ from oversmooth.inputs.parquet import Table, readable
 from oversmooth.inputs.sources import Source
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.libraries import import_library
-from oversmooth_papers.engine.ranks import number
+from oversmooth.safety.processes import number
 from oversmooth_papers.tasks.common import data_home, decoded_image
 
 Sample = tuple[str | bytes, int]  # a file, or an encoded image, and its class
