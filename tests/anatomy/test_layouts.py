@@ -91,7 +91,7 @@ def test_a_gate_beside_the_queries(tmp_path):
         assert torch.equal(layer.W_O[2], attention.o_proj.weight[:, 16:24].T)
         assert layer.leak == "a gate"
         assert (layer.norm_position, layer.norm.kind, layer.norm.offset) == ("pre", "rms", 1.0)
-        assert any("no attention of a known layout in 1 places (0)" in remark for remark in found.remarks)
+        assert any("no attention of a known layout in 1 " in remark for remark in found.remarks)
 
 
 def test_sinks_take_a_share_of_every_row():
@@ -101,7 +101,20 @@ def test_sinks_take_a_share_of_every_row():
 
 def test_the_linear_attention_of_other_layers_is_left_out():
     found = locate(CASES["MiniMax (linear, then full)"].make())
-    assert any("no attention of a known layout in 1 places (0)" in remark for remark in found.remarks)
+    assert any("no attention of a known layout in 1 of 2 blocks (first: layers.0)" in r for r in found.remarks)
+    assert list(found.blocks.items()) == [("layers.0", None), ("layers.1", found.layers[0])]
+
+
+def test_linear_attention_with_the_names_of_others_is_none():
+    model = nn.ModuleDict({"layers": nn.ModuleList(nn.ModuleDict({"attn": own_attention()}) for _ in range(2))})
+    assert len(locate(model, heads=HEADS)) == 2
+    model.layers[0].attn.A_log = nn.Parameter(torch.zeros(HEADS))  # as in Olmo's hybrids
+    assert [layer.name for layer in locate(model, heads=HEADS)] == ["layers.1.attn"]
+
+
+def own_attention():
+    names = ("q_proj", "k_proj", "v_proj", "o_proj")
+    return nn.ModuleDict({name: nn.Linear(WIDTH, WIDTH) for name in names})
 
 
 # Factors

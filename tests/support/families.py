@@ -95,6 +95,8 @@ class Family:
     """Whether some layers have a window."""
     runs: tuple[int, ...] = tuple(range(LAYERS))
     """The number of the layer, run by run."""
+    others: tuple[int, ...] = ()
+    """The numbers of blocks without attention, of which tokens alone are measured."""
     batch_first: bool = True
     weights_of: str = ""
     """The module that returns the weights of eager attention, where the model does not."""

@@ -332,12 +332,26 @@ class Anatomy:
     """What was seen and left out: other stacks, cross-attention, partial matches."""
     alone: bool = True
     """Whether the model has no other stack."""
+    others: tuple[str, ...] = ()
+    """The blocks between these that have no attention (Mamba, convolutions): of them tokens alone are measured."""
 
     def __len__(self) -> int:
         return len(self.layers)
 
     def __iter__(self) -> Iterator[AttentionLayer]:
         return iter(self.layers)
+
+    @property
+    def order(self) -> list[str]:
+        """The names of all blocks, in the order they run."""
+        names = [*(layer.block for layer in self), *self.others]
+        return sorted(names, key=lambda name: int(name.rpartition(".")[2])) if self.others else names
+
+    @property
+    def blocks(self) -> dict[str, AttentionLayer | None]:
+        """All blocks in order, with their attention where they have any."""
+        layers = {layer.block: layer for layer in self}
+        return {name: layers.get(name) for name in self.order}
 
     @property
     def shared(self) -> bool:

@@ -255,6 +255,8 @@ OTHER_MIXING = {
         ("mra", "nystromformer", "yoso"), "its attention is an approximation whose rows need not sum to one"
     ),
 }
+# Of attention without a softmax, whose weights have the names of others (Kimi's and Olmo's delta rules).
+LINEAR_ATTENTION = ("A_log", "forget_gate.A_log")
 # Projections beside v_proj whose sigmoid multiplies what attention gives, token by token.
 OUTPUT_GATE = ("gate_proj", "g_proj", "attn_gate", "output_gate")
 # One number beside attention whose tanh multiplies what it adds (Mllama).

@@ -11,6 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import cast
 
+from torch import nn
+
 from oversmooth.anatomy import layouts
 from oversmooth.anatomy.assemble import layer_of
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer, NormPosition, joined_name
@@ -62,7 +64,6 @@ def find(
     _check_depth(source, len(stacks[chosen]))
     in_order = sorted(stacks[chosen], key=_numbers)
     _check_supported(source, in_order)
-    remarks += _gaps(chosen, in_order)
     layers = [layer_of(source, name, matches[name], heads, norm) for name in in_order]
     if any(layer.norm_position == "unknown" for layer in layers):
         model = model_type(source, in_order[0])
@@ -71,7 +72,13 @@ def find(
             f"the position of the norm is not known from these files ({known}), and it is not folded; "
             "give norm= (--norm)"
         )
-    return Anatomy(tuple(_as_run(source, layers)), chosen, tuple(remarks), alone=not others)
+    in_turn = tuple(_as_run(source, layers))
+    if without := _without_attention(source, in_turn):
+        where = f"{len(without)} of {len(in_turn) + len(without)} blocks (first: {without[0]})"
+        remarks.append(f"no attention of a known layout in {where}, of which tokens alone are measured")
+    else:
+        remarks += _gaps(chosen, in_order)
+    return Anatomy(in_turn, chosen, tuple(remarks), not others, without)
 
 
 def norm_position(norm: str | None) -> NormPosition | None:
@@ -87,6 +94,8 @@ def _value_weights(source: Source) -> Iterator[tuple[str, str, Layout]]:
             if len(shape) != 2 or not f".{name}".endswith(f".{layout.value}"):
                 continue
             prefix = name.removesuffix(layout.value).removesuffix(".")
+            if any(joined_name(prefix, part) in source.shapes for part in layouts.LINEAR_ATTENTION):
+                continue
             packed_so = not layout.models or model_type(source, prefix) in layout.models
             if packed_so and all(joined_name(prefix, part) in source.shapes for part in beside):
                 yield name, prefix, layout
@@ -157,6 +166,17 @@ def _gaps(key: str, prefixes: list[str]) -> list[str]:
 def _check_depth(source: Source, depth: int) -> None:
     if depth > MOST_LAYERS:
         raise InputError(f"{source.what} has {depth:,} layers; the limit is {MOST_LAYERS:,}; check its configuration")
+
+
+def _without_attention(source: Source, layers: tuple[AttentionLayer, ...]) -> tuple[str, ...]:
+    """The other blocks in the one list of blocks of a live model: those of hybrids that mix tokens in another way."""
+    lists = {layer.block.rpartition(".")[0] for layer in layers}
+    around = source.modules.get(lists.pop()) if len(lists) == 1 else None
+    if not isinstance(around, nn.ModuleList):
+        return ()
+    known = {id(source.modules[layer.block]) for layer in layers}
+    found = ((f"{layers[0].block.rpartition('.')[0]}.{index}", block) for index, block in enumerate(around))
+    return tuple(n for n, b in found if id(b) not in known and any(p.ndim > 1 for p in b.parameters()))
 
 
 def _as_run(source: Source, layers: list[AttentionLayer]) -> list[AttentionLayer]:

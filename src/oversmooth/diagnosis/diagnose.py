@@ -282,18 +282,18 @@ def _assemble(
     notes += options.notes()
     notes += [Note("approximate", what=name, error=plain(e, 3)) for name, e in tokens.errors.items()]
     notes += plan_notes(plan)
-    largest = max(weights.joined_size(block.layer) for block in plan.blocks)
+    largest = max(weights.joined_size(block.layer) for block in plan.blocks if block.layer is not None)
     if options.spectra and not options.exact and largest > weights.LARGE:
         notes.append(Note("joined_weights_skipped", largest))
     notes += [Note("steering", text=remark) for remark in steering.remarks()] if steering is not None else []
     with torch.autocast(planned.device.type, enabled=False):
         layers = layers_observed(plan, tokens, heads, facts.inputs, exact=options.exact)
     add_roles(layers, plan, sinks)
-    shared = len({block.layer.name for block in plan.blocks}) < len(plan.blocks)
+    shared = len({block.block for block in plan.blocks}) < len(plan.blocks)
     known = weights.facts(source.name, anatomy, len(plan.blocks), shared)
     known |= {
         "causal": known["causal"] if facts.causal is None else facts.causal,
-        "norm": plan.blocks[0].norm_position,
+        "norm": next(block.norm_position for block in plan.blocks if block.layer is not None),
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
         "parameters": sum(p.numel() for p in model.parameters()),
         "input_kind": planned.input_kind,
@@ -355,16 +355,16 @@ def _extrapolate(
 ) -> list[Extrapolation]:
     if not options.spectra or not options.depth:
         return []
-    blocks, A = sample.plan.blocks, sample.blocks[-1].A
+    several, A = len({block.block for block in sample.plan.blocks}) > 1, sample.last.A
     if A is None or int(A.valid_count()[0, 0]) < 2:
         source.notes.append(Note("single_token"))
         return []
     modules = dict(source.model.named_modules(remove_duplicate=False))
     entries = [last_block(sample, modules, options.depth, options.seed, exact=options.exact)]
-    if len({block.layer.name for block in blocks}) > 1 and disk is not None:
+    if several and disk is not None:
         source.notes.append(Note("stack_skipped", text="its blocks are not in memory together"))
-    elif len({block.layer.name for block in blocks}) > 1:
-        passes = max(1, round(min(options.depth, _STACK) / len(blocks)))
+    elif several:
+        passes = max(1, round(min(options.depth, _STACK) / len(sample.plan.blocks)))
         entries.append(whole_stack(sample, modules, passes))
     source.notes += [Note("real_blocks_failed", what=entry.what) for entry in entries if entry.real is None]
     special = options.left_out is not None

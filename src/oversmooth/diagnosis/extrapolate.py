@@ -32,7 +32,7 @@ from oversmooth.theory.weights import centre_features, fold_norm
 from oversmooth.trace.layout import as_tokens, first_tensor, stream_batch_first
 from oversmooth.trace.plans import Plan, SampleBlock
 from oversmooth.trace.reducers.heads import inverse_sigma
-from oversmooth.trace.study import Sample
+from oversmooth.trace.study import Sample, with_attention
 from oversmooth.trace.watch import run_again
 
 RUN = 16
@@ -54,7 +54,7 @@ def last_block(
         seed: of Arnoldi's random starts.
         exact: spectra without a budget.
     """
-    blocks, block = sample.blocks, sample.blocks[-1]
+    blocks, block = sample.blocks, sample.last
     found = _predicted(sample, modules, depth)
     if block.plan.undecided:
         return replace(_undecided("last block", block.plan.undecided), **found)
@@ -86,7 +86,7 @@ def last_block(
 
 def _predicted(sample: Sample, modules: dict[str, nn.Module], depth: int) -> dict[str, Any]:
     """The last block run again, how that goes on, and how well its first half predicts the end of the run."""
-    repeat = _repeatable([sample.blocks[-1]], sample.plan, modules)
+    repeat = _repeatable([sample.last], sample.plan, modules)
     run = min(depth, RUN)
     try:
         with repeat.running():
@@ -207,9 +207,9 @@ class _Repeatable:
 
 
 def _repeatable(blocks: list[SampleBlock], plan: Plan, modules: dict[str, nn.Module]) -> _Repeatable:
-    last = blocks[-1]
-    batch_first = stream_batch_first(last.plan.layer, plan.layouts, modules)
-    A, given = last.A, first_tensor(last.args, last.kwargs)
+    last, attending = blocks[-1], with_attention(blocks)
+    batch_first = stream_batch_first(attending.plan.layer, plan.layouts, modules)
+    A, given = attending.A, first_tensor(last.args, last.kwargs)
     mask = None if A is None or A.mask is None else A.mask[:, 0]
     return _Repeatable(blocks, modules, batch_first, given.ndim == 2, last.y, mask)
 

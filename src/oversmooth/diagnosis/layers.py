@@ -35,7 +35,8 @@ def layers_observed(
     size are computed.
     """
     layers = [_layer("embedding", tokens, (0, -1), inputs)]
-    spectra = [None] * len(plan.blocks) if heads is None else _spectra(plan, heads, exact)
+    spectra: list[Spectrum | None] = [None] * len(plan.blocks)
+    spectra = spectra if heads is None else _spectra(plan, heads, exact)
     for call, block in enumerate(plan.blocks):
         middle = block.attention_stage
         attention_out = None if middle is None else tokens.at[(call, middle)]
@@ -43,7 +44,7 @@ def layers_observed(
         more["dominance"] = None if heads is None else _dominance(heads, call)
         if attention_out is not None:
             more |= dict(attention_out=means(attention_out), attention_out_spread=spreads(attention_out))
-        layers.append(_layer(block.layer.block, tokens, (call, len(block.stages) - 1), inputs, **more))
+        layers.append(_layer(block.block, tokens, (call, len(block.stages) - 1), inputs, **more))
     return layers
 
 
@@ -79,11 +80,14 @@ def massive_origin(plan: Plan, sinks: SinkNumbers) -> MassiveOrigin | None:
     )
 
 
-def _spectra(plan: Plan, heads: HeadNumbers, exact: bool) -> list[Spectrum]:
+def _spectra(plan: Plan, heads: HeadNumbers, exact: bool) -> list[Spectrum | None]:
     """Of H, by call of a block: once where nothing differs, and layers side by side."""
     different: dict[tuple[object, ...], tuple[BlockPlan, float | None]] = {}
-    keys = []
+    keys: list[Any] = []
     for call, block in enumerate(plan.blocks):
+        if block.layer is None:
+            keys.append(None)
+            continue
         sigma, factor = heads.inverse_sigma.get(call), block.layer.factor
         inverse = float(sigma.mean()) if sigma is not None and block.norm_agrees else None
         shown = tuple(factor.flatten().tolist()) if isinstance(factor, Tensor) else factor
@@ -101,7 +105,7 @@ def _spectra(plan: Plan, heads: HeadNumbers, exact: bool) -> list[Spectrum]:
     # Sharded weights are gathered by all processes, in one order.
     sharded = torch.distributed.is_available() and torch.distributed.is_initialized()
     found = dict(zip(different, (map if sharded else one_core_each)(spectrum, different.values()), strict=True))
-    return [found[key] for key in keys]
+    return [found.get(key) for key in keys]
 
 
 def layers_of_blocks(

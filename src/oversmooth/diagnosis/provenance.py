@@ -97,7 +97,7 @@ def input_notes(inputs: Any, tokens: list[int]) -> list[Note]:
 
 def plan_notes(plan: Plan) -> list[Note]:
     """Layers that did not run, norms that are not where names suggest, and layers that theory does not cover."""
-    blocks = plan.blocks
+    blocks = [block for block in plan.blocks if block.layer is not None]
     notes, ran = [], {block.layer.name for block in blocks}
     if idle := [layer.name for layer in plan.anatomy or () if layer.name not in ran]:
         notes.append(Note("idle_layers", len(idle), names=idle[:MOST_NAMES]))

@@ -76,7 +76,7 @@ def layers(
         raise InputError("there are no inputs; give a few hundred")
     check_finite(inside)
     anatomy = locate(inside, stack=stack)
-    plan = Plan.of_names({layer.block: layer for layer in anatomy})
+    plan = Plan.of_names(anatomy.blocks)
     found: list[Tensor | None] = []
     vectors, run = PooledVectors(pool), Runner(inside, anatomy)
     first, batches = first_of(inside, inputs)

@@ -107,7 +107,8 @@ class Progress:
             for key, (holder, names) in self.parts.items()
         }
         kept = [dataclasses.replace(plan, layer=None) for plan in plans]  # type: ignore[arg-type]
-        seen = [(plan.layer.name, {name: getattr(plan.layer, name) for name in _OBSERVED}) for plan in plans]
+        layers = [plan.layer for plan in plans]
+        seen = [layer and (layer.name, {name: getattr(layer, name) for name in _OBSERVED}) for layer in layers]
         file = dict(following=following, found=found, plans=kept, layers=seen, done=states.done, held=states.held)
         with contextlib.suppress(InputError, OSError):
             with whole_file(self.path) as temporary:
@@ -128,8 +129,9 @@ class Progress:
                     current.update(value)
                 else:
                     setattr(self.parts[key][0], name, value)
-        for plan, (name, seen) in zip(file["plans"], file["layers"], strict=True):
-            plans.append(dataclasses.replace(plan, layer=dataclasses.replace(self.layers[name], **seen)))
+        for plan, seen in zip(file["plans"], file["layers"], strict=True):
+            layer = seen and dataclasses.replace(self.layers[seen[0]], **seen[1])
+            plans.append(dataclasses.replace(plan, layer=layer))
         states.done, states.held = file["done"], file["held"]
         return file["following"]
 

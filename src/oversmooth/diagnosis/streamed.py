@@ -18,12 +18,11 @@ from oversmooth.models.on_disk import OnDisk
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import cache_folder
 from oversmooth.safety.machine import free_memory, in_words
-from oversmooth.theory.operators import SoftmaxAttention
 from oversmooth.trace.feed import Runner
 from oversmooth.trace.plans import Plan, SampleBlock
 from oversmooth.trace.reducers.base import PassFacts
 from oversmooth.trace.streaming import OTHER_WAYS, Steps, StreamedTrace
-from oversmooth.trace.study import Study
+from oversmooth.trace.study import Study, is_light
 from oversmooth.trace.valid import LeftOut
 
 _ARRAYS = 30  # of the size of a batch's residual stream, in float32, that a block and its trace hold at their peak
@@ -53,7 +52,7 @@ class Placement:
 
 def placement(disk: OnDisk, run: Runner, batches: Sequence[Batch | Tensor]) -> Placement:
     """What streaming these inputs needs; InputError where that is not there."""
-    names = [layer.block for layer in run.anatomy]
+    names = run.anatomy.order
     entering = Steps(dict(disk.model.named_modules(remove_duplicate=False)), names).entering(lambda: run(batches[0]))
     lengths = [len(batch) for batch in batches]
     states = entering.nbytes * sum(lengths) // max(1, lengths[0])
@@ -111,8 +110,9 @@ class Streamed:
     progress: Progress = field(init=False)
 
     def blocks(self) -> Iterator[SampleBlock]:
-        """What the one input showed of the last block, while that is in memory."""
-        order = [layer.block for layer in self.run.anatomy]
+        """What the one input showed of the last block with attention, while that is in memory."""
+        order = self.run.anatomy.order
+        last = max(i for i, name in enumerate(order) if self.run.anatomy.blocks[name] is not None)
         steps = Steps(self.study.modules, order)
         trace = StreamedTrace(self.disk.model, self.plan, self.reducers.all, self.left_out)
         self.progress = Progress(self.states.folder, self.run.anatomy, self._parts(steps, trace))
@@ -123,16 +123,17 @@ class Streamed:
             while name is not None:
                 call = self.states.done
                 with self.disk.loaded(name, order[call + 1] if call + 1 < len(order) else None):
-                    following = self._study(steps, call, name)
+                    following = self._study(steps, call, name, call == last)
                     self._trace(steps, trace, call, following)
                     if self.shown is not None:
                         self.shown.add(self.study.blocks[call])
-                    if following is None:
+                    if call == last:
                         yield self.study.blocks[call]
-                    else:
+                    if following is not None:
                         self.study.blocks[call] = SampleBlock(self.plan.blocks[call], None, _NOTHING, _NOTHING, (), {})
                         self.states.advance()
-                        self.progress.save(following, self.plan.blocks, self.states)
+                        if call < last:  # what is found of the last one is not saved
+                            self.progress.save(following, self.plan.blocks, self.states)
                 name = following
         finally:
             self.disk.close()
@@ -159,13 +160,13 @@ class Streamed:
             parts["shown"] = self.shown, ("_shape", "_same", "_kept", "_groups", "_similarity", "_received")
         return parts
 
-    def _study(self, steps: Steps, call: int, name: str) -> str | None:
+    def _study(self, steps: Steps, call: int, name: str, last: bool) -> str | None:
         with self.study.watching(name), steps.at(call):
             left, _, following = steps.run(self.states[-1], lambda: self.run(self.one))
         if following is not None:
             self.states[-1] = left
         shown = self.study.blocks[call]
-        if following is not None and (not isinstance(shown.A, SoftmaxAttention) or shown.A.bias is not None):
+        if not last and not is_light(shown.A):
             shown.A = None  # as where all blocks are in memory
         self.plan.blocks.append(shown.plan)
         if self.study.apart and self.study.apart[0] and self.study.windows:
@@ -176,7 +177,7 @@ class Streamed:
         done = 0
         with trace.block(call), steps.at(call):
             for number, batch in enumerate(self.batches):
-                self.on_progress(call, len(self.run.anatomy), done)
+                self.on_progress(call, len(self.run.anatomy.order), done)
                 special = batch.special if isinstance(batch, Batch) else None
                 with trace.batch(call, number, special):
                     left, out, following = steps.run(self.states[number], lambda batch=batch: self.run(batch))  # type: ignore[misc]

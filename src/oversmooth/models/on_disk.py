@@ -64,7 +64,7 @@ class OnDisk:
         for name, array in checkpoint.stored():
             self._stored[self._loader.target(name)][name] = array
         self._load([name for name, p in model.named_parameters() if p.ndim < 2])  # norms show what they are
-        blocks = dict.fromkeys(layer.block for layer in self.anatomy())
+        blocks = self.anatomy().blocks
         self._meta = {n: p for n, p in model.named_parameters(remove_duplicate=False) if p.is_meta}
         self.blocks = {block: [name for name in self._meta if name.startswith(f"{block}.")] for block in blocks}
         inside = {name for names in self.blocks.values() for name in names}

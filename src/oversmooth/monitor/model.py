@@ -38,7 +38,7 @@ class MonitoredModel:
             if not (names := repeated_blocks(module)):
                 raise InputError(f"{error}, or name the blocks of the model, such as blocks='layers.*'") from error
             return cls(module, [(name, modules[name]) for name in names], None, str(error))
-        return cls(module, [(name, modules[name]) for name in dict.fromkeys(layer.block for layer in anatomy)], anatomy)
+        return cls(module, [(name, modules[name]) for name in anatomy.blocks], anatomy)
 
     def require_anatomy(self, what: str) -> Anatomy:
         """The anatomy, for what needs it."""

@@ -31,7 +31,7 @@ _JUDGED = {
     "still falling": ", but HFC/LFC falls",
     "unknown": "",
 }
-_SUBLAYERS = {"mlp": "MLPs", "norm": "norms"}
+_SUBLAYERS = {"mlp": "MLPs", "norm": "norms", "block": "blocks without attention"}
 
 
 def sentences(diagnosis: DiagnosisData) -> list[str]:

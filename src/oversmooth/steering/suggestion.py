@@ -199,7 +199,7 @@ class _StrengthSweep:
         return Suggestion(strength, _reason(strength, curve, layers, because), curve, cases, inputs, because)
 
     def _layer(self, call: int, block: BlockPlan) -> _Layer:
-        acts = not (call == 0 and block.layer.name == self.first)
+        acts = not (call == 0 and block.layer is not None and block.layer.name == self.first)
         empty = torch.zeros(0, len(self.strengths))
         smoothing, undecided, rough, cases = [empty.bool()], [empty.bool()], [empty], []
         for which, heads, answer in self.results.get(call, []):

@@ -68,7 +68,9 @@ def attention_batch_first(attention: nn.Module, block: nn.Module) -> bool:
 
 
 def stream_batch_first(layer: AttentionLayer, known: Mapping[str, bool], modules: Mapping[str, nn.Module]) -> bool:
-    """Whether a layer's block takes (batch, n, d): as was observed, by its name, or else as it says."""
+    """Whether a layer's block takes (batch, n, d): as was observed, by its name, or else as it says; all others do."""
+    if layer is None:
+        return True
     if layer.block in known:
         return known[layer.block]
     return attention_batch_first(modules[layer.name], modules[layer.block])

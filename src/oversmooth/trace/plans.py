@@ -72,7 +72,7 @@ class BlockPlan:
     block: str  # name of its module
     stages: list[Stage]
     layer: AttentionLayer = None  # type: ignore[assignment]
-    """Its attention, with the factors that were observed. None in a plan of names, which nobody asks for it."""
+    """Its attention, with the factors that were observed. None where it has none, and in a plan of names."""
     norm_position: NormPosition = "none"
     norm_eps: float = 0.0  # what the norm before attention adds to σ²
     norm_agrees: bool = False  # whether the norm before attention is what anatomy says it is

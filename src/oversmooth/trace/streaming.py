@@ -155,7 +155,7 @@ class StreamedTrace(Trace):
         """While batches pass through this call of a block, which the plan has by now."""
         here = self.plan.blocks[call]
         self._sites |= {(call, site.stage): site for site in here.sites(call)}
-        layers = {layer.block: layer for layer in self.plan.anatomy or ()} | {here.block: here.layer}
+        layers = (self.plan.anatomy.blocks if self.plan.anatomy else {}) | {here.block: here.layer}
         self._watch = Watch(self._modules, layers, self, self.plan.parts, only=here.block, **self._how)  # type: ignore[arg-type]
         with self._watch:
             yield

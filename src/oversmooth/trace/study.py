@@ -21,12 +21,12 @@ from oversmooth.anatomy.live import check_is_module, unwrapped
 from oversmooth.anatomy.steered import STEERING_PARTS, steered_as
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.model_state import in_eval_mode
-from oversmooth.theory.operators import SoftmaxAttention
+from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
 from oversmooth.theory.reasons import Reason
 from oversmooth.trace.attention import CapturedAttention
 from oversmooth.trace.blocks import named_blocks
 from oversmooth.trace.feed import ONE_AT_A_TIME, Runner, first_of
-from oversmooth.trace.plans import Plan, SampleBlock
+from oversmooth.trace.plans import BlockPlan, Plan, SampleBlock, Stage
 from oversmooth.trace.residual_fit import BlockArrays, ModuleCall, fit_residual
 from oversmooth.trace.sums import same
 from oversmooth.trace.tracing import run
@@ -43,6 +43,11 @@ class Sample:
 
     plan: Plan
     blocks: list[SampleBlock]
+
+    @property
+    def last(self) -> SampleBlock:
+        """The last block with attention."""
+        return with_attention(self.blocks)
 
 
 @dataclass
@@ -113,7 +118,7 @@ class Study:
 
     def __init__(self, model: nn.Module, anatomy: Anatomy, attention: bool) -> None:
         self.modules, self.checks = dict(model.named_modules(remove_duplicate=False)), attention
-        self.layers: dict[str, AttentionLayer] = {layer.block: layer for layer in anatomy}
+        self.layers, self.width = anatomy.blocks, anatomy.layers[0].width
         self.layouts: dict[str, bool] = {}
         self.steering = steered_as(model)
         self.first_values: Tensor | None = None
@@ -137,7 +142,8 @@ class Study:
 
     def parts(self, block: str) -> list[str]:
         """Every module of the block, but for what methods keep there and the insides of torch's own attention."""
-        layer = self.layers[block]
+        if (layer := self.layers[block]) is None:
+            return []
         inside = [name for name in self.modules if name.startswith(layer.block + ".") or (not layer.block and name)]
         # Parametrizations run whenever somebody reads a weight.
         inside = [n for n in inside if f".{STEERING_PARTS}." not in n and ".parametrizations" not in n]
@@ -147,12 +153,15 @@ class Study:
         return inside
 
     def enter(self, _call: int, block: str, x: Tensor, args: Any, kwargs: Any) -> None:
-        if x.shape[-1] != (width := self.layers[block].width):
-            raise InputError(f"{block} receives an array of shape {tuple(x.shape)}; tokens must be (batch, n, {width})")
-        self.record = _Record(BlockArrays(self.layers[block], self._few(x)), x.clone(), args, kwargs)
+        if x.shape[-1] != self.width:
+            expected = f"tokens must be (batch, n, {self.width})"
+            raise InputError(f"{block} receives an array of shape {tuple(x.shape)}; {expected}")
+        few = BlockArrays(self.layers[block], self._few(x))  # type: ignore[arg-type]
+        self.record = _Record(few, x.clone(), args, kwargs)
 
     def part(self, _call: int, block: str, name: str, x: Tensor, y: Tensor) -> None:
         record, layer, module = self.record, self.layers[block], self.modules[name]
+        assert layer is not None
         few = record.few
         if name == _value(layer):
             self._record_values(x)
@@ -185,6 +194,8 @@ class Study:
         if self.record.few.values_in is None and entered is not None:
             self._record_values(entered)
         self.apart.append(captured.pairs.segments() is not None)  # whether this layer keeps some tokens apart
+        if self.apart[0] and self.blocks and self.blocks[0].plan.layer is None:
+            raise InputError("texts that share an input are not told apart before the first attention; give one each")
         if self.record.few.out is None:
             self._record_attention(y)
 
@@ -227,6 +238,13 @@ class Study:
 
     def leave(self, call: int, block: str, y: Tensor, _returned: Tensor) -> None:
         record, layer, few_y = self.record, self.layers[block], self._few(y)
+        continues, self.left = self.left is not None and same(self.left, record.few.x), few_y
+        running = None if self.steering is None else self.steering.hold()
+        if layer is None:
+            self.arrays.clear()
+            plan = BlockPlan(block, [Stage("block", "end")], continues=continues)
+            self.blocks.append(SampleBlock(plan, None, record.x, y, record.args, record.kwargs, running))
+            return
         if record.few.out is None:
             raise InputError(f"{block} ran without its attention {layer.name}; it cannot be observed")
         A = None if record.captured is None else record.captured.A
@@ -234,19 +252,16 @@ class Study:
         site = None if self.steering is None else self.steering.steered_layer(layer.name)
         fit = fit_residual(record.few, few_y, self._rest(layer))
         self.arrays.clear()
-        continues, self.left = self.left is not None and same(self.left, record.few.x), few_y
         eps: float | None = self._eps(layer)
         if fit.norm_position == "pre":
             # A norm that reads anything but what entered the block is known by name only.
             eps = self._agreeing_eps(layer) if fit.stages[0].part.startswith("attention") else None
         if site is not None and (unknown := site.undecided()):
             why = why or Reason("steering", detail=unknown)
-        last = self.blocks[-1].A if self.blocks else None
-        if last is not None and (not isinstance(last, SoftmaxAttention) or last.bias is not None):
-            self.blocks[-1].A = None  # n by n arrays are not kept beyond their layer, but for the last
+        for before in self.blocks:  # n by n arrays are not kept beyond their layer, but for the last
+            before.A = before.A if is_light(before.A) else None
         known = dict(norm_eps=eps or 0.0, norm_agrees=eps is not None, continues=continues)
         plan = dataclasses.replace(fit, **known, undecided=fit.undecided or why)  # type: ignore[arg-type]
-        running = None if self.steering is None else self.steering.hold()
         self.blocks.append(SampleBlock(plan, A, record.x, y, record.args, record.kwargs, running))
 
     def _rest(self, layer: AttentionLayer) -> str:
@@ -342,6 +357,16 @@ class Study:
             best = min(errors, key=errors.__getitem__)
             return best if errors[best] < 5e-2 else None
         return None
+
+
+def with_attention(blocks: list[SampleBlock]) -> SampleBlock:
+    """The last block that has any."""
+    return next(block for block in reversed(blocks) if block.plan.layer is not None)
+
+
+def is_light(A: AttentionOperator | None) -> bool:
+    """Whether attention is held as queries and keys, and not as an array of n by n."""
+    return isinstance(A, SoftmaxAttention) and A.bias is None
 
 
 def _disagreement(expected: Tensor, returned: Tensor, mask: Tensor | None, share: float) -> float:

@@ -229,7 +229,7 @@ class Trace:
         elif not plan.continues:  # another stream may have other tokens
             self._batch.tokens, self._batch.earlier = None, self._batch.tokens
         self._here = _Block(plan, x, None if plan.branch is None else few_tokens(x))
-        if self.plan.named and not call:
+        if not call and (self.plan.named or plan.layer is None):
             self._watch.wants_mask = self._watch.misfit is not None
             if not self._watch.wants_mask:
                 self._know(None)

@@ -185,8 +185,8 @@ def _output_gate(case: Family, modules: Modules, passage: Passage) -> Tensor:
 
 
 _IN_QWEN3_NEXT = LLAMA | dict(mix=_output_gate, also=("layers.{}.self_attn.q_proj",), gated="token")
-# A linear layer is no softmax and is left out with a remark; its block is where the first one starts.
-_LINEAR_FIRST = dict(massive="", runs=(1,))
+# A linear layer is no softmax: of its block tokens alone are measured.
+_LINEAR_FIRST = dict(runs=(1,), others=(0,))
 _FULL, _MIXED = dict(layer_types=["full_attention"] * 2), dict(layer_types=["linear_attention", "full_attention"])
 
 _DESCRIBED = [
@@ -289,6 +289,37 @@ _DESCRIBED = [
     described("Qwen3-Next", hf("Qwen3Next", **_QWEN3_NEXT, **_FULL), **_IN_QWEN3_NEXT),
     described(
         "Qwen3-Next (linear, then full)", hf("Qwen3Next", **_QWEN3_NEXT, **_MIXED), **_IN_QWEN3_NEXT | _LINEAR_FIRST
+    ),
+    described(
+        "Jamba (Mamba, attention, MoE)",
+        hf(
+            "Jamba", **GQA | dict(num_hidden_layers=3), attn_layer_period=3, attn_layer_offset=1, num_experts=2,
+            mamba_d_state=4,
+        ),
+        **LLAMA | dict(reader="pre_ff_layernorm", runs=(1,), others=(0, 2)),
+    ),
+    described(
+        "Granite 4 (Mamba 2, attention, MoE)",
+        hf(
+            "GraniteMoeHybrid", **GQA, layer_types=["mamba", "attention"], mamba_n_heads=8, mamba_d_head=8,
+            mamba_d_state=8, mamba_chunk_size=4, num_local_experts=2, num_experts_per_tok=1,
+            shared_intermediate_size=32, residual_multiplier=0.5,
+        ),
+        **LLAMA | _LINEAR_FIRST, factor=0.5,
+    ),
+    described(
+        "Nemotron-H (Mamba 2, attention, MLP)",
+        hf(
+            "NemotronH", **{name: value for name, value in GQA.items() if name != "num_hidden_layers"}, head_dim=8,
+            layers_block_type=["mamba", "attention", "mlp"], mamba_num_heads=8, mamba_head_dim=8, ssm_state_size=8,
+            n_groups=1, chunk_size=4,
+        ),
+        text, "layers.{}", "mixer.v_proj", "mixer.o_proj", causal=True, kind="rms", kv_heads=2, runs=(1,),
+        others=(0, 2), norm="", may_decline=True,
+    ),
+    described(
+        "LFM2 (convolution, attention)", hf("Lfm2", **GQA, layer_types=["conv", "full_attention"]),
+        **LLAMA | _LINEAR_FIRST | dict(output="self_attn.out_proj", reader="ffn_norm"),
     ),
     described(
         "ModernBERT decoder", hf("ModernBertDecoder", **SIZES, **WORDS, cls_token_id=1, sep_token_id=2), text,

@@ -49,6 +49,16 @@ def of(name: str, how: str = "padded") -> tuple[Family, Diagnosis, list[Passage]
     return case, diagnosis(name, how), passages, case.together(how, passages[0].x)
 
 
+def attending(found: Diagnosis, passages: list[Passage]) -> Iterator[tuple[Any, Passage]]:
+    """The blocks with attention; no spectra are given of the others."""
+    for layer, passage in zip(found.layers[1:], passages, strict=True):
+        if passage.heads is not None:
+            yield layer, passage
+        else:
+            assert layer.spectrum is None, f"{layer.name}: a spectrum, and it has no attention"
+            assert layer.dominance is None, f"{layer.name}: dominance, and it has no attention"
+
+
 # Comparisons
 
 
@@ -72,13 +82,16 @@ def same_tokens(found: Diagnosis, arrays: list[Tensor], which: list[oracle.Seque
 def same_changes(
     found: Diagnosis,
     course: tuple[oracle.Step, ...],
-    states: list[list[Tensor]],
+    states: list[list[Tensor] | None],
     which: list[oracle.Sequence],
     tolerance: float = 1e-4,
 ) -> None:
     """The parts by name, what each changed, and that all of them together are the block's change."""
-    wanted = [step.part for step in course]
     for layer, through in zip(found.layers[1:], states, strict=True):
+        if through is None:  # without attention
+            assert [change.part for change in layer.changes] == ["block"]
+            continue
+        wanted = [step.part for step in course]
         parts = [change.part for change in layer.changes]
         assert parts == wanted, f"{layer.name}: parts {', '.join(parts)}, and {', '.join(wanted)} is true"
         truth = oracle.changes(through, which)
@@ -153,7 +166,8 @@ def _same_parts(
 ) -> None:
     """By the case's course, or by the other one where there are two."""
     try:
-        same_changes(found, case.course, [p.states for p in passages], which, tolerance)
+        own = [p.states if p.place in case.runs else None for p in passages]
+        same_changes(found, case.course, own, which, tolerance)
     except AssertionError as first:
         if not case.other_course:
             raise
@@ -168,7 +182,7 @@ def _same_attention_out(case: Family, found: Diagnosis, passages: list[Passage],
         return
     place = case.attention_step
     place += place + 1 < len(case.course) and case.course[place + 1].part == "norm"
-    for layer, passage in zip(found.layers[1:], passages, strict=True):
+    for layer, passage in attending(found, passages):
         assert layer.attention_out is not None, f"{layer.name}: nothing after attention"
         true = oracle.over_sequences(passage.states[place + 1], which)
         for metric in ("hfc_lfc", "log_hfc_lfc", "cos", "abs_cos"):
@@ -178,7 +192,7 @@ def _same_attention_out(case: Family, found: Diagnosis, passages: list[Passage],
 def check_rho(name: str, how: str = "padded") -> str:
     """H of each head, its two radii and the verdict."""
     case, found, passages, which = of(name, how)
-    for layer, passage in zip(found.layers[1:], passages, strict=True):
+    for layer, passage in attending(found, passages):
         assert layer.spectrum is not None, f"{layer.name}: no spectrum"
         _same_heads(case, layer, passage)
         _same_inverse_sigma(layer, passage, which)
@@ -238,7 +252,7 @@ def _same_verdict(got: str, margin: float, where: str) -> None:
 def check_joined(name: str) -> str:
     """All heads together: H, and the radii of the whole matrix."""
     case, found, passages, which = of(name)
-    for place, (layer, passage) in enumerate(zip(found.layers[1:], passages, strict=True)):
+    for place, (layer, passage) in enumerate(attending(found, passages)):
         if not case.product:
             same_eigenvalues(layer.spectrum.joined["raw"], passage.heads.H.sum(0), f"{layer.name}: H")
         if case.gated or place >= 2:  # the whole matrix is slow
@@ -360,7 +374,7 @@ def on_disk(case: Family) -> Iterator[Anatomy]:
 
 def check_disk(name: str) -> str:
     """W_V and W_O with the factor, and the norm, from a checkpoint."""
-    case, passages = CASES[name], oracle.passages(name)
+    case, passages = CASES[name], [one for one in oracle.passages(name) if one.heads is not None]
     if not case.on_disk:
         return NO_FILE
     with on_disk(case) as layers:

@@ -157,10 +157,10 @@ def listen(case: Family, model: nn.Module) -> list[Passage]:
         step.read.partition(":")[2] for step in (*case.course, *case.other_course) if step.read[:2] in ("in", "ou")
     }
     names |= {case.value, case.output, case.branch, *case.also, *(name for name, _ in case.beside)} - {""}
-    for place in sorted(set(case.runs)):
+    for place in sorted({*case.runs, *case.others}):
         block = modules[case.block.format(place)]
         block.register_forward_pre_hook(functools.partial(enter, place), with_kwargs=True)
-        for name in names:
+        for name in names if place in case.runs else ():
             modules[name.format(place)].register_forward_hook(functools.partial(hear, name), with_kwargs=True)
         block.register_forward_hook(leave)
     return found
@@ -197,6 +197,8 @@ def _states(case: Family, modules: Modules, passage: Passage, course: tuple[Step
 
 def tell(case: Family, modules: Modules, passage: Passage) -> None:
     """The stream after each part, from what was heard."""
+    if passage.place in case.others:
+        return
     passage.states = _states(case, modules, passage, case.course)
     passage.other_states = _states(case, modules, passage, case.other_course) if case.other_course else []
 
@@ -220,11 +222,13 @@ def passages(name: str, how: str = "padded") -> list[Passage]:
         out = run(model, case.inputs(dtype, how), **more)
     if more:
         weights = [A for A in out.attentions if A is not None and A.ndim == 4]
-    assert len(found) == len(case.runs), f"{name}: {len(found)} passages"
-    assert len(weights) == len(case.runs), f"{name}: {len(weights)} attentions"
-    for passage, A in zip(found, weights, strict=True):
-        passage.A = A.detach().double()
+    for passage in found:
         tell(case, modules, passage)
+    attending = [passage for passage in found if passage.place not in case.others]
+    assert len(found) == len(case.runs) + len(case.others), f"{name}: {len(found)} passages"
+    assert len(weights) == len(case.runs), f"{name}: {len(weights)} attentions"
+    for passage, A in zip(attending, weights, strict=True):
+        passage.A = A.detach().double()
         passage.heads = heads_of(case, modules, passage.place)
         _prove(case, modules, passage, case.mask(how))
     if how == "padded":
