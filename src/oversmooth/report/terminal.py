@@ -57,6 +57,8 @@ def layers(diagnosis: DiagnosisData) -> Table:
     columns = [metric for metric in METRICS.values() if metric.heading]
     known = "Re λ\n< 0", "ρ\nsmooth", "ρ\nrough", "smooth\nshare"
     table = plain_table("depth", *(metric.heading for metric in columns), *headings, *known)
+    if len(parts) > 2:  # to fit into 80 columns
+        table.padding = 0
     for depth, layer in _some(list(enumerate(diagnosis.layers)), table):
         changes = [layer.change(part) for part in parts]
         s, d = layer.spectrum, layer.dominance
