@@ -2,8 +2,11 @@
 
 import gc
 import os
+import random
+import sys
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -30,8 +33,13 @@ with warnings.catch_warnings(action="ignore"):
 
 
 @pytest.fixture(autouse=True)
-def _same_numbers():
+def _as_if_alone():
+    """Random numbers begin anew, and so does the compiler, which gives up on code that it compiled too often."""
     torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002  (timm draws from it)
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
 
 
 BY_MODULE = ("test_realdata.py", "test_trained_figures.py", "test_page.py", "test_demo.py")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.family_checks import slow_metrics
 from support.nightly import nightly
-from support.oracles import centred_basis
+from support.oracles import centred_basis, streams
 from support.places import DATA
 
 from oversmooth import diagnose, models
@@ -95,19 +95,12 @@ def test_every_figure_by_a_slow_route(which):
     found = diagnose(loaded.model, inputs, depth=0, joined=0)
     slow = models.load(str(DEIT if which == "deit" else STORIES), dtype="float64").model
     slow.set_attn_implementation("eager")
-    arrays, counted = [], _counted(batch)
+    counted = _counted(batch)
     blocks = slow.vit.layers if which == "deit" else slow.model.layers
-    hooks = [blocks[0].register_forward_pre_hook(lambda _, a: arrays.append(a[0]))]
-
-    def keep_output(_, __, out):
-        arrays.append(out if torch.is_tensor(out) else out[0])
-
-    hooks += [block.register_forward_hook(keep_output) for block in blocks]
     given = {k: v.double() if v.is_floating_point() else v for k, v in batch.inputs.items()}
-    with torch.no_grad():
-        out = slow(**given, output_attentions=True)
-    for hook in hooks:
-        hook.remove()
+    outs = []
+    arrays = streams(blocks, lambda: outs.append(slow(**given, output_attentions=True)))
+    (out,) = outs
     near = dict(rel=1e-4, abs=1e-4)
     for layer, x in zip(found.layers, arrays, strict=True):
         rows = [slow_metrics(array if keep is None else array[keep]) for array, keep in zip(x, counted, strict=True)]
@@ -151,12 +144,10 @@ def test_a_causal_stack_is_known_by_its_diagonals(stories):
     (_, stack) = diagnose(stories.model, {k: v[:1] for k, v in batch.inputs.items()}, depth=1).extrapolation
     slow = models.load(str(STORIES), dtype="float64").model
     slow.set_attn_implementation("eager")
-    inside = []
-    hooks = [b.register_forward_pre_hook(lambda _, a: inside.append(a[0])) for b in slow.model.layers]
-    with torch.no_grad():
-        out = slow(**{k: v[:1] for k, v in batch.inputs.items()}, output_attentions=True)
-    for hook in hooks:
-        hook.remove()
+    outs = []
+    call = lambda: outs.append(slow(**{k: v[:1] for k, v in batch.inputs.items()}, output_attentions=True))  # noqa: E731
+    *inside, _ = streams(slow.model.layers, call)
+    (out,) = outs
     blocks = []
     for layer, A, x in zip(locate(slow), out.attentions, inside, strict=True):
         sigma = (x[0].square().mean(-1) + slow.config.rms_norm_eps).rsqrt().mean()

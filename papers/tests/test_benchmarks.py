@@ -1,7 +1,6 @@
 """What benchmarks compare with is what they say, as far as a CPU shows it."""
 
 import importlib.util
-import sys
 from dataclasses import replace
 
 import pytest
@@ -11,9 +10,9 @@ from support.places import ROOT
 from oversmooth_papers.tasks.images.recipe import Shape
 
 
-@pytest.fixture(scope="module")
-def train():
-    sys.path.append(str(ROOT / "benchmarks"))  # they import each other
+@pytest.fixture
+def train(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")  # they import each other
     spec = importlib.util.spec_from_file_location("benchmark_of_training", ROOT / "benchmarks" / "train.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from support.language_example import RECIPE, masked_recipe, task_of
+from support.oracles import token_metrics
 from support.runs import QUIET, train_task
 
 from oversmooth import diagnose
@@ -26,12 +27,6 @@ def test_a_trained_language_model_is_diagnosed_from_its_file(tmp_path, recipe):
     assert len(diagnosis.layers) == 3
     with torch.no_grad():
         x = loaded.model.embedding.weight[first] * 4 + loaded.model.positions[:10]
-    assert diagnosis.layers[0].tokens["cos"] == pytest.approx(_cosine(x), abs=1e-4)
+    assert diagnosis.layers[0].tokens["cos"] == pytest.approx(token_metrics(x)["cos"], abs=1e-4)
     random = load(str(tmp_path / "run"), random=True, seed=3).model
     assert not torch.equal(random.embedding.weight, loaded.model.embedding.weight)
-
-
-def _cosine(x):
-    unit = torch.nn.functional.normalize(x, dim=-1)
-    n = len(x)
-    return float(((unit @ unit.T).sum() - n) / (n * (n - 1)))

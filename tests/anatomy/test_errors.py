@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from support.families import FAMILIES, HEADS, WIDTH, Stack, run
+from support.oracles import mean_metric
 from torch import nn
 
 from oversmooth import InputError, diagnose
@@ -81,12 +82,6 @@ class FusedKeysAndValues(nn.Module):
         return x + self.proj((self.q(x) @ k.mT / WIDTH**0.5).softmax(-1) @ v)
 
 
-def _mean_cosine(x):
-    """Over all pairs of different tokens, one by one, and over inputs."""
-    pairs = [torch.cosine_similarity(a, b, dim=0) for one in x for i, a in enumerate(one) for b in one[i + 1 :]]
-    return torch.stack(pairs).mean().item()
-
-
 @pytest.mark.parametrize("fused", ["kv", "to_kv", "kv_proj", "key_value"])
 def test_keys_and_values_in_one_weight_are_told_what_works(fused):
     """No layout describes them; tokens can be measured all the same, and the error says how."""
@@ -98,7 +93,7 @@ def test_keys_and_values_in_one_weight_are_told_what_works(fused):
         "layout describes; measure tokens alone by diagnose(model, x, blocks='blocks.*', spectra=False)"
     )
     result = diagnose(model, x, blocks="blocks.*", spectra=False)
-    assert result.curve("cos")[-1] == pytest.approx(_mean_cosine(model(x)), abs=1e-5)
+    assert result.curve("cos")[-1] == pytest.approx(mean_metric("cos", model(x).detach()), abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["qkv_all", "in_proj_qkv", "kvasir", "query", "q_kv", "mlp"])

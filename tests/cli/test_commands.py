@@ -208,7 +208,7 @@ def test_bad_input_gets_one_sentence(monkeypatch, capsys, tmp_path, vit, gpt, ar
     (tmp_path / "CUT").mkdir()
     (tmp_path / "CUT" / "model.safetensors").write_bytes((gpt / "model.safetensors").read_bytes()[:2000])
     (tmp_path / "CODE").mkdir()
-    torch.save({"x": pytest}, tmp_path / "CODE" / "pytorch_model.bin", pickle_module=_Reckless)
+    torch.save({"x": _Reckless()}, tmp_path / "CODE" / "pytorch_model.bin")
     (tmp_path / "NAN").mkdir()
     state = load_file(gpt / "model.safetensors")
     key = next(name for name in state if name.endswith("h.1.attn.c_attn.weight"))
@@ -223,17 +223,10 @@ def test_bad_input_gets_one_sentence(monkeypatch, capsys, tmp_path, vit, gpt, ar
 
 
 class _Reckless:
-    """A pickle module whose files would run code when loaded carelessly."""
+    """Its pickle runs code when loaded carelessly."""
 
-    import pickle as _pickle
-
-    __name__ = "pickle"
-    HIGHEST_PROTOCOL = _pickle.HIGHEST_PROTOCOL
-    dump = staticmethod(_pickle.dump)
-
-    class Pickler(_pickle.Pickler):
-        def reducer_override(self, thing):
-            return (os.system, ("true",)) if thing is pytest else NotImplemented
+    def __reduce__(self):
+        return os.system, ("true",)
 
 
 def test_a_name_that_cannot_be_fetched_says_what_to_do(monkeypatch, capsys):

@@ -11,7 +11,7 @@ import torch
 from support import family_checks as checks
 from support.families import FAMILIES, HEADS, WIDTH, HandBlock, Stack, randomise, run, text
 from support.nightly import some
-from support.oracles import centred_basis, dense_radii
+from support.oracles import centred_basis, dense_radii, streams
 from torch import nn
 
 from oversmooth import Diagnosis, InputError, diagnose, metrics
@@ -558,12 +558,7 @@ def test_either_stack_of_an_encoder_and_decoder(stack):
     given = {**text(), "decoder_input_ids": text()["input_ids"]}
     if stack == "encoder":
         given.pop("decoder_input_ids")
-    arrays = []
-    for block in getattr(model, stack).block:
-        block.register_forward_hook(lambda _, __, out: arrays.append(out[0] if isinstance(out, tuple) else out))
-    with torch.no_grad():
-        (model.encoder if stack == "encoder" else model)(**given)
-    caught = list(arrays)
+    _, *caught = streams(getattr(model, stack).block, lambda: (model.encoder if stack == "encoder" else model)(**given))
     found = diagnose(model, given, stack=stack, depth=2)
     assert found.model["stack"].startswith(stack)
     assert found.model["causal"] == (stack == "decoder")

@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
-from support import blocks
+from support import blocks, oracles
 from support.nightly import some
+from support.oracles import mean_metric
 from torch import nn
 
 import oversmooth
@@ -49,25 +50,9 @@ class Model(nn.Module):
         return x if self.model_first == self.block_first else x.transpose(0, 1)
 
 
-def hfc_lfc(x):
-    """Mean over inputs of ‖x − mean‖/‖mean‖, with loops."""
-    ratios = []
-    for one in x.double():
-        mean = sum(token for token in one) / len(one)
-        high = sum(float((token - mean).square().sum()) for token in one)
-        ratios.append(math.sqrt(high / (len(one) * float(mean.square().sum()))))
-    return sum(ratios) / len(ratios)
-
-
 def streams(model, x):
-    """Tokens ``(batch, n, d)`` that enter the first block and leave each, from torch's hooks."""
-    arrays = []
-    handles = [model.layers[0].register_forward_pre_hook(lambda _, args: arrays.append(args[0].clone()))]
-    handles += [layer.register_forward_hook(lambda *given: arrays.append(given[-1].clone())) for layer in model.layers]
-    with torch.no_grad():
-        model(x)
-    for handle in handles:
-        handle.remove()
+    """Tokens ``(batch, n, d)`` that enter the first block and leave each."""
+    arrays = oracles.streams(model.layers, lambda: model(x))
     return [one if model.block_first else one.transpose(0, 1) for one in arrays]
 
 
@@ -89,7 +74,7 @@ def test_tokens_are_measured_along_the_right_axis(way):
     x = tokens if model.model_first else tokens.transpose(0, 1).contiguous()
     before = model(x)
     diagnosis = oversmooth.diagnose(model, x, depth=0)
-    expected = [hfc_lfc(one) for one in streams(model, x)]
+    expected = [mean_metric("hfc_lfc", one) for one in streams(model, x)]
     assert [layer.tokens["hfc_lfc"] for layer in diagnosis.layers] == pytest.approx(expected, rel=1e-4)
     assert diagnosis.provenance["inputs"] == 3
     assert torch.equal(model(x), before)
@@ -97,16 +82,7 @@ def test_tokens_are_measured_along_the_right_axis(way):
     probed = oversmooth.Monitor(model, probe=x, every=1, tokens=("cos",), parts=1, dominance=1)
     probed.step()
     assert not probed.failures
-    cosines = []
-    for array in streams(model, x):
-        pairs = [
-            float(nn.functional.cosine_similarity(one[i], one[j], dim=0))
-            for one in array
-            for i in range(7)
-            for j in range(7)
-            if i != j
-        ]
-        cosines.append(sum(pairs) / len(pairs))
+    cosines = [mean_metric("cos", array) for array in streams(model, x)]
     assert probed.history.rows[0]["cos"] == pytest.approx(cosines, abs=1e-4)
     assert probed.history.rows[0]["smoothing_share"] == pytest.approx(
         [layer.dominance.smoothing_share for layer in diagnosis.layers[1:]]
@@ -124,7 +100,7 @@ def test_as_many_inputs_as_tokens(way):
             oversmooth.diagnose(model, x)
         return
     diagnosis = oversmooth.diagnose(model, x, depth=0)
-    expected = [hfc_lfc(one) for one in streams(model, x)]
+    expected = [mean_metric("hfc_lfc", one) for one in streams(model, x)]
     assert [layer.tokens["hfc_lfc"] for layer in diagnosis.layers] == pytest.approx(expected, rel=1e-4)
 
 
@@ -156,7 +132,7 @@ def test_pictures_and_words_of_models_whose_encoder_takes_tokens_first():
         assert diagnosis.provenance["inputs"] == 3
         with torch.no_grad():
             last = model(x).transpose(0, 1)
-        assert diagnosis.layers[-1].tokens["hfc_lfc"] == pytest.approx(hfc_lfc(last), rel=1e-4)
+        assert diagnosis.layers[-1].tokens["hfc_lfc"] == pytest.approx(mean_metric("hfc_lfc", last), rel=1e-4)
 
 
 class Silent(nn.Module):
@@ -208,7 +184,7 @@ def test_tokens_before_the_batch_that_nobody_tells_of(kind):
 
     for layer in model.layers:
         layer.batch_first = False
-    expected = [hfc_lfc(one) for one in streams(model, x)]
+    expected = [mean_metric("hfc_lfc", one) for one in streams(model, x)]
     for how in ({"depth": 0}, {"spectra": False}, {"spectra": False, "blocks": "layers.*"}):
         layers = oversmooth.diagnose(model, x, **how).layers
         assert [layer.tokens["hfc_lfc"] for layer in layers] == pytest.approx(expected, rel=1e-4)
@@ -216,9 +192,7 @@ def test_tokens_before_the_batch_that_nobody_tells_of(kind):
         monitor = looked_at(model, x, **how)
         assert not monitor.failures
         found = monitor.history.rows[0]["hfc_lfc"]
-        geometric = [
-            math.exp(sum(math.log(hfc_lfc(one[None])) for one in stream) / len(stream)) for stream in streams(model, x)
-        ]
+        geometric = [math.exp(mean_metric("log_hfc_lfc", one)) for one in streams(model, x)]
         assert found == pytest.approx(geometric, rel=1e-4)
 
 

@@ -39,10 +39,6 @@ def _set(path: str, value: Any) -> Any:
     return change
 
 
-def _drop(data: dict[str, Any]) -> None:
-    del data["remarks"]
-
-
 DAMAGE = {
     "another schema": _set("schema", "other"),
     "a later version": _set("version", VERSION + 1),
@@ -50,7 +46,7 @@ DAMAGE = {
     "layers that are none": _set("layers", {}),
     "a name that is missing": _set("model.name", None),
     "an unknown field of a layer": _set("layers.0.colour", "blue"),
-    "no remarks": _drop,
+    "no remarks": lambda data: data.pop("remarks"),
 }
 
 

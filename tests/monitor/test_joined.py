@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from support import watched
+from support.oracles import streams
 
 import oversmooth
 from oversmooth.monitor import MonitorWarning
@@ -11,16 +12,8 @@ from oversmooth.monitor import MonitorWarning
 
 def radii(model, x):
     """Per block, from numpy alone: the largest eigenvalue on constant arrays, and the largest of all others."""
-    found = []
-    handles = []
-    arrays = []
-    layers = model.encoder.layers
-    for layer in layers:
-        handles.append(layer.register_forward_pre_hook(lambda _, args: arrays.append(args[0].detach())))
-    with torch.no_grad():
-        model.eval()(x)
-    for handle in handles:
-        handle.remove()
+    found, layers = [], model.encoder.layers
+    arrays = streams(layers, lambda: model.eval()(x))[:-1]
     for layer, given in zip(layers, arrays, strict=True):
         attention = layer.self_attn
         with torch.no_grad():

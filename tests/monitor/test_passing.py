@@ -8,6 +8,7 @@ import pickle
 import pytest
 import torch
 from support import watched
+from support.oracles import mean_metric
 from torch import nn
 
 import oversmooth
@@ -20,13 +21,8 @@ def centred(x):
 
 
 def cosine(x, counted=None):
-    """The mean over inputs of the mean cosine between tokens that count, in plain loops."""
-    means = []
-    for index, tokens in enumerate(x.detach().double()):
-        kept = tokens if counted is None else tokens[counted[index].bool()]
-        pairs = [(a, b) for i, a in enumerate(kept) for j, b in enumerate(kept) if i != j]
-        means.append(math.fsum(float(a @ b / (a.norm() * b.norm())) for a, b in pairs) / len(pairs))
-    return math.fsum(means) / len(means)
+    """The mean over inputs of the mean cosine between tokens that count."""
+    return mean_metric("cos", x.detach(), counted)
 
 
 class Net(nn.Module):
@@ -368,11 +364,6 @@ def test_frozen_blocks_have_no_gradient_and_the_others_have():
     assert "gradient_norm" not in monitor.history.rows[1]
 
 
-def rank_by_hand(x):
-    s = torch.linalg.svdvals(x[:4].double())
-    return float((s.square().sum(-1) / s[:, 0].square()).mean())
-
-
 @pytest.mark.parametrize("accumulated", [1, 2])
 def test_ranks_are_of_the_batch_that_passed_last_whatever_graphs_wrote_before(monkeypatch, accumulated):
     """Lengths 6 and 9 with rooms that captured graphs write to, 7 without one that a graph could have."""
@@ -395,5 +386,7 @@ def test_ranks_are_of_the_batch_that_passed_last_whatever_graphs_wrote_before(mo
             assert "stable_rank" not in monitor.history.rows[-1]
         else:
             monitor.step()
-            assert monitor.history.rows[-1]["stable_rank"][0] == pytest.approx(rank_by_hand(x), rel=1e-5)
+            assert monitor.history.rows[-1]["stable_rank"][0] == pytest.approx(
+                mean_metric("stable_rank", x[:4]), rel=1e-5
+            )
         assert monitor.history.rows[-1]["cos"][0] == pytest.approx(cosine(x), abs=1e-5)

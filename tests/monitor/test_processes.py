@@ -16,9 +16,6 @@ import oversmooth
 from oversmooth.monitor import MonitorWarning
 from support import watched
 
-class Texts(watched.Known):
-    pass
-
 def train(ranks, make, watch, sharded=False, buffers=False):
     torch.manual_seed(0)
     model = make()

@@ -1,4 +1,4 @@
-"""Every method on two families, by day with half of the checks each, and some families (at night all) with two.
+"""Every method on two families: its formula, by day half of the other checks; some families (at night all) with two.
 
 `make conformance` runs the whole matrix.
 """
@@ -22,6 +22,7 @@ ONE_OF_THEM = {"fold": "Spectral: sharpen", "zero": "NeuTRENO", "bf16": "Spectra
 CELLS = [
     *some([(check, FULL[0], method) for method in METHODS for check in CHECKS], 2),  # of each method other checks
     *((check, FULL[1], method) for method in some(METHODS, 4) for check in CHECKS),
+    *(("formula", name, method) for name in FULL for method in METHODS),
 ]
 CELLS += [
     (check, name, method)
@@ -32,7 +33,7 @@ CELLS += [
 ]
 
 
-@pytest.mark.parametrize(("check", "name", "method"), [cell for cell in CELLS if not refused(*cell[1:])])
+@pytest.mark.parametrize(("check", "name", "method"), [cell for cell in dict.fromkeys(CELLS) if not refused(*cell[1:])])
 def test_method_on_family(check, name, method):
     CHECKS[check](name, method)
 

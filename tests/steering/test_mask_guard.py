@@ -17,7 +17,6 @@ X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 def test_compiled_code_averages_after_a_pass_as_it_is():
     torch.manual_seed(0)
     model = steer(ViT(**SMALL).eval(), FeatScale(0.2, 0.1, learned=False))
-    torch.compiler.reset()
     compiled = torch.compile(model, backend="eager", dynamic=False)
     with torch.no_grad():
         with pytest.raises(InputError, match="run one batch through the model as it is"):

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from support.blocks import Block, Stack
+from support.blocks import Block, SelfAttention, Stack
 from torch import nn
 
 from oversmooth import InputError, diagnose, steer, unsteer
@@ -14,6 +14,8 @@ from oversmooth.steering import Laplacian, NeuTRENO, Spectral, ValueResidual, fo
 D, HEADS, N = 16, 2, 6
 METHODS = [Laplacian(0.4), NeuTRENO(0.5), ValueResidual(0.5), Spectral("sharpen")]
 by_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
+# Compiling takes a second: those that go together are compiled together.
+together = pytest.mark.parametrize("methods", [METHODS[:1], METHODS[1:]], ids=["first", "rest"])
 
 BEFORE = {
     "normed values": lambda v: F.rms_norm(v, v.shape[-1:]),
@@ -31,19 +33,15 @@ AFTER = {
 FAULTS = [*BEFORE, *AFTER]
 
 
-class Attention(nn.Module):
-    num_heads = HEADS
-
+class Attention(SelfAttention):
     def __init__(self, fault=None, dropout=0.0):
-        super().__init__()
-        self.qkv, self.proj, self.fault, self.dropout = nn.Linear(D, 3 * D), nn.Linear(D, D), fault, dropout
+        super().__init__(D, HEADS)
+        self.fault, self.dropout = fault, dropout
 
-    def forward(self, x, mask=None):
-        q, k, v = self.qkv(x).unflatten(-1, (3, HEADS, D // HEADS)).permute(2, 0, 3, 1, 4)
+    def mix(self, q, k, v, mask=None):
         v = BEFORE.get(self.fault, lambda v: v)(v)
         p = self.dropout if self.training else 0.0
-        u = AFTER.get(self.fault, lambda u: u)(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p))
-        return self.proj(u.transpose(1, 2).flatten(2))
+        return AFTER.get(self.fault, lambda u: u)(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p))
 
 
 def net(*faults, dropout=0.0):
@@ -127,12 +125,10 @@ class Remembering(Attention):
         self.cache.values = []
         self._store = {"v": []}
 
-    def forward(self, x, mask=None):
-        q, k, v = self.qkv(x).unflatten(-1, (3, HEADS, D // HEADS)).permute(2, 0, 3, 1, 4)
+    def mix(self, q, k, v, mask=None):
         self.cache.values.append((k, v))
         self._store["v"].append(v)
-        k, v = (torch.cat(each, 2) for each in zip(*self.cache.values, strict=True))
-        return self.proj(F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2))
+        return super().mix(q, *(torch.cat(each, 2) for each in zip(*self.cache.values, strict=True)), mask)
 
 
 @by_method
@@ -156,10 +152,8 @@ def test_what_attention_remembers_is_not_touched(method, before):
 @by_method
 def test_half_precision_inside_is_no_fault(method):
     class Half(Attention):
-        def forward(self, x, mask=None):
-            q, k, v = self.qkv(x).unflatten(-1, (3, HEADS, D // HEADS)).permute(2, 0, 3, 1, 4)
-            u = F.scaled_dot_product_attention(*(each.bfloat16() for each in (q, k, v)), attn_mask=mask).to(x.dtype)
-            return self.proj(u.transpose(1, 2).flatten(2))
+        def mix(self, *parts):
+            return super().mix(*(part.bfloat16() for part in parts)).float()
 
     model = net(None, None).eval()
     for block in model.blocks:
@@ -180,11 +174,10 @@ def test_a_copy_looks_for_itself_and_hooks_are_not_called_twice():
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-@by_method
-def test_compiled_code_has_nothing_of_the_look(method):
-    model = steer(net(None, None).eval(), method)
+@together
+def test_compiled_code_has_nothing_of_the_look(methods):
+    model = steer(net(None, None).eval(), methods)
     expected = copy.deepcopy(model)(tokens())
-    torch.compiler.reset()
     with torch.no_grad():
         compiled = torch.compile(model, backend="eager", fullgraph=True)
         assert torch.allclose(compiled(tokens()), expected, atol=1e-6)
@@ -193,11 +186,11 @@ def test_compiled_code_has_nothing_of_the_look(method):
             assert torch.allclose(compiled(tokens()), expected, atol=1e-6)
 
 
-@by_method
-def test_a_symbolic_trace_goes_through(method):
+@together
+def test_a_symbolic_trace_goes_through(methods):
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    model = steer(net(None, None).eval(), method)
+    model = steer(net(None, None).eval(), methods)
     expected = copy.deepcopy(model)(tokens())
     assert torch.allclose(make_fx(model)(tokens())(tokens()), expected, atol=1e-6)
     assert torch.allclose(model(tokens()), expected, atol=1e-6)

@@ -201,7 +201,6 @@ def test_inputs_of_other_lengths_follow_each_other():
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("method", [NeuTRENO(0.6), FeatScale(0.3, 0.2)], ids=str)
 def test_steering_what_was_compiled_before(method):
-    torch._dynamo.reset()
     model, family = make(TOY), FAMILIES[TOY]
     x, plain = family.inputs(), make(TOY)
     compiled = torch.compile(model, backend="eager")
@@ -213,12 +212,10 @@ def test_steering_what_was_compiled_before(method):
     unsteer(compiled)
     unsteer(plain)
     torch.testing.assert_close(compiled(x), plain(x))
-    torch._dynamo.reset()
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_verbs_on_a_compiled_model():
-    torch._dynamo.reset()
     model = make(TOY)
     compiled = torch.compile(model, backend="eager")
     assert steer(compiled, Spectral()) is compiled
@@ -228,13 +225,11 @@ def test_verbs_on_a_compiled_model():
     expected = compiled(x)
     assert fold(compiled) is compiled
     torch.testing.assert_close(model(x), expected, rtol=1e-5, atol=1e-5)
-    torch._dynamo.reset()
 
 
 @nightly
 @pytest.mark.parametrize("method", some([Spectral("sharpen", start="cold"), NeuTRENO(0.4)], 2), ids=str)
 def test_compiled_and_checkpointed_at_once(method):
-    torch._dynamo.reset()
     model, given = FAMILIES["ViT"].make(), FAMILIES["ViT"].inputs()
     steer(model, method)
     for module in model.modules():

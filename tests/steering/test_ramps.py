@@ -149,7 +149,6 @@ def test_compiled_code_follows_without_compiling_again():
     assert graphs[0] >= 1
     assert graphs == [graphs[0]] * 4
     assert all((a - b).abs().max() > 1e-4 for a, b in itertools.pairwise(seen))
-    torch._dynamo.reset()
 
 
 @nightly
@@ -165,7 +164,6 @@ def test_what_was_compiled_before_the_ramp_is_compiled_once_more():
             torch.testing.assert_close(called(compiled), called(model))
             rising.step()
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
-    torch._dynamo.reset()
 
 
 def test_gradients_are_those_of_the_strength_that_acts():

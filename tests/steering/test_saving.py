@@ -71,14 +71,10 @@ WHOLE = {
 }
 
 
-def with_metadata(path, **metadata):
-    save_file({"x": torch.zeros(1)}, path, {"format": "pt", **metadata})
-    return path
-
-
 @pytest.mark.parametrize("aliases", [{"y": "nothing"}, {"y": 5}, {"y": None}, {"y": ["x"]}])
 def test_names_that_stand_for_nothing(untouched, tmp_path, aliases):
-    path = with_metadata(tmp_path / "a.safetensors", oversmooth=json.dumps(WHOLE), aliases=json.dumps(aliases))
+    path = tmp_path / "a.safetensors"
+    save_file({"x": torch.zeros(1)}, path, {"oversmooth": json.dumps(WHOLE), "aliases": json.dumps(aliases)})
     with pytest.raises(InputError, match=r"y stands for .*, which is not in it; it is damaged"):
         load_steered(path, untouched)
 

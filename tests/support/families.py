@@ -233,8 +233,9 @@ def randomise(model: nn.Module, seed: int = 0) -> nn.Module:
 
 @functools.cache
 def _made(build: Callable[[], nn.Module]) -> nn.Module:
-    torch.manual_seed(0)
-    model = randomise(build()).eval()
+    with torch.random.fork_rng():  # whoever asks later finds it made, and draws the same numbers
+        torch.manual_seed(0)
+        model = randomise(build()).eval()
     if hasattr(getattr(model, "config", None), "use_cache"):
         model.config.use_cache = False  # with a cache, Llama does not see that sequences are packed
     with torch.no_grad():

@@ -13,9 +13,9 @@ import torch
 from adversary.numbers.family_cases import CASES
 from adversary.numbers.family_columns import on_disk, same_layer
 from adversary.numbers.family_oracle import Passage, passages, stream
-from adversary.numbers.family_oracle import metrics as slow_metrics
 from support.families import FAMILIES, HEADS, WIDTH, Family, run, tensors
 from support.oracles import centred_basis, dense_radii
+from support.oracles import token_metrics as slow_metrics
 from torch import Tensor, nn
 
 from oversmooth import Diagnosis, diagnose

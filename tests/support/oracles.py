@@ -1,7 +1,10 @@
 """Slow, independent ways to the same numbers, and the random things they are compared on."""
 
+import math
+from collections.abc import Callable, Iterable
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -75,3 +78,48 @@ def same_spectrum(a: Tensor, b: Tensor, tolerance: float = 1e-8) -> bool:
             return False
         free.remove(place)
     return True
+
+
+def token_metrics(X: Tensor) -> dict[str, float]:
+    """Of one array (n, d): the mean over tokens is the low frequency, the rest the high one."""
+    X = X.double()
+    low = X.mean(0).expand_as(X)
+    high = X - low
+    unit = X / X.norm(dim=-1, keepdim=True)
+    cos = (unit @ unit.T)[~torch.eye(len(X), dtype=torch.bool)]
+    s = torch.linalg.svdvals(X)
+    p = s[s > 0] / s.sum()
+    return {
+        "log_hfc": math.log(high.norm()),
+        "log_lfc": math.log(low.norm()),
+        "log_hfc_lfc": math.log(high.norm() / low.norm()),
+        "hfc_lfc": float(high.norm() / low.norm()),
+        "cos": float(cos.mean()),
+        "abs_cos": float(cos.abs().mean()),
+        "effective_rank": math.exp(-float((p * p.log()).sum())),
+        "stable_rank": float(s.square().sum() / s[0] ** 2),
+        "sigma_ratio": float(s[1] / s[0]),
+        "rank_one_distance": float((s[1:].square().sum() / s.square().sum()).sqrt()),
+    }
+
+
+def mean_metric(name: str, inputs: Iterable[Tensor], counted: Iterable[Tensor] | None = None) -> float:
+    """Over inputs (n, d), of the tokens that count in each."""
+    kept = inputs if counted is None else [x[keep.bool()] for x, keep in zip(inputs, counted, strict=True)]
+    values = [token_metrics(x)[name] for x in kept]
+    return sum(values) / len(values)
+
+
+@torch.no_grad()
+def streams(blocks: Iterable[nn.Module], call: Callable[[], object]) -> list[Tensor]:
+    """What enters the first of these blocks and what leaves each, while a model is called."""
+    arrays: list[Tensor] = []
+    first, *_ = blocks = list(blocks)
+    handles = [first.register_forward_pre_hook(lambda _, args: arrays.append(args[0].clone()))]
+    for block in blocks:
+        leave = lambda _m, _a, out: arrays.append((out[0] if isinstance(out, tuple) else out).clone())  # noqa: E731
+        handles.append(block.register_forward_hook(leave))
+    call()
+    for handle in handles:
+        handle.remove()
+    return arrays

@@ -29,11 +29,6 @@ def gated(seed):
     return part
 
 
-def by_head(X, W_V):
-    """(n, heads, k)."""
-    return torch.einsum("nd,hdk->nhk", X, W_V)
-
-
 def inverted(A, b, g):
     """diag(1 + tanh b − g) A + diag(g), one head."""
     return (1 + b.tanh() - g)[:, None] * A + g.diag()
@@ -41,7 +36,7 @@ def inverted(A, b, g):
 
 def steered_layer(part, A, W_V, W_O):
     def layer(X):
-        V = by_head(X, W_V)
+        V = torch.einsum("nd,hdk->nhk", X, W_V)
         U = torch.einsum("hij,jhk->ihk", A, V)
         return X + torch.einsum("nhk,hkd->nd", part(U, V, None, None, X), W_O)
 

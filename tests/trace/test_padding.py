@@ -1,12 +1,10 @@
 """Padding, wherever it is told: cosines over real tokens alone, with loops; or a refusal."""
 
-import itertools
-
 import pytest
 import torch
 from support.blocks import own_block
+from support.oracles import mean_metric, streams
 from torch import nn
-from torch.nn.functional import cosine_similarity
 
 import oversmooth
 from oversmooth.steering import AttnScale, Centred, ContraNorm, FeatScale
@@ -59,27 +57,9 @@ class WithToken(nn.Module):
 
 def cosines(model, blocks, given, lengths):
     """Mean over inputs of the mean cosine of pairs of different real tokens, before the first block and after each."""
-    arrays = []
-    hooks = [blocks[0].register_forward_pre_hook(lambda _, args: arrays.append(args[0].clone()))]
-
-    def leave(_module, _args, out):
-        arrays.append((out[0] if isinstance(out, tuple) else out).clone())
-
-    hooks += [block.register_forward_hook(leave) for block in blocks]
-    with torch.no_grad():
-        model(**given)
-    for hook in hooks:
-        hook.remove()
-    found = []
-    for x in arrays:
-        means = []
-        for tokens, length in zip(x.double(), lengths, strict=True):
-            pairs = [
-                float(cosine_similarity(tokens[i], tokens[j], 0)) for i, j in itertools.permutations(range(length), 2)
-            ]
-            means.append(sum(pairs) / len(pairs))
-        found.append(sum(means) / len(means))
-    return found
+    real = [torch.arange(max(lengths)) < length for length in lengths]
+    arrays = streams(blocks, lambda: model(**given))
+    return [mean_metric("cos", x[:, : max(lengths)], real) for x in arrays]
 
 
 GIVEN = {

@@ -181,18 +181,13 @@ def test_the_beginning_of_a_text_shows_what_all_of_it_does(name):
     short = trace.plan(model, given)
     handle.remove()
     assert seen == [SHORT]
-    whole = _whole(model, given)
+    with torch.no_grad():
+        whole = trace.study(model, oversmooth.anatomy.locate(model), lambda: model(**given), attention=False).plan
     for one, other in zip(short.blocks, whole.blocks, strict=True):
         for field in dataclasses.fields(one):
             if field.name not in ("layer", "branch"):
                 assert getattr(one, field.name) == getattr(other, field.name), field.name
         assert one.layer.keep == other.layer.keep
-
-
-def _whole(model, given):
-    found = oversmooth.anatomy.locate(model)
-    with torch.no_grad():
-        return trace.study(model, found, lambda: model(**given), attention=False).plan
 
 
 class Unlike(nn.Module):

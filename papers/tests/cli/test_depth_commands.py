@@ -1,6 +1,7 @@
 """The depth study as a user meets it: its cells, those it shares with table 2, and its figures by other means."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 from support.commands import refusal, run
 from support.nightly import nightly
+from support.oracles import mean_metric, streams
 
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.tables import cells, depth
@@ -125,17 +127,7 @@ def test_the_quick_study_is_run_kept_and_called_quick(monkeypatch, capsys, tmp_p
     assert sum(path.stem in shown for path in (tmp_path / "r" / "depth-quick").iterdir()) == 6
 
 
-@torch.no_grad()
 def by_hand(model, x):
-    """Geometric means over the images of ‖X − mean‖ / ‖mean‖ of the tokens before and after all blocks."""
-    seen = []
-    for block, kind in ((model.blocks[0], 0), (model.blocks[-1], 1)):
-        tokens = []
-        handle = block.register_forward_hook(lambda _m, a, out, kind=kind, to=tokens: to.append(out if kind else a[0]))
-        model(x)
-        handle.remove()
-        X = tokens[0].double().numpy()
-        mean = np.broadcast_to(X.mean(1, keepdims=True), X.shape)
-        ratio = np.linalg.norm(X - mean, axis=(1, 2)) / np.linalg.norm(mean, axis=(1, 2))
-        seen.append(float(np.exp(np.log(ratio).mean())))
-    return seen
+    """Geometric means over the images of HFC/LFC of the tokens before and after all blocks."""
+    first, *_, last = streams(model.blocks, lambda: model(x))
+    return [math.exp(mean_metric("log_hfc_lfc", tokens)) for tokens in (first, last)]

@@ -1,14 +1,9 @@
 """The confirmation of bounded sharpening: its runs are those of the protocol, its statistics those of the textbook."""
 
-import math
-import statistics
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from oversmooth.steering import Spectral
-from oversmooth_papers.tables.agreement import interval
 from oversmooth_papers.tables.sharpening import ARMS, Sharpening, SharpeningDose, SharpeningHalf, holm
 
 
@@ -36,15 +31,6 @@ def test_rows_pair_by_seed():
     assert rows[4][0] == "bounded − plain"
     assert rows[4][1].startswith("+2.00")
     assert rows[4][1].endswith("(6)")
-
-
-def test_the_interval_is_that_of_students_table():
-    values = [2.1, 1.4, 2.9, 2.2, 1.8, 2.5, 3.0]
-    half = 2.4469 * statistics.stdev(values) / math.sqrt(7)  # t of 6 degrees of freedom, from a printed table
-    assert interval(values) == pytest.approx(
-        (statistics.fmean(values) - half, statistics.fmean(values) + half), abs=1e-4
-    )
-    assert interval([1.0]) is None
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=6))

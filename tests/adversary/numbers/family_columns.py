@@ -442,9 +442,10 @@ def outcome(column: str, name: str) -> str | Exception:
 @functools.cache
 def refusal(model: Refused) -> str:
     """What is said of a model that cannot be looked at; AssertionError where it does not name the reason."""
-    torch.manual_seed(0)
     try:
-        diagnose(model.build().eval(), model.given(), depth=0)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            diagnose(model.build().eval(), model.given(), depth=0)
     except InputError as error:
         text = str(error)
         assert any(word in text.lower() for word in model.says), f"none of {model.says} in: {text}"

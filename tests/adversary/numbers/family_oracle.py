@@ -22,6 +22,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from support.families import FAMILIES, HEADS, WIDTH, Family, Modules, Sequence, Step, run
+from support.oracles import token_metrics
 from torch import Tensor, nn
 
 PROOF = 1e-9
@@ -343,31 +344,8 @@ def project(case: Family, modules: Modules, place: int, mixed: Tensor) -> Tensor
 # Numbers of tokens, from the definitions
 
 
-def metrics(X: Tensor) -> dict[str, float]:
-    """Of one array (n, d): the mean over tokens is the low frequency, the rest the high one."""
-    X = X.double()
-    low = X.mean(0).expand_as(X)
-    high = X - low
-    unit = X / X.norm(dim=-1, keepdim=True)
-    cos = (unit @ unit.T)[~torch.eye(len(X), dtype=torch.bool)]
-    s = torch.linalg.svdvals(X)
-    p = s[s > 0] / s.sum()
-    return {
-        "log_hfc": math.log(high.norm()),
-        "log_lfc": math.log(low.norm()),
-        "log_hfc_lfc": math.log(high.norm() / low.norm()),
-        "hfc_lfc": float(high.norm() / low.norm()),
-        "cos": float(cos.mean()),
-        "abs_cos": float(cos.abs().mean()),
-        "effective_rank": math.exp(-float((p * p.log()).sum())),
-        "stable_rank": float(s.square().sum() / s[0] ** 2),
-        "sigma_ratio": float(s[1] / s[0]),
-        "rank_one_distance": float((s[1:].square().sum() / s.square().sum()).sqrt()),
-    }
-
-
 def over_sequences(X: Tensor, which: list[Sequence]) -> dict[str, Tensor]:
-    rows = [metrics(X[i, places]) for i, places in which]
+    rows = [token_metrics(X[i, places]) for i, places in which]
     return {name: torch.tensor([row[name] for row in rows], dtype=torch.float64) for name in rows[0]}
 
 

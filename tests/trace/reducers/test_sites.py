@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from support.oracles import normal
+from support.oracles import normal, token_metrics
 
 from oversmooth import metrics
 from oversmooth.trace import DepthMetrics
@@ -134,15 +134,8 @@ def test_one_copy_by_dtype_fetches_everything(monkeypatch):
 
 
 def by_hand(x, mask=None):
-    means = {"effective_rank": [], "stable_rank": [], "sigma_ratio": []}
-    for index, tokens in enumerate(x.double().numpy()):
-        kept = tokens if mask is None else tokens[mask[index].numpy().astype(bool)]
-        s = np.linalg.svd(kept, compute_uv=False)
-        share = s / s.sum()
-        means["effective_rank"].append(np.exp(-(share * np.log(share)).sum()))
-        means["stable_rank"].append((s**2).sum() / s[0] ** 2)
-        means["sigma_ratio"].append(s[1] / s[0])
-    return {name: np.array(values) for name, values in means.items()}
+    rows = [token_metrics(tokens if mask is None else tokens[mask[i]]) for i, tokens in enumerate(x)]
+    return {name: np.array([row[name] for row in rows]) for name in ("effective_rank", "stable_rank", "sigma_ratio")}
 
 
 def test_arrays_of_several_shapes_and_masks():

@@ -9,6 +9,7 @@
 
 import pytest
 import torch
+from support.oracles import token_metrics
 from support.places import DATA, installed
 from torch import nn
 
@@ -53,24 +54,6 @@ def _first(out):
     return out if isinstance(out, torch.Tensor) else out[0]
 
 
-def oracle(x):
-    """In float64, of tokens (n, d): matrix products and the singular value decomposition."""
-    x = x.double()
-    mean = x.mean(0)
-    unit = x / x.norm(dim=-1, keepdim=True)
-    pairs = (unit @ unit.T)[~torch.eye(len(x), dtype=torch.bool)]
-    s = torch.linalg.svdvals(x)
-    share = s[s > 0] / s.sum()
-    return {
-        "hfc_lfc": (x - mean).norm() / (len(x) ** 0.5 * mean.norm()),
-        "cos": pairs.mean(),
-        "abs_cos": pairs.abs().mean(),
-        "stable_rank": (s / s[0]).square().sum(),
-        "sigma_ratio": s[1] / s[0],
-        "effective_rank": (-(share * share.log()).sum()).exp(),
-    }
-
-
 TOLERANCES = {"hfc_lfc": 1e-4, "cos": 1e-4, "abs_cos": 1e-3, "stable_rank": 1e-3, "sigma_ratio": 1e-3}
 
 
@@ -88,14 +71,14 @@ def test_every_site(sites, dtype, monkeypatch):
         assert (found.errors["sigma_ratio"] < 1e-3).all()
         for one, x in enumerate(arrays[site].to(dtype)):
             shown = x if mask is None else x[mask[one]]
-            expected = oracle(shown)
+            expected = token_metrics(shown)
             for name, tolerance in {**TOLERANCES, "effective_rank": SKETCH_ERROR}.items():
                 value = float(found.tokens[name][one])
                 assert value == pytest.approx(float(expected[name]), rel=tolerance), (site, one, name)
             norms = shown.double().norm(dim=-1)
             assert int(found.massive_count[one]) == int((norms > 5 * norms.sort().values[(len(norms) - 1) // 2]).sum())
             if found.massive_count[one]:
-                rest = oracle(shown[norms <= 5 * norms.sort().values[(len(norms) - 1) // 2]])
+                rest = token_metrics(shown[norms <= 5 * norms.sort().values[(len(norms) - 1) // 2]])
                 for name in ("cos", "abs_cos"):
                     value = float(found.without_massive[name][one])
                     assert value == pytest.approx(float(rest[name]), rel=TOLERANCES[name]), (site, one, name)

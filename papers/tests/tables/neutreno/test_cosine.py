@@ -1,12 +1,12 @@
 """The mean cosine of tokens per layer: against the hidden states of the model itself, and as table and figure."""
 
-import itertools
 import json
 import re
 
 import pytest
 import torch
 from support.commands import refusal, run
+from support.oracles import mean_metric
 from support.places import ROOT
 from support.tuning_example import classifier
 
@@ -16,18 +16,11 @@ from oversmooth_papers.engine.saved_model import save_model
 from oversmooth_papers.tables.neutreno import cosine
 
 
+@torch.no_grad()
 def by_hand(model, batches):
-    """Mean cosine per layer, pair by pair."""
-    means = []
-    with torch.no_grad():
-        states = [model(**batch.inputs, output_hidden_states=True).hidden_states for batch in batches]
-    for layer in zip(*states, strict=True):
-        inputs = []
-        for tokens in (one for batch in layer for one in batch):
-            pairs = itertools.combinations(tokens.double(), 2)
-            inputs.append(torch.stack([a @ b / a.norm() / b.norm() for a, b in pairs]).mean())
-        means.append(float(torch.stack(inputs).mean()))
-    return means
+    """Mean cosine per layer."""
+    states = [model(**batch.inputs, output_hidden_states=True).hidden_states for batch in batches]
+    return [mean_metric("cos", torch.cat(layer)) for layer in zip(*states, strict=True)]
 
 
 def test_the_table_has_the_cosines_of_the_hidden_states(vit):

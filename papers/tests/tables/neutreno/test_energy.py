@@ -59,20 +59,6 @@ def test_the_flow_against_a_solver(seed, strength):
             np.testing.assert_allclose(got[i, h], solved.y[:, i].reshape(N, K), rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("strength", [0.0, 0.6])
-def test_the_flow_against_a_matrix_exponential(strength):
-    scores, V, f = arrays(3, scale=4.0)
-    got = gradient_flow(scores, V, f, strength, [2.5])[0].numpy()
-    for h in range(2):
-        both = np.exp(scores[h].numpy()) + np.exp(scores[h].numpy().T)
-        A = both / both.sum(1, keepdims=True)
-        whole = np.zeros((N + K, N + K))
-        whole[:N, :N] = A - (1 + strength) * np.eye(N)
-        whole[:N, N:] = strength * f[h].numpy()
-        start = np.vstack([V[h].numpy(), np.eye(K)])
-        np.testing.assert_allclose(got[h], (scipy.linalg.expm(2.5 * whole) @ start)[:N], rtol=1e-9, atol=1e-10)
-
-
 def test_the_flow_ends_where_the_energy_is_least():
     scores, V, f = arrays(7)
     end = gradient_flow(scores, V, f, 0.6, [200.0])[0].requires_grad_()

@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import timm_models
 
 from oversmooth.inputs.pictures import picture
 from oversmooth.safety.errors import InputError
@@ -104,29 +103,6 @@ def test_every_operation_is_pillows(name, increasing, grey):
         opened = Image.fromarray(image[..., 0] if grey else image)
         made = pillow(opened, name, float(m), n, c, increasing, fill=99 if grey else FILL)
         expected.append(np.asarray(made, int).reshape(image.shape))
-    check(name, array(found), np.stack(expected))
-
-
-@pytest.mark.skipif(not timm_models.available(), reason="timm is not installed")
-@pytest.mark.parametrize("increasing", [False, True])
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_every_operation_is_timms(name, increasing, monkeypatch):
-    timm_models.timm()
-    from timm.data import auto_augment as theirs
-
-    names = theirs._RAND_INCREASING_TRANSFORMS if increasing else theirs._RAND_TRANSFORMS
-    assert len(names) == len(OPERATIONS)
-    magnitude, negated, cubic = drawn(99)
-    if name == "Posterize":  # Pillow 13 refuses to keep no bit at all
-        magnitude = np.clip(magnitude, 2.5, 7.4 if increasing else 10)
-    plan, fill = plan_of(name, magnitude, negated, cubic), torch.tensor(FILL, dtype=torch.int32)
-    found = apply(RandAugment(increasing=increasing), tensor(pixels()), plan, fill)
-    expected = []
-    for image, m, n, c in zip(pixels(), magnitude, negated, cubic, strict=True):
-        monkeypatch.setattr(theirs, "_randomly_negate", lambda value, n=n: -value if n else value)
-        settings = dict(img_mean=FILL, interpolation=Image.BICUBIC if c else Image.BILINEAR)
-        operation = theirs.AugmentOp(names[OPERATIONS.index(name)], 1.0, float(m), settings)
-        expected.append(np.asarray(operation(Image.fromarray(image)), int))
     check(name, array(found), np.stack(expected))
 
 

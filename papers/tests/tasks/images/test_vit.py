@@ -61,7 +61,6 @@ def test_they_are_what_hooks_see(method, model, images):
 @torch.no_grad()
 def test_both_ways_compile_without_a_break(model, images):
     plain, named = model(images), model(images, intermediates=True)
-    torch._dynamo.reset()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     assert torch.equal(compiled(images), plain)
     for name, value in compiled(images, intermediates=True).items():
