@@ -1,8 +1,7 @@
 """A transformer for text, causal or masked, Post-LN as published or Pre-LN.
 
 ``model(input_ids)`` gives logits, ``model(input_ids, targets)`` the mean cross-entropy, so that both can be compiled as
-one. Embedding and output share their weight; the output has a bias. `generate` keeps keys and values, and steering acts
-on each new token as it does on a whole window.
+one. Embedding and output share their weight; the output has a bias.
 """
 
 from __future__ import annotations
@@ -19,25 +18,19 @@ from oversmooth_papers.tasks.language.recipe import Shape
 
 IGNORED = -100  # a target that does not count
 _MASKED, _OTHER = 0.8, 0.1  # of the tokens that a masked model must find; the rest stand as they are
-Cache = dict[int, tuple[Tensor, Tensor]]  # keys and values of the tokens so far, by block
 
 
 class Attention(nn.Module):
-    def __init__(self, shape: Shape, number: int) -> None:
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.num_heads, self.causal, self.number = shape.heads, shape.causal, number
+        self.num_heads, self.causal = shape.heads, shape.causal
         self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
         self.proj = nn.Linear(shape.width, shape.width)
 
-    def forward(self, x: Tensor, cache: Cache | None = None, mask: Tensor | None = None) -> Tensor:
-        """``(b, n, d) -> (b, n, d)``; with a cache, x is what follows the tokens in it. mask: who sees whom."""
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """``(b, n, d) -> (b, n, d)``. mask: who sees whom."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         causal = self.causal and mask is None
-        if cache is not None:
-            if self.number in cache:
-                k, v = (torch.cat(pair, dim=2) for pair in zip(cache[self.number], (k, v), strict=True))
-                causal = False  # one new token, which sees all before it
-            cache[self.number] = k, v
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
         return self.proj(mixed.transpose(1, 2).flatten(2))
 
@@ -54,20 +47,20 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, shape: Shape, number: int) -> None:
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.norm_first = shape.norm == "pre"  # by this name anatomy knows it, as in torch's own layers
         self.norm1 = nn.LayerNorm(shape.width, eps=shape.eps)
-        self.attn = Attention(shape, number)
+        self.attn = Attention(shape)
         self.norm2 = nn.LayerNorm(shape.width, eps=shape.eps)
         self.mlp = Mlp(shape)
         self.dropout = nn.Dropout(shape.dropout)
 
-    def forward(self, x: Tensor, cache: Cache | None = None, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         if self.norm_first:
-            x = x + self.dropout(self.attn(self.norm1(x), cache, mask))
+            x = x + self.dropout(self.attn(self.norm1(x), mask))
             return x + self.dropout(self.mlp(self.norm2(x)))
-        x = self.norm1(x + self.dropout(self.attn(x, cache, mask)))
+        x = self.norm1(x + self.dropout(self.attn(x, mask)))
         return self.norm2(x + self.dropout(self.mlp(x)))
 
 
@@ -92,7 +85,7 @@ class LanguageModel(nn.Module):
         else:
             self.register_buffer("positions", sinusoids(shape.length, shape.width), persistent=False)
         self.dropout = nn.Dropout(shape.dropout)
-        self.blocks = nn.ModuleList(Block(shape, number) for number in range(shape.depth))
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.depth))
         self.norm = nn.LayerNorm(shape.width, eps=shape.eps) if shape.norm == "pre" else nn.Identity()
         self.bias = nn.Parameter(torch.zeros(shape.vocabulary))
         for module in self.modules():
@@ -112,25 +105,22 @@ class LanguageModel(nn.Module):
         *,
         attention_mask: Tensor | None = None,
         last: int | None = None,
-        cache: Cache | None = None,
         seen: Tensor | None = None,
         features: bool = False,
     ) -> Tensor:
         """attention_mask ``(b, n)``: 0 where there is padding. last: logits of so many last tokens alone.
 
-        cache: of what was read before; filled on the way. seen: a mask as the method of this name makes it, in place
-        of attention_mask; its values are not looked at, which a CUDA graph cannot do. features: give ``(b, n, d)``,
-        what the output reads.
+        seen: a mask as the method of this name makes it, in place of attention_mask; its values are not looked at,
+        which a CUDA graph cannot do. features: give ``(b, n, d)``, what the output reads.
         """
         if seen is None and attention_mask is not None and not attention_mask.all():
             seen = self.seen(attention_mask)
-        read = cache[0][0].shape[2] if cache else 0
         x = self.embedding(input_ids)
         if self.shape.positions == "sinusoidal":
             x = x * math.sqrt(self.shape.width)  # as large as the waves that are added
-        x = self.dropout(x + self.positions[read : read + input_ids.shape[1]])
+        x = self.dropout(x + self.positions[: input_ids.shape[1]])
         for block in self.blocks:
-            x = block(x, cache, seen)
+            x = block(x, seen)
         x = self.norm(x)
         if features:
             return x
@@ -153,15 +143,14 @@ class LanguageModel(nn.Module):
             asked = f"{ids.shape[1]} tokens and {count} more"
             raise InputError(f"{asked} are over the {self.shape.length} of a window; give fewer")
         generator = torch.Generator(ids.device).manual_seed(seed)
-        cache, read = Cache(), ids
         with in_eval_mode(self):
             for _ in range(count):
-                logits = self(read, last=1, cache=cache)[:, 0].float()
+                logits = self(ids, last=1)[:, 0].float()
                 if temperature:
-                    read = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
+                    drawn = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
                 else:
-                    read = logits.argmax(-1, keepdim=True)
-                ids = torch.cat([ids, read], dim=1)
+                    drawn = logits.argmax(-1, keepdim=True)
+                ids = torch.cat([ids, drawn], dim=1)
         return ids
 
 
