@@ -9,6 +9,7 @@ import pyarrow.parquet
 import pytest
 from support.commands import run
 
+from oversmooth.demo.survey import checkpoints as named
 from oversmooth.demo.survey import read_survey
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.safety.errors import InputError
@@ -66,10 +67,10 @@ def test_by_jobs_it_is_the_same(checkpoints, monkeypatch, tmp_path):
 
 
 def test_a_checkpoint_that_was_written_again_is_another_cell(checkpoints):
-    before, _ = read_survey(checkpoints / "list.toml")
+    before = named(read_survey(checkpoints / "list.toml"))
     weights = checkpoints / "runs" / "gpt" / "model.safetensors"
     os.utime(weights, ns=(0, 0))
-    after, _ = read_survey(checkpoints / "list.toml")
+    after = named(read_survey(checkpoints / "list.toml"))
     assert [one.key == other.key for one, other in zip(before, after, strict=True)] == [True, True, False]
 
 
@@ -87,4 +88,4 @@ def test_a_checkpoint_that_was_written_again_is_another_cell(checkpoints):
 def test_a_file_that_names_no_survey_is_refused(tmp_path, text, sentence):
     (tmp_path / "list.toml").write_text(text)
     with pytest.raises(InputError, match=sentence):
-        read_survey(tmp_path / "list.toml")
+        named(read_survey(tmp_path / "list.toml"))

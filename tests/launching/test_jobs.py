@@ -87,6 +87,29 @@ def test_only_a_folder_of_the_users_own_is_used(tmp_path):
         queue.check_private(tmp_path / "file")
 
 
+@pytest.fixture
+def full_disk(tmp_path):
+    """A disk of 64 kB, and 4 free."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", place], capture_output=True).returncode:
+        pytest.skip("only root mounts a disk")
+    (place / "others").write_bytes(bytes(60 * 1024))
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def test_a_full_disk_is_one_sentence_and_finished_cells_are_kept(tmp_path, full_disk):
+    large = cells(full_disk, large=dict(size=8192))
+    failed = launch([*cells(tmp_path, one={}), *large], tmp_path / "jobs", JobSettings("local"))
+    assert failed.keys() == {"large"}
+    assert "failed 3 times, last with: " in failed["large"]
+    assert "large.json cannot be written: No space left on device; free space" in failed["large"]
+    assert (tmp_path / "one.json").is_file()
+    with pytest.raises(InputError, match=r"no job can be sent .*No space left on device"):
+        launch(cells(tmp_path, two={}), full_disk / "jobs", JobSettings("local"))
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.files import write_text
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,7 @@ class Write:
     path: Path
     first: str = ""  # what happens to the first try: killed, warned
     always: str = ""  # what happens to all: refused, broken, asleep
+    size: int = 4  # bytes
 
     def __call__(self) -> str:
         tries = self.path.with_suffix(".tries")
@@ -32,5 +34,5 @@ class Write:
                 os.kill(os.getpid(), signal.SIGKILL)
             if self.first == "warned":
                 return "out of time"
-        self.path.write_text("done")
+        write_text(self.path, "d" * self.size)
         return "finished"

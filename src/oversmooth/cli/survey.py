@@ -15,6 +15,7 @@ from oversmooth.cli.launcher import AtOnce, LaunchedBy, SlurmOptions, job_settin
 from oversmooth.cli.spectrum import spectra_of
 
 if TYPE_CHECKING:
+    from oversmooth.demo.survey import Checkpoint, SurveyFile
     from oversmooth.launching import Cell, JobSettings
 
 
@@ -26,22 +27,20 @@ _OUTPUT = "Directory for cells, pages and the table."
 class Examine:
     """What is done with one checkpoint, here or in a job."""
 
-    name: str
-    on_inputs: bool
+    one: Checkpoint
     path: Path
-    data: Path | None
-    inputs: int | None
-    length: int | None
+    file: SurveyFile
     device: str | None
 
     def __call__(self) -> str:
         from oversmooth.report import page
 
-        if self.on_inputs:
-            given = [self.name], self.data, self.inputs, self.length, None
+        if self.one.on_inputs:
+            data = None if self.file.data is None else Path(self.file.data)
+            given = [self.one.source], data, self.file.inputs, self.file.length, None
             (diagnosis,) = diagnose_all(*given, device=self.device, settings=dict(seed=0))
         else:
-            diagnosis = spectra_of(self.name)
+            diagnosis = spectra_of(self.one.source)
         page.save([diagnosis], self.path.with_suffix(".html"), [("all models of the survey", "index.html")])
         diagnosis.save(self.path)  # last: it says that the cell is there
         return "finished"
@@ -73,19 +72,16 @@ def survey(
     files.check_folder(output)
     page.check(output / "index.html")
     jobs = job_settings(launcher, slurm, at_once)
-    checkpoints, given = recipe.read_survey(file)
-    data = Path(given["data"]) if "data" in given else None
-    cells = {}
-    for one in checkpoints:
+    wanted, cells = recipe.read_survey(file), {}
+    for one in recipe.checkpoints(wanted):
         path = output.absolute() / f"{one.key}.json"
-        run = Examine(one.source, one.on_inputs, path, data, given.get("inputs"), given.get("length"), device)
-        cells[one] = Cell(one.title, path, run)
+        cells[one] = Cell(one.title, path, Examine(one, path, wanted, device))
     failed = _run_all([*cells.values()], output / "jobs", jobs)
-    table = [
-        gallery_table.figures(one, Diagnosis.load(cell.path)) for one, cell in cells.items() if cell.path.is_file()
-    ]
-    written = recipe.write(table, output)
-    out.print(f"{len(table)} of {len(cells)} checkpoints; wrote {', '.join(map(str, written))}", soft_wrap=True)
+    there = [(one, cell.path) for one, cell in cells.items() if cell.path.is_file()]
+    if there:
+        table = [gallery_table.figures(one, Diagnosis.load(path)) for one, path in there]
+        written = ", ".join(map(str, recipe.write(table, output)))
+        out.print(f"{len(there)} of {len(cells)} checkpoints; wrote {written}", soft_wrap=True)
     if failed:
         name, why = next(iter(failed.items()))
         raise InputError(

@@ -10,32 +10,38 @@ import glob
 import hashlib
 import importlib.util
 import json
-import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from oversmooth.demo import gallery_table
 from oversmooth.demo.gallery import Listed
 from oversmooth.demo.gallery_table import Figures
 from oversmooth.results.findings import DEFINITIONS
-from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.files import read_text, whole_file
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.files import whole_file
 from oversmooth.safety.libraries import import_library
-from oversmooth.safety.typed import typed
+from oversmooth.safety.typed import read_toml
 
 PARTS = ("attention", "mlp", "norm")
 
 
-class SurveyFile(TypedDict, total=False):
+@dataclass(frozen=True)
+class SurveyFile:
     """What a survey's file holds."""
 
-    spectrum: list[str]
-    diagnose: list[str]
-    data: str
-    inputs: int
-    length: int
+    spectrum: list[str] = field(default_factory=list)
+    diagnose: list[str] = field(default_factory=list)
+    data: str | None = None
+    inputs: int | None = None
+    length: int | None = None
+
+    def __post_init__(self) -> None:
+        if any(number is not None and number < 1 for number in (self.inputs, self.length)):
+            raise ValueError("inputs and length are 1 or more")
+        if not self.spectrum and not self.diagnose:
+            raise ValueError("it names no checkpoint")
 
 
 @dataclass(frozen=True)
@@ -45,25 +51,16 @@ class Checkpoint(Listed):
     on_inputs: bool
 
 
-def read_survey(path: Path) -> tuple[list[Checkpoint], SurveyFile]:
-    """The checkpoints and the settings of a file; those to diagnose first, and each once."""
-    remedy = "give spectrum = [...], diagnose = [...], or both"
-    try:
-        found: SurveyFile = typed(SurveyFile, tomllib.loads(read_text(path, remedy)))
-        if unknown := sorted(found.keys() - SurveyFile.__annotations__.keys()):
-            raise ValueError(f"it has {unknown[0]!r}, which is not known")
-        if min(found.get("inputs", 1), found.get("length", 1)) < 1:
-            raise ValueError("inputs and length are 1 or more")
-        wanted = {name: True for pattern in found.get("diagnose", []) for name in _expanded(pattern)}
-        wanted |= {n: False for pattern in found.get("spectrum", []) for n in _expanded(pattern) if n not in wanted}
-        if not wanted:
-            raise ValueError("it names no checkpoint")
-    except ValueError as error:
-        raise error if isinstance(error, InputError) else InputError(f"{path}: {reason(error)}; {remedy}") from error
-    settings = [found.get("data"), found.get("inputs"), found.get("length")]
-    what = {True: "on inputs", False: "weights alone"}
-    keys = {name: _key(name, settings if on else []) for name, on in wanted.items()}
-    return [Checkpoint(keys[name], name, what[on], name, on) for name, on in wanted.items()], found
+def read_survey(path: Path) -> SurveyFile:
+    return read_toml(SurveyFile, path, "give spectrum = [...], diagnose = [...], or both")
+
+
+def checkpoints(file: SurveyFile) -> list[Checkpoint]:
+    """Those to diagnose first, and each once."""
+    settings = [file.data, file.inputs, file.length]
+    found = {name: (True, "on inputs") for pattern in file.diagnose for name in _expanded(pattern)}
+    found |= {n: (False, "weights alone") for pattern in file.spectrum for n in _expanded(pattern) if n not in found}
+    return [Checkpoint(_key(name, settings if on else []), name, what, name, on) for name, (on, what) in found.items()]
 
 
 def _expanded(pattern: str) -> list[str]:

@@ -89,7 +89,7 @@ Judgement = Literal["right", "levels off", "no decay", "wrong sign", "still fall
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PredictionCheck:
     """Where the spectra say that attention pulls, against the real blocks repeated."""
 
     judgement: Judgement
@@ -103,10 +103,10 @@ class Comparison:
     real_rate: Number = None  # factor on HFC/LFC per real block, at the end
 
 
-def compared(entry: Extrapolation) -> Comparison:
+def compared(entry: Extrapolation) -> PredictionCheck:
     """Spectra against reality."""
     if (known := _known(entry.real)) is None:
-        return Comparison("unknown")
+        return PredictionCheck("unknown")
     depth, logs = known
     half = len(logs) // 2
     change, later = logs[-1] - logs[0], logs[-1] - logs[half]
@@ -117,7 +117,7 @@ def compared(entry: Extrapolation) -> Comparison:
         judgement = "right" if change <= -_STILL else "wrong sign" if change > _STILL else "no decay"
     slope = later / (depth[-1] - depth[half]) if depth[-1] > depth[half] else change
     before, after, rate = (math.exp(min(log, _LARGEST)) for log in (logs[0], logs[-1], slope))
-    return Comparison(judgement, before, after, int(depth[-1]), rate)
+    return PredictionCheck(judgement, before, after, int(depth[-1]), rate)
 
 
 def exponent(entry: Extrapolation) -> float | None:

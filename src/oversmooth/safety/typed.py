@@ -1,4 +1,4 @@
-"""Convert JSON values to typed dataclasses, with checks.
+"""Convert values of JSON and TOML to typed dataclasses, with checks.
 
 ``Annotated[dict[str, Any], Shape]`` keeps a dictionary and checks it against the typed dictionary ``Shape``, whose
 unnamed keys may have any value. ``Annotated[str, Literal[...]]`` is one of a few words.
@@ -9,10 +9,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import reprlib
+import tomllib
 import typing
 from functools import cache
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any
+
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.files import read_text
 
 _LARGEST = 1e100  # limit of numbers: their sums, squares and chart axes stay finite
 _PLAIN: dict[Any, tuple[str, typing.Callable[[Any], bool]]] = {
@@ -65,6 +70,15 @@ def typed(kind: Any, value: Any, where: str = "") -> Any:
         raise ValueError(f"{where or 'it'} has {reprlib.repr(unknown[0])}, which is not known")
     made = {name: typed(fields.get(name, Any), v, _at(where, name)) for name, v in value.items()}
     return made if typing.is_typeddict(kind) else kind(**made)
+
+
+def read_toml(kind: Any, path: Path, remedy: str) -> Any:
+    """A TOML file as this dataclass."""
+    text = read_text(path, remedy)
+    try:
+        return typed(kind, tomllib.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: {reason(error)}; {remedy}") from error
 
 
 @cache

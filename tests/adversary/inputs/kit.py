@@ -37,6 +37,10 @@ def make(folder: Path) -> None:
     _images(folder, np.random.default_rng(1))
     prose = "The quick brown fox jumps over the lazy dog. " * 60
     (folder / "text.txt").write_text(prose)
+    (folder / "list.toml").write_text(f'spectrum = ["{folder}/vit"]\n')
+    small = "epochs = 1\nwarmup = 0\npatch = 8\ndepth = 2\nwidth = 16\nheads = 2\nbatch = 10\n"
+    about = f'quick = true\nmethods = ["plain"]\ndata = "{folder}/{CIFAR}"\n'
+    (folder / "sweep.toml").write_text(f"{about}[recipe]\n{small}")
     _cells(folder / "results")
     _by_commands()
 

@@ -8,10 +8,10 @@ import pytest
 from support.nightly import NIGHTLY
 from support.places import TEST_FOLDERS
 
-CASES = 2000 if NIGHTLY else 18
+CASES = 2000 if NIGHTLY else 20
 GROUPS = (
     "options", "weights", "configs", "shards", "code", "kinds", "names", "data", "diagnoses", "runs", "outputs",
-    "environment", "api",
+    "environment", "api", "lists", "sweeps",
 )  # fmt: skip
 pytestmark = pytest.mark.xdist_group("corpus")  # the sample is run once
 
