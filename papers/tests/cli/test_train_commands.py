@@ -106,8 +106,8 @@ def test_language_begins_from_the_recipe_of_its_text(monkeypatch, capsys, tmp_pa
 def test_all_that_a_monitor_sees_is_in_the_history_and_can_be_watched(monkeypatch, capsys, tmp_path, cifar):
     given = ("--variant", "sharpen", "--epochs", 1, "--warmup", 0, "--evaluate", 0, "--monitor", 10, *SMALL)
     seen = {}
-    for metrics in ("tokens", "all"):
-        assert run(monkeypatch, "train", "--data", cifar, "-o", tmp_path / metrics, "--metrics", metrics, *given) == 0
+    for option, metrics in (("--look", "tokens"), ("--metrics", "all")):  # the former is its old name
+        assert run(monkeypatch, "train", "--data", cifar, "-o", tmp_path / metrics, option, metrics, *given) == 0
         seen[metrics] = History.load(tmp_path / metrics)
     assert seen["tokens"].steps == seen["all"].steps == [1, 10, 20]
     assert seen["tokens"].metrics == ["hfc_lfc", "cos", "abs_cos"]

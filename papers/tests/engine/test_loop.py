@@ -1,5 +1,6 @@
 """Whole runs: what they write, how they stop and go on, and what stops them."""
 
+import importlib.util
 import json
 import os
 import signal
@@ -204,6 +205,17 @@ def test_a_saved_model_comes_back(tmp_path, variant):
         again = load_steered(tmp_path / loop.MODEL, ViT(recipe.shape))
         with torch.no_grad():
             torch.testing.assert_close(again(x), model(x))
+
+
+def test_tensorboard_is_written_or_asked_for(tmp_path):
+    given = dict(device="cpu", folder=tmp_path, watch=replace(EVERY_EPOCH, tensorboard=True))
+    if importlib.util.find_spec("tensorboard") is None:
+        with pytest.raises(InputError, match="pip install tensorboard"):
+            train(RECIPE, splits(), **given)
+        assert not list(tmp_path.iterdir())
+    else:
+        train(replace(RECIPE, epochs=1, warmup=0), splits(), **given)
+        assert list((tmp_path / "tensorboard").glob("events*"))
 
 
 def test_progress_has_scores_with_the_epoch_they_are_of(whole, reports):

@@ -15,6 +15,7 @@ EXAMPLES = {
     "reproduce status": "oversmooth reproduce status",
     "reproduce first-paper": "oversmooth reproduce first-paper -o first-paper.md",
     "reproduce claims": "oversmooth reproduce claims -o claims.md",
+    "reproduce paper": "oversmooth reproduce paper --budget 30m --at-once 4",
     "reproduce verify": "oversmooth reproduce verify 44136fa355b3 --data cifar100 --images 1000",
     "reproduce models": "oversmooth reproduce models --pack models.zip",
     "reproduce sharpening": "oversmooth reproduce sharpening --seeds 7 --at-once 6 -o sharpening.md",

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from inspect import Parameter
 from itertools import groupby
 from pathlib import Path
@@ -17,7 +18,8 @@ import typer
 
 from oversmooth.cli.app import out, parts_done
 from oversmooth.cli.examples import EXAMPLES
-from oversmooth.cli.launcher import AtOnce, LaunchedBy, SlurmOptions, job_settings
+from oversmooth.cli.launcher import AtOnce as JobsAtOnce
+from oversmooth.cli.launcher import LaunchedBy, SlurmOptions, job_settings
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.cli.options import option_of, parameters_of, take
 from oversmooth_papers.cli.reproduce import Results, neutreno, reproduce, text, write_page
@@ -36,6 +38,8 @@ _UNKNOWNS = ("wiring", "initialisation", "output_bias")
 """Settings of the recipe that Dovonon et al. do not specify."""
 _LISTED = 12
 """The most missing cells that `status` lists per table."""
+AtOnce = Annotated[int, typer.Option(help="The number of runs at once, each in its own process.", min=1, max=256)]
+
 Output = Annotated[
     list[Path] | None,
     typer.Option("--output", "-o", help="Also write a table (.md) or a chart (.png, .svg, .pdf); may be repeated."),
@@ -61,7 +65,7 @@ def _reproduce(
     ] = False,
     data: Annotated[str | None, typer.Option("--data")] = None,
     results: Results = Path("results"),
-    at_once: AtOnce = None,
+    at_once: JobsAtOnce = None,
     minutes: Annotated[float | None, typer.Option(help="Stop at checkpoints after this many minutes.", min=0)] = None,
     launcher: LaunchedBy = None,
     slurm: SlurmOptions = None,
@@ -271,3 +275,59 @@ def status(
         print_message(sentence)
     if damaged:
         raise typer.Exit(2)
+
+
+_UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "": 1.0}
+
+
+def budget_minutes(text: str) -> float:
+    """Minutes of ``30m``, ``1.5h``, ``90s`` or ``45``."""
+    number, unit = text.rstrip("smh"), text.lstrip("0123456789.")
+    try:
+        minutes = float(number) * _UNITS[unit]
+    except (ValueError, KeyError):
+        minutes = 0.0
+    if minutes <= 0:
+        raise typer.BadParameter(f"{text!r} is not a time; give minutes or hours, such as 30m or 2h")
+    return minutes
+
+
+@reproduce.command()
+def paper(
+    budget: Annotated[float, typer.Option(help="Stop at checkpoints after this time: 30m, 2h.", parser=budget_minutes)],
+    results: Results = Path("results"),
+    at_once: AtOnce = 1,
+    device: Device = None,
+    force: Force = False,
+) -> None:
+    """Run the missing cells of both papers and of our own results, most valuable first, within a time budget.
+
+    Interrupted runs resume next time. Tables whose data are not on this machine are skipped.
+    """
+    from oversmooth_papers.tables import status as recipe
+
+    def needed(recipes: Iterable[Any]) -> str:
+        runs, recipes = recipe.measured(results), list(recipes)
+        minutes = sum(recipe.cost(one, runs) or 0.0 for one in recipes)  # on one GPU; unknown ones count as none
+        return f"{len(recipes)} cells are missing, about {_minutes(minutes)} of GPU time"
+
+    end, skipped = time.monotonic() + 60 * budget, []
+    for table, words in recipe.steps():
+        rest = (end - time.monotonic()) / 60
+        todo = recipe.left(table, words, results)
+        if rest <= 0 or not todo:
+            continue
+        out.print(f"{table.home()}: {needed(todo)}; {_minutes(rest)} are left")
+        how = dict(at_once=at_once, minutes=rest, device=device, on_nan="retry", force=force, data=table.default_data)
+        how["command"] = _command(table, words, table.seeds)
+        try:
+            _, why = fill_table(table, table.recipes(), words, results, how)
+        except InputError as error:
+            skipped.append(f"{table.home()}: {error}")
+            continue
+        if why not in ("finished", "out of time"):
+            leave(why, 0)
+    remaining = {one.key: one for table, words in recipe.steps() for one in recipe.left(table, words, results)}
+    for line in skipped:
+        print_message(f"skipped {line}")
+    out.print(f"{needed(remaining.values())}; the same command continues")

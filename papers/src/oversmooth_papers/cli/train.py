@@ -104,6 +104,8 @@ def train(
         Metrics,
         _of_run(help="Record HFC/LFC and cosines (tokens), or all metrics of a Monitor, which is slower (all)."),
     ] = Metrics.tokens,
+    look: Annotated[Metrics | None, typer.Option(hidden=True)] = None,
+    tensorboard: Annotated[bool, _of_run("--tensorboard", help="Also write TensorBoard logs.")] = False,
     device: Annotated[str | None, _of_run(help="cpu or cuda.", show_default="the GPU if there is one")] = None,
     on_nan: Annotated[
         OnNan,
@@ -135,7 +137,7 @@ def train(
         from oversmooth_papers.tasks.registry import task_of
 
         changed = _changed(begun(task, quick, recipe, data), settings, augment)
-        watcher: MakesWatcher = SmoothingProbe if metrics is Metrics.tokens else MonitorWatcher
+        watcher: MakesWatcher = SmoothingProbe if (look or metrics) is Metrics.tokens else MonitorWatcher
         if rank_and_world()[0]:  # under torchrun only the first process prints
             out.quiet = err.quiet = True
         check_folder(output)  # before the data is read, which takes a while
@@ -150,7 +152,7 @@ def train(
                 folder=output,
                 resume=resume,
                 minutes=minutes,
-                watch=loop.WatchSettings(evaluate, monitor, watcher),
+                watch=loop.WatchSettings(evaluate, monitor, watcher, tensorboard=tensorboard),
                 on_nan="stop" if on_nan is OnNan.stop else "retry",
                 force=force,
                 on_progress=on_progress,

@@ -1,7 +1,8 @@
-"""The logs of a run: JSONL files that are cut back to the checkpoint when a run resumes."""
+"""The logs of a run: JSONL files that are cut back to the checkpoint when a run resumes, and TensorBoard."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from collections.abc import Mapping
@@ -71,14 +72,40 @@ def read(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-class RunLogs:
-    """All logs of a run; a process without a folder keeps the rows in memory only."""
+def check_board() -> None:
+    """Raise `InputError` if TensorBoard is not installed, before training begins."""
+    if importlib.util.find_spec("tensorboard") is None:
+        raise InputError("writing for TensorBoard needs tensorboard, which is not installed; pip install tensorboard")
 
-    def __init__(self, folder: Path | None, lengths: Mapping[str, int]) -> None:
-        """lengths: those of the checkpoint, by name."""
+
+class RunLogs:
+    """All logs of a run, and TensorBoard's; a process without a folder keeps the rows in memory only."""
+
+    def __init__(self, folder: Path | None, lengths: Mapping[str, int], *, board_from: int | None) -> None:
+        """lengths: those of the checkpoint, by name. board_from: the first step for TensorBoard, or None."""
         self.epochs, self.smoothing, self.machines = self.all = [
             Log(folder, name, lengths.get(name, 0)) for name in (EPOCHS, SMOOTHING, MACHINES)
         ]
+        self.board_folder = None if board_from is None or folder is None else folder / "tensorboard"
+        self.board: Any = None
+        self._open_board(board_from)
+
+    def _open_board(self, step: int | None) -> None:
+        if self.board_folder is not None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.close()
+            self.board = SummaryWriter(str(self.board_folder), purge_step=step)
+
+    def record(self, log: Log, row: dict[str, Any]) -> None:
+        """A row with its step, into a log and TensorBoard's: by depth where there is a number for each."""
+        log.write(row)
+        for name, value in row.items() if self.board is not None else ():
+            for depth, one in enumerate(value if isinstance(value, list) else []):
+                if one is not None:
+                    self.board.add_scalar(f"{name}/{depth:02d}", one, row["step"])
+            if isinstance(value, (int, float)) and name not in ("step", "epoch"):
+                self.board.add_scalar(name, value, row["step"])
 
     def epoch_rows(self) -> list[dict[str, Any]]:
         """Without the lines that record a return to a checkpoint."""
@@ -88,7 +115,12 @@ class RunLogs:
         """All of them to the disk; their lengths by name."""
         return {log.name: log.sync() for log in self.all}
 
-    def go_back(self, lengths: Mapping[str, int]) -> None:
-        """Drop what was logged after a checkpoint; the log of machines stays whole."""
+    def go_back(self, lengths: Mapping[str, int], step: int) -> None:
+        """Drop what was logged after a checkpoint at this step; the log of machines stays whole."""
         for log in (self.epochs, self.smoothing):
             log.cut(lengths[log.name])
+        self._open_board(step)
+
+    def close(self) -> None:
+        if self.board is not None:
+            self.board.close()

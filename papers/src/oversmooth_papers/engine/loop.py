@@ -55,6 +55,8 @@ def train(task: Task, settings: RunSettings | None = None, *, reuse: Reuse | Non
     settings = settings or RunSettings()
     end = None if settings.minutes is None else time.monotonic() + 60 * settings.minutes
     device = device_named(settings.device)
+    if settings.watch.tensorboard:
+        logs.check_board()
     backend = "nccl" if device.type == "cuda" else "gloo"
     with joined(backend) as place, float32_products(device), ExitStack() as stack:
         ranks, writer = Ranks(*place), None
@@ -186,7 +188,8 @@ class Run:
         for remark in self.step.remarks if self.ranks.first else ():
             settings.on_message(remark)
         self.step.draws.attempt = len(self.facts["retries"])
-        self.logs = logs.RunLogs(self.writes_to, self.facts["logs"])
+        board_from = self.step.done if settings.watch.tensorboard else None
+        self.logs = logs.RunLogs(self.writes_to, self.facts["logs"], board_from=board_from)
         self.speed = 0.0  # units per second in the last full epoch
         self.timed_until = self.saved_at = time.monotonic()
         self.saves = 0 if saved is None else len(_EARLY)
@@ -234,6 +237,7 @@ class Run:
                     self._retry(error)
             if not why:
                 self._finish()
+        self.logs.close()
         return Result(
             recipe=self.recipe,
             why=why or "finished",
@@ -278,7 +282,7 @@ class Run:
             self._report()
         is_due = self.ranks.first and every and (done % every == 0 or done in (1, self.step.total))
         if self.watcher is not None and is_due and (snapshot := self.watcher.snapshot(done)) is not None:
-            self.logs.smoothing.write({"step": done, **snapshot})
+            self.logs.record(self.logs.smoothing, {"step": done, **snapshot})
 
     def _log_machine(self, step: int) -> None:
         row = {"from_step": step, "hardware": hardware_name(self.device), "torch": torch.__version__}
@@ -315,7 +319,7 @@ class Run:
             row |= scores
             self.facts["scores"] = scores
             self._add_time(training=False)
-        self.logs.epochs.write(row)
+        self.logs.record(self.logs.epochs, row)
         self._report(row["loss"], force=True)
 
     def _stop_or_save(self, end: float | None) -> str:
@@ -375,7 +379,7 @@ class Run:
         self.step.draw_anew(len(retries))
         self._add_time(training=False)  # failed steps do not count towards an epoch's speed
         self.facts["scores"], self.facts["epoch_seconds"] = facts["scores"], facts["epoch_seconds"]
-        self.logs.go_back(facts["logs"])
+        self.logs.go_back(facts["logs"], back)
         self.logs.epochs.write(dict(retry))
         self.save()  # a run resumed from here knows of the retry
 

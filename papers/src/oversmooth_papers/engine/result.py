@@ -24,6 +24,7 @@ class WatchSettings:
     monitor: int = 50  # steps between snapshots of smoothing; 0: none
     watcher: MakesWatcher = SmoothingProbe  # takes the snapshots; `smoothing.MonitorWatcher` records more
     save: float = 60.0  # seconds between checkpoints, besides one after the first step and when a run stops
+    tensorboard: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""What a results directory holds: cells of every table, runs on their way; and what missing cells would cost.
+"""What a results directory holds: cells of every table, runs on their way; what missing cells would cost, and in which
+order they are worth it.
 
 Minutes of a missing cell are those of the most similar run (the fewest differences between recipes, and of equals the
 quickest), scaled by epochs, share and blocks. Runs that shared a device count only where none had it alone, and then by
@@ -7,7 +8,7 @@ their share.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,14 @@ from typing import Any
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine import checkpoint
 from oversmooth_papers.engine.recipe import BaseRecipe
-from oversmooth_papers.tables.cells import cell_path
+from oversmooth_papers.tables.base import Table
+from oversmooth_papers.tables.cells import cell_path, chosen, missing
+from oversmooth_papers.tables.neutreno.language import Language
+from oversmooth_papers.tables.neutreno.methods import Methods
+from oversmooth_papers.tables.sharpening import SEEDS, Sharpening, SharpeningDose, SharpeningHalf
+from oversmooth_papers.tables.table2 import Table2
 from oversmooth_papers.tables.table_registry import all_cells, all_tables
+from oversmooth_papers.tables.text.language_models import Causal
 
 _NO_COST = ("seed", "share", "epochs", "warmup", "shape.depth", "share_seed")
 """Fields that make a run no other, or that scaling takes care of."""
@@ -99,3 +106,30 @@ def _settings(recipe: BaseRecipe) -> frozenset[tuple[str, str]]:
                 yield before + name, str(value)
 
     return frozenset(leaves(recipe.to_dict()))
+
+
+Step = tuple[Table, tuple[str, ...]]
+"""A table with its seeds, and which of its cells, as --cells names them; none for all."""
+FIRST: tuple[Step, ...] = (
+    (Sharpening(seeds=len(SEEDS)), ()),
+    (SharpeningDose(), ()),
+    (SharpeningHalf(), ()),
+    (Causal(seeds=1), ("bounded",)),
+    (Methods(), ("neutreno+featscale", "centred", "contranorm")),
+    (Language(), ("post",)),
+    (Table2(), ("50%",)),
+    (Causal(seeds=2), ("plain", "smooth", "sharpen")),
+    (Table2(seeds=2), ("100%",)),
+)
+"""What decides most per minute: first a result of our own, then seeds of what the papers claim."""
+
+
+def steps() -> Iterable[Step]:
+    """These, then one seed of everything else."""
+    yield from FIRST
+    yield from ((table(seeds=1), ()) for table in all_tables() if table.trains)
+
+
+def left(table: Table, words: Sequence[str], results: Path) -> list[Any]:
+    """The recipes of a step that have no cell yet."""
+    return missing(chosen(table.recipes(), words, table.names_of), results, table.folder)

@@ -20,15 +20,27 @@ from oversmooth_papers.tasks.language.task import model_of
 from oversmooth_papers.tasks.registry import load_trained
 
 LINES = ("train.jsonl", "val.jsonl")
-PAIR = ("p", "h")
+PAIR = (("p", "h"),)
+RESULT = "It fell. What happened as a result?"
+PRONOUN = {"span2_index": 2, "span2_text": "him", "span1_text": "Mark"}
 PUBLISHED = {
-    "CoLA": ("x\t1\t\tOne sentence.", ("One sentence.",), 1.0),
-    "SST-2": ('sentence\tlabel\n"quoted words \t0', ('"quoted words ',), 0.0),
+    "CoLA": ("x\t1\t\tOne sentence.", (("One sentence.",),), 1.0),
+    "SST-2": ('sentence\tlabel\n"quoted words \t0', (('"quoted words ',),), 0.0),
     "MRPC": ("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t3\t4\tp\th", PAIR, 1.0),
     "STS-B": ("index\tsentence1\tsentence2\tscore\n0\tp\th\t3.800", PAIR, 3.8),
     "CB": ({"premise": "p", "hypothesis": "h", "label": "neutral"}, PAIR, 2.0),
     "RTE": ({"premise": "p", "hypothesis": "h", "label": "not_entailment"}, PAIR, 0.0),
-    "WiC": ({"word": "run", "sentence1": "I run", "sentence2": "h", "label": True}, ("run: I run", "h"), 1.0),
+    "WiC": ({"word": "run", "sentence1": "I run", "sentence2": "h", "label": True}, (("run: I run", "h"),), 1.0),
+    "COPA": (
+        {"premise": "It fell.", "choice1": "x", "choice2": "y", "question": "effect", "label": 1},
+        ((RESULT, "x"), (RESULT, "y")),
+        1.0,
+    ),
+    "WSC": (
+        {"text": "Mark saw him there", "target": PRONOUN, "label": False},
+        (("Mark saw * him * there", "Mark"),),
+        0.0,
+    ),
 }
 
 
@@ -49,11 +61,25 @@ def test_published_files_are_read(task, tmp_path):
         load_examples(task, tmp_path)
 
 
+def test_answers_of_a_passage_are_grouped_by_question(tmp_path):
+    answers = [{"text": "a", "label": 0}, {"text": "b", "label": 1}]
+    questions = [{"question": "Q?", "answers": answers}, {"question": "R?", "answers": answers[:1]}]
+    row = json.dumps({"passage": {"text": "P", "questions": questions}})
+    for name in LINES:
+        (tmp_path / name).write_text(f"{row}\n{row}\n")
+    train, _ = load_examples("MultiRC", tmp_path)
+    assert [example.texts[0] for example in train[:3]] == [("Q? a", "P"), ("Q? b", "P"), ("R? a", "P")]
+    groups = [example.group for example in train]
+    assert len(set(groups)) == 4
+    assert groups[0] == groups[1] != groups[2]
+
+
 @pytest.mark.realdata
 @pytest.mark.parametrize(
     ("task", "counts"),
     [("CB", (250, 56)), ("RTE", (2490, 277)), ("WiC", (5428, 638)), ("CoLA", (8551, 1043)), ("SST-2", (67349, 872)),
-     ("MRPC", (3668, 408)), ("STS-B", (5749, 1500))],
+     ("MRPC", (3668, 408)), ("STS-B", (5749, 1500)), ("COPA", (400, 100)), ("WSC", (554, 104)),
+     ("MultiRC", (27243, 4848))],
 )  # fmt: skip
 def test_the_published_files_have_the_published_numbers(task, counts):
     if data_folder(TASKS[task].benchmark) is None:
@@ -95,7 +121,7 @@ def test_a_model_is_fine_tuned_as_it_was_pretrained(pretrained, variant, tmp_pat
     task = GlueTask(recipe, data)
     begun = task.model()
     before, _ = load_trained(pretrained[variant])
-    ids = data.dev.ids[:2].long()
+    ids = data.dev.ids[:2, 0].long()
     # Warm from the folded weights, the encoder is what was pretrained.
     torch.testing.assert_close(begun.encoder.eval()(ids), before(ids), atol=2e-3, rtol=1e-3)
     assert (steering_of(begun.encoder) is None) == (variant == "plain")
@@ -118,15 +144,16 @@ def test_a_model_is_fine_tuned_as_it_was_pretrained(pretrained, variant, tmp_pat
 def test_padding_changes_nothing():
     shape = replace(masked_recipe().shape, dropout=0.0)
     model = GlueModel(shape, 3).eval()
-    ids = torch.randint(257, (2, 12))
-    lengths = torch.tensor([5, 12])
+    ids = torch.randint(257, (2, 1, 12))
+    lengths = torch.tensor([[5], [12]])
     other = ids.clone()
-    other[0, 5:] = 7
+    other[0, 0, 5:] = 7
     torch.testing.assert_close(model(ids, lengths), model(other, lengths))
-    alone = model(ids[:1, :5], lengths[:1])
+    alone = model(ids[:1, :, :5], lengths[:1])
     torch.testing.assert_close(model(ids, lengths)[:1], alone)
-    x = model.encoder(ids[:1, :5], features=True)[0].mean(0)  # the mean of its tokens, by hand
+    x = model.encoder(ids[0, :, :5], features=True)[0].mean(0)  # the mean of its tokens, by hand
     torch.testing.assert_close(alone[0], x @ model.head.weight.T + model.head.bias)
+    assert GlueModel(shape, 1)(torch.randint(257, (2, 2, 12)), torch.full((2, 2), 12)).shape == (2, 2)
 
 
 def test_losses_and_scores_by_kind(pretrained):
@@ -138,6 +165,8 @@ def test_losses_and_scores_by_kind(pretrained):
     assert float(loss) == pytest.approx(((0.2 - 0.2) ** 2 + (0.8 - 1.0) ** 2) / 2)
     dev = replace(data.dev, labels=torch.tensor([1.0, 5.0, 2.0]))
     assert scored("STS-B", [0.1, 0.9, 0.2], dev)["spearman"] == pytest.approx(1.0)
+    dev = replace(data.dev, labels=torch.tensor([1.0, 0.0]), groups=torch.tensor([4, 4]))
+    assert scored("MultiRC", [1, 1], dev) == {"f1": pytest.approx(2 / 3), "exact_match": 0.0}
 
 
 def test_what_does_not_fit_is_refused(pretrained, tmp_path):
@@ -165,8 +194,8 @@ def test_the_rate_rises_and_falls_in_a_line():
 # Metrics: scikit-learn's and scipy's, so that what is asked of them is tested by counts and correlations of ranks
 
 
-def measured(name, found, right):
-    return metric(name, np.array(found), np.array(right, dtype=float))
+def measured(name, found, right, groups=()):
+    return metric(name, np.array(found), np.array(right, dtype=float), np.array(groups))
 
 
 def test_each_metric_is_the_published_one():
@@ -183,7 +212,8 @@ def test_each_metric_is_the_published_one():
         assert measured(name, [1, 1, 1], [0, 1, 1]) == 0
 
 
-def test_f1_without_a_hit_is_0():
+def test_exact_match_wants_all_answers_of_a_question():
+    assert measured("exact_match", [1, 0, 1, 1], [1, 0, 1, 0], [7, 7, 8, 8]) == 0.5
     assert measured("f1", [0, 0], [0, 0]) == 0.0
     assert measured("f1", [1, 1, 0], [1, 0, 1]) == pytest.approx(0.5)
 

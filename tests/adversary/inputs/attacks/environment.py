@@ -101,6 +101,9 @@ def _libraries() -> Iterator[Case]:
                        "no chart": (("d.json",), ("diagnose", "d.json"), False)},
         "safetensors": {"spectrum": (("vit",), ("spectrum", "vit"), None)},
         "tokenizers": {"text": (("gpt",), ("diagnose", "gpt", "--inputs", "2", "--no-spectra"), None)},
+        "tensorboard": {
+            "train": ((CIFAR,), ("train", "--data", CIFAR, "-o", "out", *SMALL_RUN, "--tensorboard"), True),
+        },
         "timm": {"a timm name": ((), ("diagnose", "vit_tiny_patch16_224"), True)},
         "numpy": {"simulate": ((), ("simulate", "--preset", "smoothing", "--layers", "5"), None)},
     }  # fmt: skip
@@ -108,7 +111,8 @@ def _libraries() -> Iterator[Case]:
     for library, lines in needs.items():
         for what, (needed, line, missed) in lines.items():
             expected = "either" if missed is None else "refused" if missed else "fine"
-            lacks: Any = dict(says=(library, packages.get(library, library), "install"), blocked=(library,))
+            blocked = (library, "torch.utils.tensorboard") if library == "tensorboard" else (library,)
+            lacks: Any = dict(says=(library, packages.get(library, library), "install"), blocked=blocked)
             real = library in ("numpy", "safetensors", "tokenizers")
             yield _case(f"without {library}, {what}", (needed, line), expected, real, **lacks)
 

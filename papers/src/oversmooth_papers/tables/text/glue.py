@@ -54,13 +54,16 @@ class Glue(Table):
     label = "mean score, %"
     loads_data = False
     keeps_models = False
-    cells_help = "The cells to run: a variant (plain), a task (CB), or both (plain:CB); by default all."
+    cells_help = (
+        "The cells to run: a variant (plain), a task (CB), or both (plain:CB); by default all a small model learns."
+    )
     quick_note = (
         "quick: the models of text masked --quick, asked whether a line of the package's prose follows another. These "
         "figures compare with each other and with nothing that is published."
     )
 
     pretrained_seed: int = option(0, "Of the pretrained models.")
+    chance: bool = option(False, "COPA, WSC and MultiRC too, where a model of this size is at chance level.")
 
     def __post_init__(self) -> None:
         from oversmooth.safety import arguments
@@ -68,7 +71,9 @@ class Glue(Table):
         arguments.whole(self.pretrained_seed, "pretrained_seed", most=999)
 
     def tasks(self) -> list[str]:
-        return ["following"] if self.quick else [*TOLD]
+        if self.quick:
+            return ["following"]
+        return [*TOLD, *(name for name, own in TASKS.items() if own.chance and self.chance)]
 
     def pretrained(self) -> dict[str, LanguageRecipe]:
         """Recipes of the models by variant."""

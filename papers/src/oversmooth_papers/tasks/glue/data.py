@@ -25,7 +25,7 @@ from oversmooth_papers.tasks.glue.recipe import TASKS
 from oversmooth_papers.tasks.language.recipe import Recipe as LanguageRecipe
 from oversmooth_papers.tasks.language.tokens import END, Tokenizer
 
-Texts = tuple[str, ...]  # to read together
+Texts = tuple[tuple[str, ...], ...]  # to read together, one tuple for each choice
 _COLA = ["source", "label", "mark", "sentence"]
 _MOST = 2**28  # bytes of a file
 _LINE_END = "Ċ"
@@ -33,8 +33,11 @@ _MULTIPLE = 8  # lengths are multiples of it
 
 
 class Example(NamedTuple):
+    """Texts, what is right, and which question an answer belongs to."""
+
     texts: Texts
     label: float
+    group: int = 0
 
 
 def load_examples(task: str, folder: Path | None = None) -> tuple[list[Example], list[Example]]:
@@ -62,7 +65,7 @@ def _read(task: str, path: Path) -> list[Example]:
             text = line.decode().rstrip("\r")
             tabbed = dict(zip(columns, text.split("\t"), strict=False))
             row = json.loads(text) if path.suffix == ".jsonl" else tabbed
-            examples.append(_example(task, row))
+            examples += _answers(row, len(examples)) if task == "MultiRC" else [_example(task, row)]
         except (KeyError, IndexError, ValueError, TypeError) as error:
             why = f"{path}, line {number}: no example of {task} ({error})"
             raise InputError(f"{why}; give the published file") from error
@@ -73,19 +76,45 @@ def _read(task: str, path: Path) -> list[Example]:
 
 def _example(task: str, row: Any) -> Example:
     if task == "STS-B":
-        return Example((row["sentence1"], row["sentence2"]), float(row["score"]))
+        return Example(((row["sentence1"], row["sentence2"]),), float(row["score"]))
     word = str(row["Quality" if task == "MRPC" else "label"]).lower()
     labels = {name: float(number) for number, name in enumerate(TASKS[task].labels)}
     return Example(_TEXTS[task](row), labels[word])
 
 
+def _cause_or_effect(row: Any) -> Texts:
+    asked = {"cause": "What was the cause?", "effect": "What happened as a result?"}[row["question"]]
+    premise = f"{row['premise']} {asked}"
+    return (premise, row["choice1"]), (premise, row["choice2"])
+
+
+def _pronoun(row: Any) -> Texts:
+    """The pronoun between stars, and beside it the name that it may stand for."""
+    words, target = row["text"].split(" "), row["target"]
+    begin, count = target["span2_index"], len(target["span2_text"].split(" "))
+    marked = [*words[:begin], "*", *words[begin : begin + count], "*", *words[begin + count :]]
+    return ((" ".join(marked), target["span1_text"]),)
+
+
 _TEXTS: dict[str, Callable[[Any], Texts]] = {
-    **dict.fromkeys(("CB", "RTE"), lambda row: (row["premise"], row["hypothesis"])),
+    **dict.fromkeys(("CB", "RTE"), lambda row: ((row["premise"], row["hypothesis"]),)),
     # The word before its first sentence, so that it is known which one is meant.
-    "WiC": lambda row: (f"{row['word']}: {row['sentence1']}", row["sentence2"]),
-    **dict.fromkeys(("CoLA", "SST-2"), lambda row: (row["sentence"],)),
-    "MRPC": lambda row: (row["#1 String"], row["#2 String"]),
+    "WiC": lambda row: ((f"{row['word']}: {row['sentence1']}", row["sentence2"]),),
+    **dict.fromkeys(("CoLA", "SST-2"), lambda row: ((row["sentence"],),)),
+    "MRPC": lambda row: ((row["#1 String"], row["#2 String"]),),
+    "COPA": _cause_or_effect,
+    "WSC": _pronoun,
 }
+
+
+def _answers(row: Any, so_far: int) -> list[Example]:
+    """MultiRC: question and answer before the passage, whose end is cut where it is too long; groups are questions."""
+    passage = row["passage"]
+    return [
+        Example(((f"{question['question']} {answer['text']}", passage["text"]),), float(answer["label"]), group)
+        for group, question in enumerate(passage["questions"], 1000 * so_far)
+        for answer in question["answers"]
+    ]
 
 
 def _following() -> tuple[list[Example], list[Example]]:
@@ -95,16 +124,17 @@ def _following() -> tuple[list[Example], list[Example]]:
     for index in range(len(lines) - 1):
         follows = index % 2 == 0
         other = lines[index + 1] if follows else lines[(index + len(lines) // 2) % len(lines)]
-        examples.append(Example((lines[index], other), float(follows)))
+        examples.append(Example(((lines[index], other),), float(follows)))
     part = max(2, len(examples) // 5)
     return examples[:-part], examples[-part:]
 
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    ids: Tensor  # (n, length) int32
-    lengths: Tensor  # (n,) int32: tokens that are no padding
+    ids: Tensor  # (n, choices, length) int32
+    lengths: Tensor  # (n, choices) int32: tokens that are no padding
     labels: Tensor  # (n,) float32
+    groups: Tensor  # (n,) int64
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -146,11 +176,15 @@ def _encoded(examples: list[Example], tokenizer: Tokenizer, longest: int) -> Enc
     # A line's end, as the model has seen it: of BPE's, the byte by the name that `tokenizers` has for it.
     end = tokenizer.vocabulary.get(_LINE_END, tokenizer.vocabulary.get(END, 0))
     separator = 10 if tokenizer.kind == "bytes" else end
-    texts = list(dict.fromkeys(text for example in examples for text in example.texts))
+    texts = list(dict.fromkeys(text for example in examples for choice in example.texts for text in choice))
     tokens = dict(zip(texts, tokenizer.encode_each([" ".join(text.split()) for text in texts]), strict=True))
-    rows = [joined([tokens[text] for text in example.texts], separator, longest) for example in examples]
-    lengths = torch.tensor([len(row) for row in rows], dtype=torch.int32)
+    rows = [
+        [joined([tokens[text] for text in choice], separator, longest) for choice in example.texts]
+        for example in examples
+    ]
+    lengths = torch.tensor([[len(row) for row in choices] for choices in rows], dtype=torch.int32)
     length = min(longest, -(-int(lengths.max()) // _MULTIPLE) * _MULTIPLE)
-    padded = [row + [separator] * (length - len(row)) for row in rows]
+    padded = [[row + [separator] * (length - len(row)) for row in choices] for choices in rows]
     labels = torch.tensor([example.label for example in examples], dtype=torch.float32)
-    return Encoded(torch.tensor(padded, dtype=torch.int32), lengths, labels)
+    groups = torch.tensor([example.group for example in examples], dtype=torch.int64)
+    return Encoded(torch.tensor(padded, dtype=torch.int32), lengths, labels, groups)

@@ -25,29 +25,34 @@ if TYPE_CHECKING:
 
 class TaskSettings(NamedTuple):
     benchmark: Literal["glue", "superglue", "own"]
-    labels: tuple[str, ...]  # names of the classes in their order; none for a number
+    labels: tuple[str, ...]  # names of the classes in their order; of a choice one per text; none for a number
     metrics: tuple[str, ...]  # as published, the one to compare by first
     epochs: int
+    kind: Literal["classes", "number", "choice"] = "classes"  # of the answer; choice: which of several texts
+    chance: bool = False  # whether a model of this size is at chance level
 
     @property
     def outputs(self) -> int:
-        return len(self.labels) or 1
+        return len(self.labels) if self.kind == "classes" else 1
 
 
-_YES, _ONE = ("not_entailment", "entailment"), ("0", "1")
+_YES, _TRUE, _ONE = ("not_entailment", "entailment"), ("false", "true"), ("0", "1")
 TASKS = {
     "CB": TaskSettings("superglue", ("contradiction", "entailment", "neutral"), ("macro_f1", "accuracy"), 30),
     "RTE": TaskSettings("superglue", _YES, ("accuracy",), 10),
-    "WiC": TaskSettings("superglue", ("false", "true"), ("accuracy",), 10),
+    "WiC": TaskSettings("superglue", _TRUE, ("accuracy",), 10),
     "CoLA": TaskSettings("glue", _ONE, ("matthews",), 10),
     "SST-2": TaskSettings("glue", _ONE, ("accuracy",), 1),
     "MRPC": TaskSettings("glue", _ONE, ("f1", "accuracy"), 10),
-    "STS-B": TaskSettings("glue", (), ("pearson", "spearman"), 10),
+    "STS-B": TaskSettings("glue", (), ("pearson", "spearman"), 10, "number"),
+    "COPA": TaskSettings("superglue", _ONE, ("accuracy",), 20, "choice", chance=True),
+    "WSC": TaskSettings("superglue", _TRUE, ("accuracy",), 20, chance=True),
+    "MultiRC": TaskSettings("superglue", _TRUE, ("f1", "exact_match"), 3, chance=True),
     "following": TaskSettings("own", _ONE, ("accuracy",), 3),
 }
 """By the name of their folder. ``following`` is made of the package's prose: does the second line follow the first?"""
 TOLD = ("CB", "RTE", "WiC", "CoLA", "MRPC", "STS-B", "SST-2")
-"""Tasks of which a small model can learn something, unlike COPA, WSC and MultiRC; the longest last."""
+"""Tasks that a small model can learn something of; the longest last."""
 
 
 @dataclass(frozen=True)

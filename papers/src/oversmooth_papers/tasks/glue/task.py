@@ -29,7 +29,7 @@ Numbers = NDArray[Any]
 
 
 class GlueModel(nn.Module):
-    """``(b, n), (b,) -> (b, outputs)``.
+    """``(b, choices, n), (b, choices) -> (b, outputs)``; of several choices ``(b, choices)``.
 
     The mean of all tokens that are no padding answers: pretraining has no task for a first token to learn.
     """
@@ -43,14 +43,15 @@ class GlueModel(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """lengths ``(b,)``: tokens that are no padding."""
-        counted = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
+        """ids ``(b, choices, n)``; lengths ``(b, choices)``: tokens that are no padding."""
+        rows, counts = ids.flatten(0, 1), lengths.flatten()
+        counted = torch.arange(rows.shape[1], device=rows.device) < counts[:, None]
         # Through its call, not past it: what steers it prepares all weights as a pass begins.
-        x = self.encoder(ids, seen=self.encoder.seen(counted), features=True)
+        x = self.encoder(rows, seen=self.encoder.seen(counted), features=True)
         weight = counted.to(x.dtype)[..., None]
         mean = (x * weight).sum(1) / weight.sum(1).clamp(min=1)
         answers: Tensor = self.head(self.dropout(mean))
-        return answers
+        return answers.view(ids.shape[:2]) if ids.shape[1] > 1 else answers
 
 
 def plain_model_of(recipe: Recipe) -> GlueModel:
@@ -81,14 +82,15 @@ class GlueTask(Task):
     def loss(self, forward: Forward, batch: Batch) -> Tensor:
         ids, lengths, labels = batch
         answers = forward(ids, lengths).float()
-        if not TASKS[self.recipe.data].labels:
+        if TASKS[self.recipe.data].kind == "number":
             return F.mse_loss(answers[:, 0], labels / _HIGHEST)
         return F.cross_entropy(answers, labels.long())
 
     def blank(self, batch: int, device: torch.device) -> Batch:
-        length = self.dataset.train.ids.shape[1]
-        ids = torch.zeros(batch, length, dtype=torch.int64, device=device)
-        return ids, torch.full((batch,), length, device=device), torch.zeros(batch, device=device)
+        choices, length = self.dataset.train.ids.shape[1:]
+        ids = torch.zeros(batch, choices, length, dtype=torch.int64, device=device)
+        lengths = torch.full((batch, choices), length, device=device)
+        return ids, lengths, torch.zeros(batch, device=device)
 
     def evaluation(self, model: nn.Module, device: torch.device) -> GlueEvaluation:
         return GlueEvaluation(self.recipe, model, self.dataset.dev, device)
@@ -100,10 +102,8 @@ class GlueTask(Task):
         return Probe(inputs, list(model.encoder.blocks))  # type: ignore[arg-type, union-attr]
 
     def data(self) -> Iterable[Tensor | str]:
-        """In the shapes in which cells have hashed them."""
         for part in (self.dataset.train, self.dataset.dev):
-            groups = torch.zeros(len(part), dtype=torch.int64)
-            yield from (part.ids[:, None], part.lengths[:, None], part.labels, groups)
+            yield from (part.ids, part.lengths, part.labels, part.groups)
 
     def facts(self) -> dict[str, Any]:
         given = self.dataset
@@ -128,14 +128,14 @@ class GlueEvaluation:
                 part = self.model(ids.to(self.device, torch.int64), lengths.to(self.device, torch.int64))
                 answers.append(part.float().cpu())
         found = torch.cat(answers)
-        numbers = (found.argmax(1) if TASKS[self.recipe.data].labels else found[:, 0]).tolist()
+        numbers = found[:, 0].tolist() if TASKS[self.recipe.data].kind == "number" else found.argmax(1).tolist()
         return scored(self.recipe.data, numbers, self.dev)
 
 
 def scored(task: str, found: Sequence[float], dev: Encoded) -> dict[str, float]:
     """The published metrics of these answers."""
-    right = dev.labels.double().numpy()
-    return {name: metric(name, np.asarray(found), right) for name in TASKS[task].metrics}
+    right, groups = dev.labels.double().numpy(), dev.groups.numpy()
+    return {name: metric(name, np.asarray(found), right, groups) for name in TASKS[task].metrics}
 
 
 _SKLEARN, _SCIPY = "sklearn.metrics", "scipy.stats"
@@ -150,8 +150,11 @@ _METRICS: dict[str, tuple[str, str, dict[str, Any]]] = {
 """Where a metric is, what it is called there, and its settings."""
 
 
-def metric(name: str, found: Numbers, right: Numbers) -> float:
-    """A correlation with a constant is 0."""
+def metric(name: str, found: Numbers, right: Numbers, groups: Numbers) -> float:
+    """A correlation with a constant is 0. exact_match: the share of questions all of whose answers are right."""
+    if name == "exact_match":
+        questions = len(np.unique(groups))
+        return (questions - len(np.unique(groups[found != right]))) / questions
     if name in ("matthews", "pearson", "spearman") and (np.ptp(found) == 0 or np.ptp(right) == 0):
         return 0.0
     module, function, settings = _METRICS[name]
@@ -162,7 +165,7 @@ def metric(name: str, found: Numbers, right: Numbers) -> float:
 
 def majority(task: str, train: Encoded, dev: Encoded) -> dict[str, float]:
     """What the most frequent training label scores; of a number any constant, which correlates with nothing."""
-    often = Counter(train.labels.tolist()).most_common(1)[0][0]
+    often = 0.0 if TASKS[task].kind == "number" else Counter(train.labels.tolist()).most_common(1)[0][0]
     return scored(task, [often] * len(dev), dev)
 
 
@@ -175,6 +178,6 @@ class GlueFeed(ShuffledFeed):
         self.labels = train.labels.to(device)
 
     def batch(self, step: Tensor) -> Batch:
-        """ids ``(b, n)``, lengths ``(b,)``, labels ``(b,)``."""
+        """ids ``(b, choices, n)``, lengths ``(b, choices)``, labels ``(b,)``."""
         rows = self.rows(step)
         return self.ids[rows], self.lengths[rows], self.labels[rows]
