@@ -269,15 +269,15 @@ def test_states_that_are_refused(change, words):
 def test_what_cannot_ramp_is_refused():
     with pytest.raises(InputError, match="is not steered"):
         ramp(make(NAME))
-    with pytest.raises(InputError, match="is learned"):
+    with pytest.raises(InputError, match=r"none of .* that is not learned"):
         ramp(steer(make(NAME), NeuTRENO(0.1, learned=True)))
-    with pytest.raises(InputError, match="has no single strength"):
+    with pytest.raises(InputError, match="none of FeatScale"):
         ramp(steer(make(NAME), FeatScale()))
     both = steer(make(NAME), [NeuTRENO(0.1), ValueResidual(0.1)])
-    with pytest.raises(InputError, match="both have a strength"):
+    with pytest.raises(InputError, match=r"2 of NeuTRENO.* choose it with method="):
         ramp(both)
     assert ramp(both, to=0.2, method="ValueResidual").strength == 0.1
-    with pytest.raises(InputError, match="method is 'Centred'"):
+    with pytest.raises(InputError, match=r"none of .* the name 'Centred'"):
         ramp(both, method="Centred")
     model = steer(make(NAME), NeuTRENO(0.1))
     for arguments, words in (
@@ -319,13 +319,8 @@ def test_a_method_that_hides_its_strength_is_refused():
 
 def test_a_ramp_of_a_model_that_was_changed_since_says_so():
     model = steer(make(NAME), NeuTRENO(0.1))
-    old = ramp(model, steps=4)
-    old.step()
-    new = ramp(model, to=0.2, steps=4)
-    with pytest.raises(InputError, match="another ramp"):
-        old.step()
-    assert new.strength == old.strength
-    new.step()
+    rising = ramp(model, steps=4)
+    rising.step()
     unsteer(model)
     with pytest.raises(InputError, match="no longer steered"):
-        new.step()
+        rising.step()

@@ -24,11 +24,8 @@ _KEY = "oversmooth"
 
 
 class ForwardState:
-    """The state of one forward pass through the stack.
-
-    Args:
-        mask: ``(batch, n)``: the valid tokens; None for all, or where no method asks.
-        weights: reparametrized weights of all layers, by layer.
+    """The state of one forward pass through the stack: valid tokens ``(batch, n)`` (None: all, or no method asks), and
+    reparametrized weights by layer.
     """
 
     def __init__(self, mask: Tensor | None, weights: dict[str, tuple[Tensor, Tensor]]) -> None:
@@ -45,11 +42,7 @@ class ForwardState:
         self._first_ref: Callable[[], Tensor | None] = lambda: None
 
     def valid_for(self, tokens: torch.Size) -> Tensor | None:
-        """The valid tokens ``(batch, n)`` of an array with these leading dimensions; None for all.
-
-        Raises:
-            InputError: the mask is that of other tokens, and may hide some of these.
-        """
+        """The valid tokens ``(batch, n)`` of an array with these leading dimensions; None for all."""
         mask = self.mask
         if mask is None or _broadcasts(mask.shape, tokens):
             return mask
@@ -97,11 +90,8 @@ Held = tuple[ForwardState, Tensor | None]
 
 
 class ForwardStates:
-    """All forward passes of one steered model, found by thread and, in recomputation, by input.
-
-    Args:
-        weights: computes the reparametrized weights as a forward pass begins.
-        padding: reads the masks among the arguments of the module that runs the stack.
+    """All forward passes of one steered model, found by thread and, in recomputation, by input. weights: computes them
+    as a pass begins; padding: reads the masks that the module which runs the stack receives.
     """
 
     averages = False
@@ -195,11 +185,7 @@ class ForwardStates:
         return None if recomputed is None else recomputed()
 
     def require(self, layer: str) -> ForwardState:
-        """The forward pass that a layer is part of.
-
-        Raises:
-            InputError: the layer runs outside a forward pass.
-        """
+        """The forward pass that a layer is part of."""
         if (state := self.current()) is None:
             raise InputError(
                 f"{layer} ran outside a forward pass of the model, so the first layer's values and the mask are not "

@@ -19,13 +19,8 @@ from oversmooth.theory.radii import AttentionChange
 
 
 class LayerHooks:
-    """The parts of methods in one layer, and the hooks that run them.
-
-    Args:
-        index: of the layer in the stack.
-        layer: its attention.
-        states: of the steered model.
-        first: whether its values, the first time it runs in a forward pass, are V⁰.
+    """The parts of methods in one layer, by its index in the stack, and the hooks that run them. first: whether its
+    values, the first time it runs in a forward pass, are V⁰.
     """
 
     def __init__(self, index: int, layer: AttentionLayer, states: ForwardStates, first: bool) -> None:
@@ -44,11 +39,7 @@ class LayerHooks:
 
     def hook(self, modules: dict[str, nn.Module], remember_values: bool) -> list[Any]:
         """Register the hooks, and return their handles: the guard sees values as methods leave them, and attention's
-        output before they change it.
-
-        Args:
-            modules: every module of the model by name.
-            remember_values: whether some layer needs V⁰.
+        output before they change it. remember_values: whether some layer needs V⁰.
         """
         attention, output = modules[self.layer.name], modules[self.layer.output_module[0]]
         self.tokens_first = not getattr(attention, "batch_first", True)
@@ -135,19 +126,12 @@ class LayerHooks:
         if not self._acts("attention", state.run):
             return None
         U = args[0].unflatten(-1, (self.layer.heads, self.layer.head_dim))
-        if V is None or V.shape[:-2] != U.shape[:-2]:
-            raise InputError(
-                f"{self.layer.name}: values have shape {_shape(V)} but attention returned {tuple(U.shape)}; it "
-                "rearranges its tokens, which methods that act inside attention do not support: use Spectral, or a "
-                "method that acts on the output"
-            )
+        tokens = U.shape[:-2]
+        V = self._fitting("its values", V, torch.Size((*tokens, self.layer.kv_heads, self.layer.head_dim)))
         V0 = self._first_values(state, V) if self.methods["attention"].uses_first_values else None
-        mask = None if self.guard is None or not self.guard.averaging else self.guard.averaged_over(U, U.shape[:-2])
-        if part.needs_input and (x is None or x.shape != (*U.shape[:-2], self.layer.width)):
-            raise InputError(
-                f"{self.layer.name}: the input of the value projection has shape {_shape(x)} but attention returned "
-                f"{tuple(U.shape)}; {self.method_at('attention')} needs the tokens that attention reads"
-            )
+        mask = None if self.guard is None or not self.guard.averaging else self.guard.averaged_over(U, tokens)
+        if part.needs_input:
+            x = self._fitting("the input of its values", x, torch.Size((*tokens, self.layer.width)))
         return (self._attended(U, V, V0, mask, x).flatten(-2), *args[1:])
 
     def _on_output(self, _module: nn.Module, _args: Any, Y: Tensor) -> Tensor:
@@ -156,12 +140,7 @@ class LayerHooks:
             entered = self.states.require(self.layer.name).stream
             if entered is not None and self.tokens_first:
                 entered = entered.transpose(0, 1)
-            if entered is None or entered.shape != Y.shape:
-                raise InputError(
-                    f"{self.layer.name}: the input of its block has shape {_shape(entered)} but attention returned "
-                    f"{tuple(Y.shape)}; {self.method_at('output')} needs the stream that attention adds to"
-                )
-            stream = entered
+            stream = self._fitting("the input of its block", entered, Y.shape)
         elif self.guard is not None and self.guard.averaging:
             if self.states.current() is None and torch._C._current_graph_task_id() != -1:
                 self.states.require(self.layer.name)  # recomputed: which tokens are padding is not known
@@ -169,14 +148,14 @@ class LayerHooks:
         return self.projected(Y, mask, stream)
 
     def _first_values(self, state: ForwardState, V: Tensor) -> Tensor:
-        V0 = state.first_values
-        if V0 is None or V0.shape != V.shape:
+        # A model may span several devices.
+        return self._fitting("the array of the first layer's values", state.first_values, V.shape).to(V.device)
+
+    def _fitting(self, what: str, x: Tensor | None, shape: torch.Size) -> Tensor:
+        """An array that a method needs, of the shape that attention's output shows."""
+        if x is None or x.shape != shape:
             raise InputError(
-                f"{self.layer.name}: the first layer's values have shape {_shape(V0)} and not {tuple(V.shape)}; run "
-                "the whole model in one forward pass"
+                f"{self.layer.name}: {what} has shape {None if x is None else tuple(x.shape)} and not {tuple(shape)}: "
+                "attention rearranges its tokens, or layers run by themselves; run the whole model, or use Spectral"
             )
-        return V0.to(V.device)  # a model may span several devices
-
-
-def _shape(x: Tensor | None) -> str:
-    return "none" if x is None else str(tuple(x.shape))
+        return x

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 
@@ -51,7 +50,6 @@ def chosen_layers(layers: Layers, anatomy: Anatomy) -> list[int]:
             raise InputError(f"layers is {layers!r}; choose 'all', 'first half' or 'last half', or give indices")
         chosen = list(halves[word])
     elif callable(layers):
-        _check_takes_two(layers)
         chosen = [index for index, layer in enumerate(anatomy) if layers(index, layer)]
     else:
         chosen = _indices(layers, anatomy)
@@ -79,14 +77,3 @@ def _indices(layers: Iterable[int], anatomy: Anatomy) -> list[int]:
             )
         chosen.add(index % depth)
     return sorted(chosen)
-
-
-def _check_takes_two(choose: Callable[..., object]) -> None:
-    try:
-        inspect.signature(choose).bind(0, None)
-    except TypeError:
-        raise InputError(
-            "layers is a function of other arguments; give one of (index, layer) that returns True or False"
-        ) from None
-    except ValueError:  # built in, without a signature
-        pass

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from oversmooth.anatomy.layer import Anatomy
 from oversmooth.anatomy.steered import STEERING_PARTS, steered_as
@@ -66,8 +66,6 @@ class Steering:
     moved: list[Moved] = field(default_factory=list, repr=False)
     without_nested: list[Any] = field(default_factory=list, repr=False)
     """torch's encoders whose use of nested tensors was switched off."""
-    ramps: int = 0
-    """How many ramps were made of it; only the last one counts."""
 
     def __post_init__(self, model: nn.Module) -> None:
         # The module whose forward pass runs the blocks is what holds the list of them.
@@ -96,9 +94,9 @@ class Steering:
             "heads": self.heads,
         }
 
-    def verify(self, attention: dict[str, Tensor]) -> Verification:
-        """Whether the spectral constraints hold, computed from the weights in use; A by the name of the layer."""
-        return check_spectra(self.reparametrized, list(self.hooks.values()), attention)
+    def verify(self) -> Verification:
+        """Whether the spectral constraints hold, computed from the weights in use."""
+        return check_spectra(self.reparametrized, list(self.hooks.values()))
 
     def check_projections(self) -> None:
         """Refuse a model whose steered projections were replaced since, or do more than their weights by now."""
@@ -112,7 +110,7 @@ class Steering:
 
     def report(self) -> dict[str, Any]:
         moved = [{"layer": m.index, "heads": m.heads} for m in self.moved]
-        verified = self.verify({}).summary() if self.reparametrized else None
+        verified = self.verify().summary() if self.reparametrized else None
         return {**self.settings(), "moved": moved, "verified": verified}
 
     def remarks(self) -> list[str]:
@@ -135,15 +133,7 @@ class Steering:
     # Attaching and detaching.
 
     def attach(self, model: nn.Module, methods: list[Method]) -> None:
-        """Attach methods in place; what is attached already stays, with what it has learned.
-
-        Args:
-            model: whose `anatomy` this is.
-            methods: those of `methods_given` that change anything.
-
-        Raises:
-            InputError: torch's own attention has reparametrized weights and cannot be opened beneath them.
-        """
+        """Attach those of `methods_given` that change anything; what is attached already stays as it learned."""
         modules, layers = dict(model.named_modules(remove_duplicate=False)), self.anatomy.layers
         inner = [method for method in methods if method.place not in ("weights", "norms")]
         # Attention modules by name, each with the index of its first run, and the one that makes V⁰.
@@ -242,12 +232,7 @@ class Steering:
         self.handles.clear()
 
     def detach(self, model: nn.Module, *, fold: bool) -> None:
-        """Undo `attach`, or what was done of it; nothing of it is left.
-
-        Args:
-            model: changed in place.
-            fold: whether reparametrized weights stay as they are computed now.
-        """
+        """Undo `attach`, or what was done of it. fold: reparametrized weights stay as they are computed now."""
         self._remove_hooks()
         for weights in reversed(self.reparametrized):
             weights.detach(fold=fold)

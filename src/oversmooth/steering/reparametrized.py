@@ -199,11 +199,8 @@ def compute(layers: list[ReparametrizedLayer]) -> list[tuple[Tensor, Tensor]]:
 
 
 def weights_of_all(layers: list[ReparametrizedLayer], *, check: bool = False) -> dict[str, tuple[Tensor, Tensor]]:
-    """The weights of all layers by name, those of one shape in batched operations.
-
-    Raises:
-        InputError: learned numbers are not finite, or V is about to become singular, where that is checked: always,
-            or where the method does.
+    """The weights of all layers by name, those of one shape in batched operations. check: refuse numbers that are not
+    finite, and V about to become singular, even where the method does not.
     """
     groups: dict[tuple[object, ...], list[ReparametrizedLayer]] = {}
     for layer in layers:

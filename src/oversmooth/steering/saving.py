@@ -84,18 +84,7 @@ def rename_weights(folder: Path) -> None:
 
 
 def load_into(model: nn.Module, path: Path) -> nn.Module:
-    """Load a file that `save_steered` wrote into the stock model it belongs to.
-
-    Args:
-        model: the stock model, changed in place.
-        path: of the file.
-
-    Returns:
-        The model.
-
-    Raises:
-        InputError: the model is steered, or the file is damaged or of another model.
-    """
+    """Load a file that `save_steered` wrote into the stock model it belongs to, in place."""
     inside = unwrapped(check_is_module(model))
     if steering_of(inside) is not None:
         raise InputError(f"the model for {path} is already steered; give a stock one")

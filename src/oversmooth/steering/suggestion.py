@@ -27,7 +27,7 @@ from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.reasons import Reason
 from oversmooth.theory.shifted import ShiftedDominance, shifted_dominance
 from oversmooth.trace import ONE_AT_A_TIME, Trace, study
-from oversmooth.trace.feed import ModelInput, OnProgress, Runner
+from oversmooth.trace.feed import ModelInput, OnProgress, Runner, first_of
 from oversmooth.trace.plans import BlockPlan
 from oversmooth.trace.reducers import EachAttention
 
@@ -50,7 +50,6 @@ class StrengthPoint:
     """Of all cases: neither counted as smoothing nor known not to."""
     rho_rough: Number
     """The mean over cases in the layers in which it acts: how fast differences between tokens grow per layer."""
-    rho_rough_largest: Number
     layers: list[Number]
     """The share of smoothing cases in every layer; None where all are undecided."""
 
@@ -83,21 +82,6 @@ class Suggestion:
     inputs: int = 0
     undecided_because: list[str] = field(default_factory=list)
     """Reasons of layers that no theorem decides."""
-
-    def at(self, strength: float) -> StrengthPoint:
-        """The point of the curve at a strength.
-
-        Args:
-            strength: one of those that were tried.
-
-        Raises:
-            InputError: it was not tried.
-        """
-        for point in self.curve:
-            if math.isclose(point.strength, strength, abs_tol=1e-12):
-                return point
-        ends = f"{self.curve[0].strength:g} to {self.curve[-1].strength:g}"
-        raise InputError(f"strength {arguments.shown(strength)} was not tried; {len(self.curve)} from {ends} were")
 
     def to_json(self) -> str:
         """Everything, as JSON."""
@@ -149,16 +133,13 @@ def suggest(
         if (why := NeuTRENO().refusal(layer, anatomy)) is not None:
             raise InputError(f"NeuTRENO cannot act on layer {index} ({layer.name}): {why}")
     run = Runner(inside, anatomy)
-    batches = run.batches(inputs)
-    first = next(batches, None)
-    if first is None:
-        raise InputError("there are no inputs; give at least one")
+    first, batches = first_of(inside, inputs)
     with ONE_AT_A_TIME, torch.no_grad():
         one = run.first_input(first)
         plan = study(inside, anatomy, lambda: run(one)).plan
         sweep = _StrengthSweep(anatomy.layers[0].name, tried, seed)
         with Trace(inside, plan, [EachAttention(sweep.record)]) as trace:
-            for _ in trace.over(run, itertools.chain([first], batches), inputs, progress):
+            for _ in trace.over(run, batches, inputs, progress):
                 pass
         plan = plan.undecided(trace.facts.input_dependent, Reason("input_dependent"))
     return sweep.suggestion(plan.blocks)
@@ -231,9 +212,9 @@ class _StrengthSweep:
         for j, strength in enumerate(self.strengths):
             rho = torch.cat([torch.zeros(0), *(layer.rough[:, j] for layer in acting)])
             rho = rho[rho.isfinite()]
-            mean, largest = (_number(rho.mean()), _number(rho.max())) if len(rho) else (None, None)
+            mean = _number(rho.mean()) if len(rho) else None
             shares = [layer[j] for layer in single]
-            curve.append(StrengthPoint(strength, every[j], steered[j], undecided[j], mean, largest, shares))
+            curve.append(StrengthPoint(strength, every[j], steered[j], undecided[j], mean, shares))
         return curve
 
 
@@ -260,36 +241,24 @@ def _reason(strength: float | None, curve: list[StrengthPoint], layers: list[_La
     acting = [case for layer in layers if layer.acts for case in layer.cases]
     if not acting:
         return "NeuTRENO acts in every layer but the first, and no other ran; there is nothing to propose"
+    why = f" ({'; '.join(because)})" if because else ""
     if start.steered_share is None:
-        return f"every case is undecided ({'; '.join(because)}), so that the spectra propose nothing"
+        return f"every case is undecided{why}, so that the spectra propose nothing"
     now = f"{_percent(start.steered_share)} of {len(acting):,} cases smooth as the model is"
     if strength is None:
-        never = sum(case.least is None and not case.undecided for case in acting)
-        still = f"{never:,}" if never else "some"
-        sentences = [f"{now}, and {still} still do at λ̃ = {end.strength:g}: no strength tried makes all rough"]
+        sentences = [f"{now}, and some still do at λ̃ = {end.strength:g}: no strength tried makes all rough"]
     elif strength == 0:
         sentences = [f"no case of {len(acting):,} smooths as the model is: nothing is to be gained from NeuTRENO"]
     else:
+        chosen = next(point for point in curve if point.strength == strength)
         sentences = [f"{now}, and from λ̃ = {strength:g} on none does"]
-    j = next((j for j, point in enumerate(curve) if point.strength == strength), 0)
-    chosen = curve[j]
-    if strength and chosen.rho_rough is not None and end.rho_rough is not None:
-        sentence = f"ρ_rough is {chosen.rho_rough:.3g} there on average ({start.rho_rough:.3g} without it)"
-        if end.rho_rough > chosen.rho_rough:
-            sentence += (
-                f" and {end.rho_rough:.3g} at λ̃ = {end.strength:g}: more than is needed only makes differences between "
-                "tokens grow faster, which is unstable"
-            )
-        sentences.append(sentence)
-    first = layers[0].smoothing[:, 0].double()
-    if not layers[0].acts and bool(first.any()):
-        share = _percent(float(first.mean()))
+        if chosen.rho_rough is not None and start.rho_rough is not None:
+            sentences.append(f"ρ_rough is {chosen.rho_rough:.3g} there on average ({start.rho_rough:.3g} without it)")
+    if not layers[0].acts and bool(layers[0].smoothing[:, 0].any()):
+        share = _percent(float(layers[0].smoothing[:, 0].double().mean()))
         sentences.append(f"in the first layer, in which NeuTRENO does not act, {share} of cases smooth all the same")
-    why = f" ({'; '.join(because)})" if because else ""
-    unknown = sum(int(layer.undecided[:, j:].any(-1).sum()) for layer in layers if layer.acts)
-    if unknown:
-        where = "from there on" if strength else "for some λ̃"
-        sentences.append(f"{unknown:,} cases are undecided {where}{why}, and may smooth")
+    if unknown := sum(case.undecided for case in acting):
+        sentences.append(f"{unknown:,} cases are undecided for some λ̃{why}, and may smooth")
     return "; ".join(sentences)
 
 

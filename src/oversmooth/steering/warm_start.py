@@ -31,13 +31,7 @@ class Start:
 
 
 def starts(method: Spectral, layers: Sequence[AttentionLayer], generator: torch.Generator) -> Iterator[Start]:
-    """Where the reparametrized weights of each layer begin, in the order of the layers.
-
-    Args:
-        method: warm or cold.
-        layers: whose weights a warm start approximates.
-        generator: of a cold start's random numbers.
-    """
+    """Where the reparametrized weights of each layer begin, in the order of the layers."""
     # Weights are read and numbers drawn in the caller's thread, in the order of the layers.
     sources = (
         (layer, layer.W_V.double().cpu(), layer.raw_W_O.double().cpu(), _drawn(method, layer, generator))
@@ -98,13 +92,7 @@ def nearest_basis(method: Spectral, W_V: Tensor, W_O: Tensor, group: int) -> Ten
 
     Of each value head's H, summed over the query heads that share it, the symmetric part; of its eigenvectors those
     with the largest clipped eigenvalues; then the orthonormal columns nearest to all of them (Procrustes), each
-    weighted by its eigenvalue.
-
-    Args:
-        method: whose ends clip the eigenvalues.
-        W_V: ``(kv_heads, d, k)``
-        W_O: ``(heads, k, d)``
-        group: query heads per value head.
+    weighted by its eigenvalue. W_V ``(kv_heads, d, k)``, W_O ``(heads, k, d)``; group: query heads per value head.
     """
     shared, d, k = W_V.shape
     back = W_O.unflatten(0, (shared, group)).sum(1)

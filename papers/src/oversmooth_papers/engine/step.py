@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.machine import check_fits
-from oversmooth.steering.ramps import fill_strengths, held_strengths, hold_strengths
+from oversmooth.steering.ramps import hold_strengths
 from oversmooth.steering.record import never_run
 from oversmooth_papers import compiling, cuda_graphs
 from oversmooth_papers.engine.draws import Draws
 from oversmooth_papers.engine.ranks import Ranks
+from oversmooth_papers.engine.strengths import fill_strengths, held_strengths
 from oversmooth_papers.engine.task import Batch, Forward, Task
 
 _MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq", "step"), "sgd": ("momentum_buffer",)}

@@ -12,13 +12,7 @@ def repeat_heads(values: Tensor, heads: int) -> Tensor:
 
 
 def mean_over_tokens(x: Tensor, mask: Tensor | None, dim: int) -> Tensor:
-    """Mean over the valid tokens, kept as a dimension of 1.
-
-    Args:
-        x: ``(batch, n, ...)`` or ``(..., n, d)``.
-        mask: ``(batch, n)``: valid tokens; None: all.
-        dim: of the tokens.
-    """
+    """Mean over the valid tokens of ``(batch, n, ...)`` or ``(..., n, d)``; their dim is kept. mask: ``(batch, n)``."""
     if mask is None:
         return x.mean(dim, keepdim=True)
     weight = mask.to(x.dtype).reshape(*mask.shape, *[1] * (x.ndim - mask.ndim))

@@ -225,12 +225,9 @@ def completed(V: Tensor) -> Tensor:
 def left_inverse(V: Tensor, worst: float = math.inf) -> Tensor:
     """``V⁺ = (VᵀV)⁻¹Vᵀ`` with ``V⁺V = I``, ``(..., d, m) -> (..., m, d)``: the inverse of a square V; NaN if none.
 
-    Squaring costs digits, so V must stay well-conditioned; float64 has twice as many as weights need.
-
-    Args:
-        V: ``(..., d, m)``
-        worst: NaN, too, where V's condition number in the 1-norm exceeds this: near a singular V nothing converges, and
-            a training step that cannot branch inside its CUDA graph notices NaN and stops.
+    Squaring costs digits, so V must stay well-conditioned; float64 has twice as many as weights need. NaN, too, where
+    V's condition number in the 1-norm exceeds ``worst``: near a singular V nothing converges, and a training step that
+    cannot branch inside its CUDA graph notices NaN and stops.
     """
     V = V.double()
     inverse: Tensor = _PositiveInverse.apply(V.mT @ V)  # type: ignore[no-untyped-call]

@@ -127,11 +127,8 @@ class Spectral(Method):
         return None
 
     def V(self, free: Tensor, base: Tensor | None) -> Tensor:
-        """V ``(layers, d, m)`` from what is learned.
-
-        Args:
-            free: ``(layers, d, m)``: Θ; or ``(layers, d(d−1)/2)``: the entries of a skew-symmetric matrix.
-            base: ``(layers, d, d)``: what that matrix rotates; None for Θ.
+        """V ``(layers, d, m)`` from Θ ``(layers, d, m)``, or from the ``d(d−1)/2`` entries of a skew-symmetric matrix,
+        which rotates base ``(layers, d, d)``.
         """
         if self.form == "general":
             return free
@@ -142,13 +139,7 @@ class Spectral(Method):
         return (base.double() @ turn(orthogonal.skew(free, base.shape[-1]))).to(free.dtype)
 
     def eigenvalues(self, psi: Tensor, group: int, signs: Tensor | None = None) -> Tensor:
-        """Λ from ψ.
-
-        Args:
-            psi: ``(layers, heads, k)``
-            group: query heads per value head.
-            signs: ``(layers, heads, k)``: +1 or −1, where they are fixed.
-        """
+        """Λ from ψ, ``(layers, heads, k)`` each. group: query heads per value head; signs: where they are fixed."""
         if self.signs == "free":
             return psi
         if self.form == "general":
