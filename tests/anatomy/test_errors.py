@@ -102,30 +102,6 @@ def test_other_names_are_not_taken_for_keys_and_values(name):
         locate(Stack(nn.ModuleDict({name: nn.Linear(4, 8)})))
 
 
-class FusedByAnotherName(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.W_all, self.W_back = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x):
-        q, k, v = self.W_all(x).chunk(3, -1)
-        return x + self.W_back((q @ k.mT / WIDTH**0.5).softmax(-1) @ v)
-
-
-def test_the_line_that_teaches_a_layout_is_whole_and_works():
-    model, x = Stack(FusedByAnotherName(), FusedByAnotherName()).eval(), torch.randn(2, 6, WIDTH)
-    with pytest.raises(InputError) as failed:
-        diagnose(model, x)
-    line = re.search(r"oversmooth\.anatomy\.register\((.*?)\)", str(failed.value))
-    assert line is not None
-    assert line[1] == "'mine', value='W_all.weight', output='W_back.weight', packing='stacked'"
-    layout = eval(f"register({line[1]})")
-    try:
-        assert len(diagnose(model, x, heads=1).layers) == 3
-    finally:
-        LAYOUTS.remove(layout)
-
-
 @pytest.mark.parametrize("taught", ["give"], indirect=True)
 def test_a_layout_of_ones_own(odd, taught):
     found = locate(odd)

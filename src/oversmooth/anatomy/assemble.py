@@ -17,15 +17,7 @@ from oversmooth.safety.errors import InputError
 def layer_of(
     source: Source, prefix: str, layout: Layout, heads: int | None, norm: NormPosition | None
 ) -> AttentionLayer:
-    """The attention module of this name, its weights laid out like this.
-
-    Args:
-        source: where it lives.
-        prefix: its name.
-        layout: of its weights.
-        heads: how many, where the source does not say.
-        norm: where its norm stands; None: as the source says.
-    """
+    """The attention module of this name, its weights laid out like this. heads and norm: where not said there."""
     value = source.shapes[joined_name(prefix, layout.value)]
     output = source.shapes[joined_name(prefix, layout.output)]
     rows, width = reversed(value) if layout.value_transposed else value
@@ -82,13 +74,7 @@ def layer_of(
 
 
 class _Place:
-    """An attention module and what stands around it, up to its block.
-
-    Args:
-        source: where it lives.
-        prefix: its name.
-        width: of the stream.
-    """
+    """An attention module, by its name in the source, and what stands around it, up to its block."""
 
     def __init__(self, source: Source, prefix: str, width: int) -> None:
         self.source, self.prefix, self.width = source, prefix, width

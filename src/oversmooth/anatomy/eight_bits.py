@@ -15,14 +15,8 @@ _TYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def with_scale(weights: Weights, name: str, value: Tensor, rows: slice | None, config: dict[str, Any]) -> Tensor:
-    """What an array stands for, in float32; as it is, where it is no 8-bit float or has no scale.
-
-    Args:
-        weights: where it was read from.
-        name: of it.
-        value: all of it, or these rows.
-        rows: which; None: all.
-        config: the model's configuration, which has the size of blocks.
+    """What an array, or these rows of it, stands for, in float32; as it is, where it is no 8-bit float or has no scale.
+    config: of the model, which has the size of blocks.
     """
     scale_name = next((name + ending for ending in _SCALES if name + ending in weights.shapes), None)
     if value.dtype not in _TYPES or scale_name is None:

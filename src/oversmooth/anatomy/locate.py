@@ -33,14 +33,7 @@ def find(
     heads: int | None = None,
     norm: NormPosition | None = None,
 ) -> Anatomy:
-    """The attention layers of one stack.
-
-    Args:
-        source: a live module or a checkpoint.
-        stack: part of the stack's name, where there are several; by default the deepest.
-        heads: the number of heads, where the source does not say.
-        norm: where the norm stands, where the source does not say.
-    """
+    """The attention layers of one stack of a live module or a checkpoint; arguments are those of `anatomy.locate`."""
     heads = None if heads is None else arguments.whole(heads, "heads", least=1)
     if stack is not None and not isinstance(stack, str):
         raise InputError(f"stack is {arguments.shown(stack)}; give part of a stack's name")

@@ -55,12 +55,8 @@ class CapturedAttention:
 class CaptureAttention(TorchFunctionMode):
     """While active, captures the attention of every call that mixes tokens.
 
-    Args:
-        heads: how many the layer has.
-        named: ``(batch, n)``: tokens that are not padding, from an argument of the model; decides what rows leave
-            undecided.
-        operators: False to read masks only.
-        known: masks of other layers.
+    named: ``(batch, n)``: tokens that are not padding, from an argument of the model, which decides what rows leave
+    undecided. operators: False to read masks only. known: masks of other layers.
     """
 
     def __init__(

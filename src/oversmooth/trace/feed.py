@@ -16,8 +16,7 @@ from oversmooth.anatomy.layer import Anatomy
 from oversmooth.inputs.batches import Batch
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.model_state import preserve_state
-from oversmooth.trace.layout import declared_layout, received
+from oversmooth.trace.layout import says_batch_first
 from oversmooth.trace.valid import Padding, decodes
 
 ONE_AT_A_TIME = threading.RLock()
@@ -59,7 +58,7 @@ class Runner:
         self._needs_targets = both and self.call is model
         self._padding = Padding(self.call, decodes([layer.block for layer in anatomy]))
         modules = dict(model.named_modules(remove_duplicate=False))
-        self._block, self._attention = (modules[name] for name in (anatomy.layers[0].block, anatomy.layers[0].name))
+        self._block = modules[anatomy.layers[0].block]
         # A key cache would be filled and never used.
         self.settings = {USE_CACHE: False} if USE_CACHE in self._padding.names else {}
         self.classes = class_count(model)  # features of another size are not scores of classes
@@ -82,58 +81,23 @@ class Runner:
         return _each(one, lambda x: x[:, :SHORT])
 
     def first_input(self, batch: Batch | Tensor) -> Batch | Tensor:
-        """The first input of a batch, or all of it where it is unclear which axis is the batch."""
+        """The first input of a batch, or all of it where blocks may take (n, batch, d): the model may transpose on the
+        way there, so that it is unclear which axis is the batch.
+        """
         if isinstance(batch, Batch) and not batch.inputs:
             raise InputError("an input is an empty dict; give the model's arguments")
-        tokens_first = self._takes_tokens_first(batch)
+        if not says_batch_first(self._block):
+            return _each(batch, Tensor.clone)  # a model may add to its input in place
         if isinstance(batch, Tensor):
-            axis = 1 if tokens_first and batch.ndim < 4 else 0
-            one = batch.narrow(axis, 0, 1) if batch.ndim > 2 or not batch.is_floating_point() else batch
-            return one.clone()  # a model may add to its input in place
-
-        def axis_of(v: Tensor) -> int:
-            return 1 if tokens_first and v.ndim == 3 else 0  # masks are (batch, n) whatever the layout of tokens
-
+            return (batch[:1] if batch.ndim > 2 or not batch.is_floating_point() else batch).clone()
         # How many inputs, where the arguments show it: float arrays of two axes may be one input's tokens, too.
         sure = (x for x in batch.inputs.values() if x.ndim > 2 or (x.ndim == 2 and not x.is_floating_point()))
-        size = next((x.shape[axis_of(x)] for x in sure), None)
+        size = next((len(x) for x in sure), None)
 
-        def first(name: str, v: Tensor) -> Tensor:
-            if name in PAIRS:
-                return v
-            at = axis_of(v)
-            return (v.narrow(at, 0, 1) if v.ndim > 0 and v.shape[at] == size else v).clone()
+        def first(name: str, x: Tensor) -> Tensor:
+            return x if name in PAIRS else (x[:1] if x.ndim and len(x) == size else x).clone()
 
-        return Batch({k: first(k, v) for k, v in batch.inputs.items()})
-
-    def _takes_tokens_first(self, batch: Batch | Tensor) -> bool:
-        """Whether the model takes (n, batch, d), or (n, batch). Its attention says how its own arrays lie, and where it
-        does, a pass shows whether the model transposes on the way there.
-        """
-        own = declared_layout(self._block)
-        if own or (own is None and not hasattr(self._attention, "batch_first")):
-            return False
-        arrays = [batch] if isinstance(batch, Tensor) else list(batch.inputs.values())
-        tokens = next((x for x in arrays if x.ndim == 3 or (x.ndim == 2 and not x.is_floating_point())), None)
-        if tokens is None:
-            return False
-        says = bool(self._attention.batch_first) if own is None else own
-        with (
-            received([self._attention if own is None else self._block]) as seen,
-            preserve_state(self.model),
-            torch.no_grad(),
-        ):
-            self(_each(batch, Tensor.clone))  # a model may add to its input in place
-        if not seen or len(seen[0][0]) != 3:
-            return not says
-        if tokens.shape[0] == tokens.shape[1]:
-            if not says and own is None:
-                raise InputError(
-                    f"the input has shape {tuple(tokens.shape)}, and its first axis may be the batch or the tokens, as "
-                    "attention inside takes (n, batch, d); give another number of inputs"
-                )
-            return not says
-        return tokens.shape[0] != seen[0][0][0 if says else 1] == tokens.shape[1]
+        return Batch({name: first(name, x) for name, x in batch.inputs.items()})
 
     def mask(self, batch: Batch | Tensor) -> Tensor | None:
         """The tokens that are not padding, by the name of an argument."""

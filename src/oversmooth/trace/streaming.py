@@ -33,12 +33,7 @@ class _Reached(BaseException):
 
 
 class Steps:
-    """Runs one block at a time of a model's forward pass.
-
-    Args:
-        modules: of the model, by name.
-        blocks: names of its blocks.
-    """
+    """Runs one block at a time of a model's forward pass; modules and blocks by name."""
 
     def __init__(self, modules: dict[str, nn.Module], blocks: Sequence[str]) -> None:
         self.modules, self.blocks = modules, list(dict.fromkeys(blocks))
@@ -60,10 +55,7 @@ class Steps:
 
     def run(self, given: Tensor | None, forward: Callable[[], Any]) -> tuple[Tensor, Any, str | None]:
         """What the block leaves; what the model returns, and None, or the name of the next block where there is one.
-
-        Args:
-            given: what the block before left; None before the first.
-            forward: calls the model.
+        given: what the block before left; None before the first.
         """
         self._count, self._given, self._left = 0, given, None
         out, following = None, None
