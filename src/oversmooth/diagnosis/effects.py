@@ -115,13 +115,8 @@ def mean_token(x: Tensor, valid: Tensor | None) -> Tensor:
 
 
 class EffectOn:
-    """The effect of a change on one batch, against what the unchanged model returned for it.
-
-    Args:
-        effect: which.
-        unchanged: what the unchanged model returned.
-        targets: ``(b,)`` or ``(b, n)``, for a loss.
-        valid: ``(b, n)``: the tokens that are not padding; None: all.
+    """The effect of a change on one batch, against what the unchanged model returned for it. targets: ``(b,)`` or
+    ``(b, n)``, for a loss; valid: ``(b, n)``: the tokens that are not padding, None for all.
     """
 
     def __init__(self, effect: Effect, unchanged: Any, targets: Tensor | None, valid: Tensor | None) -> None:

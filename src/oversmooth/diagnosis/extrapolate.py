@@ -25,9 +25,6 @@ from oversmooth.safety.model_state import in_eval_mode
 from oversmooth.theory.constant_state import constant_state
 from oversmooth.theory.depth import LEAST_RUN, DepthPrediction, log_time
 from oversmooth.theory.dominance import JOINT_STEPS, dominance
-from oversmooth.theory.operators import AttentionOperator
-from oversmooth.theory.radii import AttentionChange
-from oversmooth.theory.reasons import Reason
 from oversmooth.theory.weights import centre_features, fold_norm
 from oversmooth.trace.layout import as_tokens, first_tensor, stream_batch_first
 from oversmooth.trace.plans import Plan, SampleBlock
@@ -45,21 +42,17 @@ LEAST_FALL = 0.05
 def last_block(
     sample: Sample, modules: dict[str, nn.Module], depth: int, seed: int, *, exact: bool = False
 ) -> Extrapolation:
-    """What repeating the last block so often does.
-
-    Args:
-        sample: what `study` gave.
-        modules: all of the model's, by name.
-        depth: how often.
-        seed: of Arnoldi's random starts.
-        exact: spectra without a budget.
-    """
+    """What repeating the last block so often does, of all modules by name. exact: spectra without a budget."""
     blocks, block = sample.blocks, sample.last
     found = _predicted(sample, modules, depth)
     if block.plan.undecided:
-        return replace(_undecided("last block", block.plan.undecided), **found)
-    A, keep = _attention_of_first_input(block), block.plan.layer.keep
-    change = _change(modules, block, len(blocks))
+        unknown = block.plan.undecided
+        return Extrapolation("last block", 0, None, None, "undecided", None, "raw", reason=unknown, **found)
+    assert block.A is not None
+    A, keep = block.A.select(torch.tensor([0], device=block.A.device)), block.plan.layer.keep
+    steering = steered_as(modules[""])
+    site = None if steering is None else steering.steered_layer(block.plan.layer.name)
+    change = None if site is None else site.change(len(blocks))
     with torch.autocast(A.device.type, enabled=False):
         gains = change is not None and change.constant_gain is not None
         W_V, W_O, offset, variant = _effective(block, centre=not gains)
@@ -127,23 +120,6 @@ def whole_stack(sample: Sample, modules: dict[str, nn.Module], passes: int) -> E
     """What repeating the whole stack so often does."""
     real = _real(sample.blocks, sample.plan, modules, passes)
     return Extrapolation("stack", 0, None, None, "", None, "", real=real)
-
-
-def _undecided(what: str, why: Reason) -> Extrapolation:
-    """Where spectra do not apply."""
-    return Extrapolation(what, 0, None, None, "undecided", None, "raw", reason=why)
-
-
-def _change(modules: dict[str, nn.Module], block: SampleBlock, run: int) -> AttentionChange | None:
-    """What steering does to a block's attention."""
-    steering = steered_as(modules[""])
-    site = None if steering is None else steering.steered_layer(block.plan.layer.name)
-    return None if site is None else site.change(run)
-
-
-def _attention_of_first_input(block: SampleBlock) -> AttentionOperator:
-    assert block.A is not None
-    return block.A.select(torch.tensor([0], device=block.A.device))
 
 
 def _effective(block: SampleBlock, *, centre: bool = True) -> tuple[Tensor, Tensor, Tensor | None, str]:

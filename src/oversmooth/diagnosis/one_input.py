@@ -61,13 +61,8 @@ def one_input(
 
 
 class InputShown:
-    """The first input inside the model, gathered block by block.
-
-    Args:
-        first: the batch that the input is from.
-        one: the input.
-        mask: ``(1, n)``: tokens that are not padding; None: all.
-        tokenizer: for the text of tokens, if there is one.
+    """The first input inside the model, gathered block by block. first: the batch that it is from; mask: ``(1, n)``:
+    tokens that are not padding, None for all.
     """
 
     def __init__(self, first: Batch | Tensor, one: Batch | Tensor, mask: Tensor | None, tokenizer: Any) -> None:

@@ -89,17 +89,14 @@ def layers(
             given = _labels(torch.cat([one for one in found if one is not None]), trace.facts.inputs)
         except InputError as error:  # nobody asked for them
             remarks = [f"the labels of the data are not used: {error}"]
-    ranking = _ranked(vectors.result, given, seed, sequences=_is_text(first))
+    arrays = [first] if isinstance(first, Tensor) else list(first.inputs.values())
+    is_text = any(x.ndim == 2 and not x.is_floating_point() for x in arrays)
+    ranking = _ranked(vectors.result, given, seed, sequences=is_text)
     ranking.remarks += remarks
     ranking.model, ranking.pool = source.name, pool
     ranking.data = inputs.what if isinstance(inputs, Inputs) else "your own inputs"
     ranking.depths = ["embedding", *(block.block for block in plan.blocks)]
     return ranking
-
-
-def _is_text(first: Batch | Tensor) -> bool:
-    arrays = [first] if isinstance(first, Tensor) else list(first.inputs.values())
-    return any(x.ndim == 2 and not x.is_floating_point() for x in arrays)
 
 
 @dataclass(frozen=True)

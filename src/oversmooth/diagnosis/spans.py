@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -30,6 +27,7 @@ from oversmooth.diagnosis.effects import (
     scores_of,
     with_ids,
 )
+from oversmooth.diagnosis.finished import Finished
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs.batches import Batch, Inputs
 from oversmooth.results.facts import Number, plain
@@ -37,9 +35,7 @@ from oversmooth.results.parts import Change, Layer
 from oversmooth.results.spans import Effect, Span, Spans, Vector
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.files import append_line, parse_json, read_bytes
 from oversmooth.safety.model_state import preserve_state
-from oversmooth.safety.typed import typed
 from oversmooth.trace import ONE_AT_A_TIME, Rerouting, study
 from oversmooth.trace.feed import ModelInput, OnProgress, Runner, batches_for
 from oversmooth.trace.rerouting import Place
@@ -228,18 +224,23 @@ class _Passes:
                 found["influence"][place].append(block_influence(before, after, valid))
                 ends = (_vector(self.vector, x, valid) for x in (before, after))
                 found["angle"][place].append(angular_distance(*ends))
-            finished.append(kept := _Finished.of(self.memory, self.effect, effect.before, after))
+            arrays = b"".join(x.cpu().numpy().tobytes() for x in (effect.before, after))
+            question = self.effect.encode() + arrays
+            kept = None if self.memory is None else Finished[list[float]](self.memory, "spans", question, list[float])
+            finished.append(kept)
+            known = {} if kept is None else kept.read()
             for way in self.ways:
                 again = self.route.without if way == "drop" else self.route.twice
                 for place in places:
-                    if (values := kept.get(way, place)) is None:
-                        values = effect(again(place))
-                        kept.add(way, place, values)
+                    name = f"{way} {place}"
+                    values = torch.tensor(known[name], dtype=torch.float64) if name in known else effect(again(place))
+                    if kept is not None and name not in known:
+                        kept.add(name, values.tolist())
                     found[way][place].append(values)
                     done += 1
                     if self.progress is not None:
                         self.progress(done, total, _DOING[way])
-        for kept in finished:
+        for kept in filter(None, finished):
             kept.forget()
         return {
             name: {place: torch.cat([x.cpu() for x in parts]) for place, parts in columns.items()}
@@ -257,47 +258,6 @@ class _Passes:
             batch, targets = masked(batch, valid, self.mask_token, masks)
         out = self.route.record(lambda: self.run(batch))
         return EffectOn(self.effect, out, targets, valid)
-
-
-@dataclass
-class _Finished:
-    """Effects on one batch that are on disk, one per line, so that an interrupted run resumes."""
-
-    path: Path | None
-    known: dict[str, list[float]]
-
-    @classmethod
-    def of(cls, folder: Path | None, effect: str, *arrays: Tensor) -> _Finished:
-        """Those of a batch on which the unchanged model computed these arrays."""
-        if folder is None:
-            return cls(None, {})
-        digest = hashlib.sha256(effect.encode())
-        for array in arrays:
-            digest.update(array.cpu().numpy().tobytes())
-        path, known = folder / f"spans-{digest.hexdigest()[:24]}.jsonl", dict[str, list[float]]()
-        with contextlib.suppress(InputError):  # as a rule there is none
-            for line in read_bytes(path, "measuring again").splitlines():
-                with contextlib.suppress(ValueError):  # one that a stop cut short
-                    known |= typed(dict[str, list[float]], parse_json(line, "this is no effect", "measuring again"))
-        return cls(path, known)
-
-    def get(self, way: str, place: Place) -> Tensor | None:
-        """``(b,)``, if they are known."""
-        values = self.known.get(f"{way} {place}")
-        return None if values is None else torch.tensor(values, dtype=torch.float64)
-
-    def add(self, way: str, place: Place, values: Tensor) -> None:
-        """Keep them; where that is impossible they are measured again another time."""
-        if self.path is not None:
-            with contextlib.suppress(OSError):
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                append_line(self.path, json.dumps({f"{way} {place}": values.tolist()}))
-
-    def forget(self) -> None:
-        """Remove the file."""
-        if self.path is not None:
-            with contextlib.suppress(OSError):
-                self.path.unlink(missing_ok=True)
 
 
 def _vector(which: Vector, x: Tensor, valid: Tensor | None) -> Tensor:

@@ -57,7 +57,8 @@ def placement(disk: OnDisk, run: Runner, batches: Sequence[Batch | Tensor]) -> P
     lengths = [len(batch) for batch in batches]
     states = entering.nbytes * sum(lengths) // max(1, lengths[0])
     batch = _ARRAYS * 4 * entering.numel() * max(lengths) // max(1, lengths[0])
-    device, host = _free(disk.device), free_memory()
+    host = free_memory()
+    device = torch.cuda.mem_get_info(disk.device)[0] if disk.device.type == "cuda" else host
     most, needed = device if disk.most is None else min(device, disk.most), disk.needed + batch
     if needed > most:
         raise InputError(
@@ -76,10 +77,6 @@ def placement(disk: OnDisk, run: Runner, batches: Sequence[Batch | Tensor]) -> P
             f"{in_words(free)} free; give fewer inputs, or set OVERSMOOTH_CACHE to a folder with more space"
         )
     return Placement(len(names), disk.largest, needed, states, where)
-
-
-def _free(device: torch.device) -> int:
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
 
 
 OnBatch = Callable[[Batch | Tensor, Any], None]

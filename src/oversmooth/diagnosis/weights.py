@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import datetime
-import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable
@@ -16,20 +13,19 @@ from torch import Tensor
 
 from oversmooth._version import __version__
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
+from oversmooth.diagnosis.finished import Finished
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.results.facts import ModelFacts, Number, plain
 from oversmooth.results.notes import MOST_NAMES, Note
 from oversmooth.results.parts import Eigenvalues, Layer, Spectrum
-from oversmooth.safety.errors import InputError, about
-from oversmooth.safety.files import cache_folder, parse_json, read_bytes
-from oversmooth.safety.typed import typed
+from oversmooth.safety.errors import about
+from oversmooth.safety.files import cache_folder
 from oversmooth.theory.bounds import head_verdicts
 from oversmooth.theory.reasons import Reason
 from oversmooth.theory.small_matrices import eigenvalues
 from oversmooth.theory.weights import centre_features, fold_norm, head_spectrum, smaller_product, stack_heads
 
 _ZERO = 1e-6  # relative: the sign of a zero that centring or rank leaves is rounding
-_MOST_KEPT = 2**30
 _DIGITS = 6  # enough for any plot, and half the size of the file
 LARGE = 1024
 """Above this size a diagnosis leaves the joined spectrum out: LAPACK takes time with its cube, for one core alone."""
@@ -216,39 +212,14 @@ def diagnose_weights(
     return diagnosis
 
 
-class Memory:
-    """Finished layers on disk, one per line, in a file of this folder whose name is derived from a key."""
+class Memory(Finished[Spectrum]):
+    """Finished layers on disk, in a file of this folder whose name is derived from a key."""
 
     def __init__(self, folder: Path, key: str) -> None:
-        self.path = folder / f"spectrum-{hashlib.sha256(key.encode()).hexdigest()[:24]}.jsonl"
+        super().__init__(folder, "spectrum", key.encode(), Spectrum)
 
     @classmethod
     def of(cls, files: Iterable[Path], *question: object) -> Memory:
         """The memory of these weight files and options."""
         facts = [(str(f.resolve()), (s := f.stat()).st_size, s.st_mtime_ns) for f in files]
         return cls(cache_folder(), json.dumps([__version__, facts, [str(q) for q in question]]))
-
-    def read(self) -> dict[str, Spectrum]:
-        """Finished layers by name, but for lines that cannot be read, such as one that a stop cut short."""
-        spectra: dict[str, Spectrum] = {}
-        try:
-            lines = read_bytes(self.path, "computing them again", _MOST_KEPT).splitlines()
-        except InputError:  # as a rule there is none
-            return spectra
-        for line in lines:
-            with contextlib.suppress(ValueError):
-                kept = parse_json(line, "this is no layer", "computing it again")
-                spectra |= typed(dict[str, Spectrum], kept)
-        return spectra
-
-    def add(self, layer: str, spectrum: Spectrum) -> None:
-        """Append a finished layer; where that is impossible it is computed again another time."""
-        with contextlib.suppress(OSError):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a", encoding="utf-8") as lines:
-                lines.write("\n" + json.dumps({layer: dataclasses.asdict(spectrum)}) + "\n")
-
-    def forget(self) -> None:
-        """Remove the file."""
-        with contextlib.suppress(OSError):
-            self.path.unlink(missing_ok=True)

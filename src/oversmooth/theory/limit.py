@@ -41,13 +41,7 @@ class LimitArray:
 
     @classmethod
     def of(cls, array: Tensor, eigenvalue: Tensor, mask: Tensor | None) -> LimitArray:
-        """The limit that an eigenarray stands for.
-
-        Args:
-            array: ``(..., n, d)`` complex, the eigenarray, of any phase and length.
-            eigenvalue: ``(...)`` complex, its eigenvalue.
-            mask: ``(..., n)``, true for the valid tokens; None: all of them.
-        """
+        """The limit that an eigenarray ``(..., n, d)`` stands for, of any phase and length, by its eigenvalue."""
         flat = array.flatten(-2)
         largest = flat.gather(-1, flat.abs().argmax(-1, keepdim=True))
         # A real eigenvalue's array is real up to a phase, which is removed.

@@ -59,15 +59,11 @@ class _Found:
 
 
 class Heads:
-    """What the radii of every head follow from, each head an item: the eigenvalues of its A and H.
+    """What the radii of every head follow from, each head an item: the eigenvalues of its A and H. The weights have A's
+    batch, part of it or none.
 
-    Args:
-        A: ``(..., heads, n, n)``, attention.
-        W_V: ``(..., heads, d, k)``, value weights, with A's batch, part of it or none.
-        W_O: ``(..., heads, k, d)``, output weights; likewise.
-        search: how to search for eigenvalues.
-        gains: ``(d,)`` each, what multiplies the output on constant and on centred arrays; None: nothing.
-        complete: whether all eigenvalues of A are wanted, however many.
+    gains: ``(d,)`` each, what multiplies the output on constant and on centred arrays; None: nothing. complete: whether
+    all eigenvalues of A are wanted, however many.
     """
 
     def __init__(

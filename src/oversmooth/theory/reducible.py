@@ -23,14 +23,8 @@ _HELD = 1 << 26
 
 
 def components(seen: Tensor, keep: Tensor | None = None) -> list[tuple[Tensor, bool]]:
-    """The strongly connected components of the graph in which token i sees token j where ``seen[i, j]``.
-
-    Args:
-        seen: ``(n, n)``, which token sees which.
-        keep: ``(n,)``, true for the valid tokens; None: all of them.
-
-    Returns:
-        Each component's tokens, and whether it is closed; none sees a later one.
+    """The strongly connected components of the graph in which token i sees token j where ``seen[i, j]``: each one's
+    tokens, and whether it is closed; none sees a later one. keep: ``(n,)``, true for the valid tokens.
     """
     valid = torch.arange(len(seen), device=seen.device) if keep is None else keep.nonzero()[:, 0]
     reach = seen[valid][:, valid] | torch.eye(len(valid), dtype=torch.bool, device=seen.device)

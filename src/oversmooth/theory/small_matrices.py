@@ -198,11 +198,8 @@ def one_core_each(work: Callable[[Item], Result], items: Iterable[Item]) -> Iter
     """``work(item)`` of each item, in their order: several at a time, each on one core.
 
     LAPACK's own threads meet after every few columns of a matrix. Where another process wants a core, each meeting
-    lasts until the last of them gets one: many times as long as the work.
-
-    Args:
-        work: runs in another thread, with gradients or without as here.
-        items: taken as many at a time as there are cores, so that few of them and of their results are held.
+    lasts until the last of them gets one: many times as long as the work. Items are taken as many at a time as there
+    are cores, so that few of them and of their results are held.
     """
     items = iter(items)
     while some := list(islice(items, _cores())):
@@ -235,16 +232,8 @@ def divided(X: Tensor, M: Tensor) -> Tensor:
 
 
 def eigenvector(M: Tensor, value: Tensor) -> Tensor:
-    """A unit eigenvector of each matrix for a known eigenvalue, by inverse iteration.
-
-    One factorisation instead of all eigenvectors, batched on any device.
-
-    Args:
-        M: ``(b, m, m)``, the matrices.
-        value: ``(b,)`` complex, one eigenvalue of each.
-
-    Returns:
-        ``(b, m)`` complex, NaN where the iteration breaks down.
+    """A unit eigenvector ``(b, m)`` of each matrix ``(b, m, m)`` for a known eigenvalue ``(b,)``, by inverse iteration:
+    one factorisation instead of all eigenvectors, batched on any device. NaN where the iteration breaks down.
     """
     return _iterated(*_factored(M, value), value.dtype)
 

@@ -19,12 +19,8 @@ from oversmooth.theory.weights import stack_heads, without_repeats
 class JoinedHeads:
     """``Z ↦ P Σ_h (A_h − s_h) Z W_V^h W_O^h`` on centred n by d arrays, flattened (THEORY §3, multi-head theorem).
 
-    Args:
-        A: ``(items, heads, n, n)``, attention, under the same mask for all heads.
-        W_V: ``(heads, d, k)``, value weights.
-        W_O: ``(heads, k, d)``, output weights.
-        shift: ``(heads,)``, s.
-        centred: False to act on all arrays, for a part of a larger A whose rows sum to less than one.
+    A ``(items, heads, n, n)`` has the same mask for all heads; shift is s, ``(heads,)``. centred: False to act on all
+    arrays, for a part of a larger A whose rows sum to less than one.
     """
 
     def __init__(self, A: AttentionOperator, W_V: Tensor, W_O: Tensor, shift: Tensor, *, centred: bool = True) -> None:
@@ -75,11 +71,7 @@ class CausalBlocks:
     """``x ↦ Σ_h (a_h − s_h) x W_V^h W_O^h`` on d features, one item per token: the diagonal blocks of causal attention.
 
     With A lower triangular the update is block triangular over tokens, so these blocks have its whole spectrum.
-
-    Args:
-        diagonal: ``(items, heads)``, A_h[i, i] − s_h.
-        W_V: ``(heads, d, k)``, value weights.
-        W_O: ``(heads, k, d)``, output weights.
+    diagonal: ``(items, heads)``, A_h[i, i] − s_h.
     """
 
     def __init__(self, diagonal: Tensor, W_V: Tensor, W_O: Tensor) -> None:

@@ -43,12 +43,8 @@ def all_finite(W: Tensor) -> bool:
 
 
 def one_per_head(value: Tensor | float, like: Tensor, name: str) -> Tensor:
-    """One number for all heads, or one per head, as ``(heads,)``.
-
-    Args:
-        value: ``()``, ``(1,)`` or ``(heads,)``, the numbers.
-        like: ``(..., heads, d, k)``, weights whose heads, dtype and device they take.
-        name: of the argument, for messages.
+    """One number for all heads, or one per head, as ``(heads,)``, like weights ``(..., heads, d, k)``. name: of the
+    argument, for messages.
     """
     heads = like.shape[-3]
     remedy = f"give one finite number, or {heads}, one per head"

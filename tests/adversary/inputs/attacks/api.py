@@ -62,7 +62,7 @@ def _good() -> dict[Any, dict[str, Any]]:
     import torch
 
     from oversmooth import metrics, theory
-    from oversmooth.theory import kernels, shifted
+    from oversmooth.theory import shifted
     from oversmooth.theory.weights import repeat_shared_heads
 
     x, A, kernel = torch.randn(2, 3, 4), torch.randn(2, 5, 5).softmax(-1), torch.randn(3, 3).softmax(-1)
@@ -82,7 +82,6 @@ def _good() -> dict[Any, dict[str, Any]]:
         metrics.fidelity_energy: {"u": x, "f": x, "kernel": kernel, "strength": 0.5},
         theory.dominance: {"A": A, **weights},
         shifted.shifted_dominance: {"A": A, **weights, "shifts": [0.0, 0.5, 1.0]},
-        kernels.gradient_flow: {"scores": kernel, "V": x[0], "f": x[1], "strength": 0.6, "times": [1.0]},
         theory.simulate: {"X": torch.randn(5, 6), "A": A, **weights, "layers": 3},
         theory.fold_norm: {"W_V": weights["W_V"], "gamma": torch.ones(6)},
         repeat_shared_heads: {"W_V": weights["W_V"], "heads": 4},

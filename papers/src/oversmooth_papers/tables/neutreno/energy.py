@@ -27,8 +27,8 @@ from oversmooth.models import Loaded
 from oversmooth.report.style import fixed, percent
 from oversmooth.safety.errors import InputError
 from oversmooth.theory import gradient_step
-from oversmooth.theory.kernels import gradient_flow
 from oversmooth.trace.plans import SampleBlock
+from oversmooth_papers.tables.neutreno.flow import gradient_flow
 from oversmooth_papers.tables.neutreno.kernel import Layer, Progress, layer_means, scores_of
 
 HEAD = ("model", "block", "J", "G", "E after attention", "after step", "after flow", "Euler off by", "cases")
