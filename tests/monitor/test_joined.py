@@ -1,4 +1,4 @@
-"""Spectra of all heads together, computed in a thread: against dense matrices, and without a trace in the training."""
+"""Spectra of all heads together: against dense matrices, and without a trace in the training."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,6 @@ from support import watched
 from support.oracles import streams
 
 import oversmooth
-from oversmooth.monitor import MonitorWarning
 
 
 def radii(model, x):
@@ -34,27 +33,23 @@ def radii(model, x):
     return [list(column) for column in zip(*found, strict=True)]
 
 
-def test_they_are_those_of_dense_matrices_at_the_step_they_are_of():
+def test_they_are_those_of_dense_matrices():
     torch.manual_seed(0)
     model, x = watched.Known(), watched.probe()
-    monitor = oversmooth.Monitor(model, probe=x, every=1, joined=1)
+    monitor = oversmooth.Monitor(model, probe=x, every=1, joined=2)
+    for _ in range(3):
+        monitor.step()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.1)
+    first, second, third = monitor.history.rows
+    assert "joined_rho_smooth" not in second
+    assert third["joined_rho_smooth"] > first["joined_rho_smooth"]
     smooth, rough = radii(model, x)
-    monitor.step()
-    with torch.no_grad():  # what is trained meanwhile is not what the thread has
-        for parameter in model.parameters():
-            parameter.mul_(1.5)
-    monitor._joined._thread.join()
-    monitor.step()
-    first, second = monitor.history.rows
-    assert "joined_rho_smooth" not in first
-    assert second["joined_step"] == 1
-    assert second["joined_rho_smooth"] == pytest.approx(smooth, rel=1e-4)
-    assert second["joined_rho_rough"] == pytest.approx(rough, rel=1e-4)
-    monitor.close()
-    smooth, rough = radii(model, x)
-    last = monitor.history.rows[-1]
-    assert last["joined_step"] == 2
-    assert last["joined_rho_rough"] == pytest.approx(rough, rel=1e-4)
+    row = oversmooth.Monitor(model, probe=x, every=1, joined=1).snapshot()
+    assert row["joined_rho_smooth"] == pytest.approx(smooth, rel=1e-4)
+    assert row["joined_rho_rough"] == pytest.approx(rough, rel=1e-4)
+    assert "smoothing_share" not in row
     assert monitor.failures == []
 
 
@@ -85,20 +80,3 @@ def test_steered_attention_is_that_of_the_method():
     oversmooth.unsteer(model)
     plain = [layer.dominance.joined_rho_rough[0] for layer in oversmooth.diagnose(model, x).layers[1:]]
     assert expected != pytest.approx(plain, rel=1e-3)
-
-
-def test_what_fails_in_the_thread_is_said_once_and_the_looks_go_on(monkeypatch):
-    from oversmooth.monitor import joined
-
-    def fails(*_, **__):
-        raise ValueError("no eigenvalues today")
-
-    monkeypatch.setattr(joined, "dominance", fails)
-    model = watched.Known()
-    monitor = oversmooth.Monitor(model, probe=watched.probe(), every=1, joined=1)
-    monitor.step()
-    monitor._joined._thread.join()
-    with pytest.warns(MonitorWarning, match="joined spectra could not be computed .*no eigenvalues today"):
-        monitor.step()
-    assert monitor.history.steps == [1, 2]
-    monitor.close()

@@ -57,8 +57,8 @@ class MonitorConfig:
     """The share of heads whose smoothing eigenvalue dominates, the share whose attention sink is the first token, and
     the mean attention to it, in every so many snapshots."""
     joined: int = 0
-    """ρ_smooth and ρ_rough of all heads jointly, for the probe's first input, in every so many snapshots. A thread
-    computes them on copies; the first snapshot after it is done has them, and their step as ``joined_step``."""
+    """ρ_smooth and ρ_rough of all heads jointly, for the probe's first input, in every so many snapshots; seconds each.
+    """
     steering: int = 1
     """Of a steered model: its strength in each snapshot, and distance to the flip and whether constraints hold in every
     so many."""
@@ -70,7 +70,7 @@ class MonitorConfig:
     alarms: Any = ()
     """One `Alarm` or several."""
     sinks: Any = ()
-    """Loggers: of `oversmooth.monitor` TensorBoard, WandB or JSONLines, or functions of (step, values)."""
+    """Loggers: of `oversmooth.monitor` TensorBoard or WandB, or functions of (step, values)."""
     blocks: str | None = None
     """Names of the blocks, such as "layers.*", of a model whose attention is not known."""
     stack: str | None = None

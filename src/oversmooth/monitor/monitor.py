@@ -16,7 +16,6 @@ from oversmooth.monitor import weights
 from oversmooth.monitor.alarm import Alarms, Crossing
 from oversmooth.monitor.config import ATTENTION, MonitorConfig, configured
 from oversmooth.monitor.history import History
-from oversmooth.monitor.joined import JoinedSpectra
 from oversmooth.monitor.model import MonitoredModel, full_precision
 from oversmooth.monitor.names import Row, keys
 from oversmooth.monitor.probe import Probe
@@ -112,7 +111,6 @@ class Monitor:
                     "history; give start=<completed steps> in every process"
                 )
             self.steps = self.history.rows[-1]["step"] if self.history.rows else 0
-        self._joined = JoinedSpectra()
         self._unchanged: tuple[Any, int] = (None, 0)
         """What tells weights apart, and in how many snapshots in a row it stayed the same."""
         self.load_state_dict({"steps": self.steps})
@@ -211,14 +209,11 @@ class Monitor:
                 self._warn(note)
         elif (probe := self.probe) is not None:
             found, self.history.about["blocks"] = probe.tokens(config.tokens, config.ranked)
-            if due["parts"] or due["dominance"]:
-                found |= self._part(lambda: probe.by_attention(parts=due["parts"], dominance=due["dominance"]))
+            wanted = {what: due[what] for what in ("parts", "dominance", "joined")}
+            if any(wanted.values()):
+                found |= self._part(lambda: probe.by_attention(**wanted))
             if due["gradients"]:
                 found |= self._part(probe.gradients)
-            # Where snapshots are averaged over processes, all of them have it in the same one.
-            found |= self._part(lambda: self._joined.ready(wait=self._is_together()))
-            if due["joined"]:
-                self._guarded(lambda: self._joined.begin(probe, step))
         with full_precision():
             if due["spectra"]:
                 found |= self._part(lambda: weights.spectra(model))
@@ -311,10 +306,7 @@ class Monitor:
         return self.recorder is None or bool(self.recorder.handles)
 
     def close(self) -> None:
-        """Take hooks off the model and close the loggers that were opened here; waits for what a thread computes."""
-        late = self._part(lambda: self._joined.ready(wait=True))
-        if late and self.history.rows:
-            self._guarded(lambda: self.history.add({**self.history.rows[-1], **late}))
+        """Take hooks off the model and close the loggers that were opened here."""
         if self.recorder is not None:
             self.recorder.close()
         self.loggers.close()

@@ -122,45 +122,38 @@ class Probe:
             )
         return loss
 
-    def by_attention(self, *, parts: bool, dominance: bool) -> Row:
+    def by_attention(self, *, parts: bool, dominance: bool, joined: bool) -> Row:
         """Change of log HFC/LFC through each sublayer; the share of (input, layer, head) triples that smooth, and
-        attention sinks.
+        attention sinks; and the radii of all heads jointly for the first input. One pass shows the plan, another the
+        numbers.
         """
-        steering = steered_as(self.model.module)
-
-        def reducers(plan: Plan) -> list[Reducer]:
-            heads = [Sinks(plan, special=False), HeadSpectra(plan, SpectraSettings(joined=0), steering)]
-            return [*([TokenMetrics(plan, ranks=0)] if parts else []), *(heads if dominance else [])]
-
-        plan, results = self.traced(reducers, attention=dominance)
+        model, found = self.model.module, Row()
+        with self._apart():
+            plan = study(model, self.model.require_anatomy("sublayers"), self.run, attention=dominance or joined).plan
+            tokens, sinks = TokenMetrics(plan, ranks=0), Sinks(plan, special=False)
+            heads = HeadSpectra(plan, SpectraSettings(joined=int(joined)), steered_as(model))
+            wanted = ((tokens, parts), (sinks, dominance), (heads, dominance or joined))
+            with Trace(model, plan, [one for one, is_wanted in wanted if is_wanted]) as trace:
+                trace.begin()
+                self.run()
         calls = range(len(plan.blocks))
-        found: Row = {}
         for call in calls if parts else ():
-            for change in changes(plan, results[0], call):
+            for change in changes(plan, tokens.result, call):
                 name = f"change_{change.part if change.part in _PARTS else 'other'}"
                 row = found.setdefault(name, [None] * len(plan.blocks))
                 if change.log_hfc_lfc is not None:
                     row[call] = (row[call] or 0.0) + change.log_hfc_lfc
         if dominance:
-            verdicts = [[v for row in results[-1].verdict.get(call, []) for v in row] for call in calls]
+            verdicts = [[v for row in heads.result.verdict.get(call, []) for v in row] for call in calls]
             found["smoothing_share"] = [share_of_smoothing(words) if words else None for words in verdicts]
-            ends = [results[-2].at[call, len(plan.blocks[call].stages) - 1] for call in calls]
+            ends = [sinks.result.at[call, len(plan.blocks[call].stages) - 1] for call in calls]
             for name in ("sink_rate", "sink_attention"):
                 found[name] = [plain(end[name].mean()) if name in end else None for end in ends]
+        if joined:
+            first = [next(iter(heads.result.joined.get(call, [])), None) for call in calls]
+            found["joined_rho_smooth"] = [None if row is None else row[1] for row in first]
+            found["joined_rho_rough"] = [None if row is None else row[2] for row in first]
         return found
-
-    def traced(self, reducers: Callable[[Plan], Sequence[Reducer]], *, attention: bool) -> tuple[Plan, list[Any]]:
-        """The plan that one pass shows, and what reducers that are made for it make of another one: the one place that
-        traces attention, if any of them wants it.
-        """
-        anatomy = self.model.require_anatomy("sublayers")
-        with self._apart():
-            plan = study(self.model.module, anatomy, self.run, attention=attention).plan
-            made = reducers(plan)
-            with Trace(self.model.module, plan, made) as trace:
-                trace.begin()
-                self.run()
-        return plan, [one.result for one in made]
 
 
 def _copied(value: Any) -> Any:
