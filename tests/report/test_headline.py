@@ -68,17 +68,12 @@ def test_what_differs_and_what_does_not():
     assert headline.differences(same) == f"{common} Only their weights differ, as far as is recorded."
     for one, name in zip(same, ("GPT2Model", "LlamaModel"), strict=True):
         one.diagnosis.model["class"] = name
-    assert headline.differences(same) == f"{common} A: GPT2Model; B: LlamaModel."
+    assert headline.differences(same) == f"{common} They differ in class."
     deeper = models(0.1, 0.2, 0.3, layers=[2, 4, 2], shared=[False, True, False])
-    assert headline.differences(deeper).endswith(
-        "A and C: 2 blocks, no shared weights; B: 4 blocks, one layer repeated."
-    )
+    assert headline.differences(deeper).endswith("They differ in blocks, shared weights.")
     steered = models(0.1, 0.2, 0.3)
-    methods = None, {"method": "NeuTRENO", "strength": 0.6}, {"method": "Spectral", "mode": "smooth"}
-    for one, method in zip(steered, methods, strict=True):
-        one.diagnosis.steering = {"methods": [method]} if method else None
-    assert headline.differences(steered).endswith(
-        "A: no steering; B: steered by NeuTRENO of strength 0.6; C: steered by Spectral, constrained to smooth."
-    )
-    many = models(*[0.1] * 5, layers=[1, 2, 3, 4, 5], shared=[True, False, False, False, False])
-    assert headline.differences(many).endswith("They differ in blocks and shared weights.")
+    for one in steered:
+        one.diagnosis.steering = {"methods": [{"method": "NeuTRENO", "strength": 0.6}]}
+    assert "steered by NeuTRENO" in headline.differences(steered)
+    steered[0].diagnosis.steering = None
+    assert headline.differences(steered).endswith("They differ in steering.")

@@ -11,7 +11,6 @@ from oversmooth.results import verdict
 from oversmooth.results.data import DiagnosisData
 from oversmooth.results.facts import Number
 
-_MOST_NAMED = 4  # models, and facts, that are listed one by one
 _ABOUT_EQUAL = 0.02
 # A minimum or maximum in between is named where it lies this far beyond both ends, as a share of the largest value.
 _TURNS = 0.05
@@ -21,7 +20,7 @@ def finding(models: list[Shown]) -> str:
     """The headline: the answer of one model's verdict, or where the mean cosine of several ends highest and lowest."""
     if len(models) == 1:
         return verdict.headline(models[0].diagnosis) or models[0].label
-    known = [(end, m) for m in models if (end := _cosine(m.diagnosis, -1)) is not None]
+    known = [(end, m) for m in models if (end := m.diagnosis.layers[-1].tokens.get("cos")) is not None]
     if not known:
         return ", ".join(m.label for m in models)
     if len(known) == 1:
@@ -83,20 +82,13 @@ def counted(count: int, noun: str) -> str:
 
 
 def differences(models: list[Shown]) -> str:
-    """What several models have in common, and how they differ besides their weights."""
+    """What several models have in common, and in what they differ besides their weights."""
     facts = [_facts(m.diagnosis) for m in models]
     apart = [name for name in facts[0] if len({one[name] for one in facts}) > 1]
     same = [fact for name, fact in facts[0].items() if fact and name not in (*apart, "class")]
     common = f"In common: {', '.join(same)}. " if same else ""
-    if not apart:
-        return f"{common}Only their weights differ, as far as is recorded."
-    if len(models) > _MOST_NAMED or len(apart) > _MOST_NAMED:
-        return f"{common}They differ in {_listed(apart)}."
-    groups: dict[str, list[str]] = {}
-    for m, one in zip(models, facts, strict=True):
-        words = ", ".join(one[name] or f"no {name}" for name in apart)
-        groups.setdefault(words, []).append(m.label)
-    return f"{common}{'; '.join(f'{_listed(labels)}: {words}' for words, labels in groups.items())}."
+    differ = f"They differ in {', '.join(apart)}." if apart else "Only their weights differ, as far as is recorded."
+    return common + differ
 
 
 def _facts(diagnosis: DiagnosisData) -> dict[str, str]:
@@ -104,33 +96,11 @@ def _facts(diagnosis: DiagnosisData) -> dict[str, str]:
     model: dict[str, Any] = dict(diagnosis.model)
     counts = {"blocks": model.get("layers"), "heads": model.get("heads"), "features": model.get("width")}
     facts = {name: "" if n is None else f"{n} {name if n != 1 else name[:-1]}" for name, n in counts.items()}
-    facts["norms"] = f"{model['norm']}-norm" if model.get("norm") else ""
-    facts["class"] = str(model.get("class") or "")
-    facts["shared weights"] = "one layer repeated" if model.get("shared") else ""
-    facts["steering"] = f"steered by {methods}" if (methods := steered(diagnosis)) else ""
-    facts["named inputs"] = str(diagnosis.provenance.get("data") or "")
-    return facts
-
-
-def steered(diagnosis: DiagnosisData) -> str:
-    """The methods in a few words; empty where there are none."""
-    methods = (diagnosis.steering or {}).get("methods") or []
-    words = []
-    for method in methods:
-        name = str(method.get("method") or "another method")
-        mode, strength = (method.get(key) for key in ("mode", "strength"))
-        if mode in ("smooth", "sharpen"):
-            words.append(f"{name}, constrained to {mode}")
-        elif isinstance(strength, (int, float)):
-            words.append(f"{name} of strength {strength:g}")
-        else:
-            words.append(name)
-    return " and ".join(words)
-
-
-def _cosine(diagnosis: DiagnosisData, place: int) -> Number:
-    return diagnosis.layers[place].tokens.get("cos")
-
-
-def _listed(words: list[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+    methods = [str(method.get("method")) for method in (diagnosis.steering or {}).get("methods") or []]
+    return facts | {
+        "norms": f"{model['norm']}-norm" if model.get("norm") else "",
+        "class": str(model.get("class") or ""),
+        "shared weights": "one layer repeated" if model.get("shared") else "",
+        "steering": f"steered by {' and '.join(methods)}" if methods else "",
+        "inputs": str(diagnosis.provenance.get("data") or ""),
+    }
