@@ -11,7 +11,7 @@ from support import watched
 from support.nightly import nightly
 
 import oversmooth
-from oversmooth.monitor import History, Monitor, MonitorWarning, TensorBoard, WandB
+from oversmooth.monitor import History, JSONLines, Monitor, MonitorWarning, TensorBoard, WandB
 from oversmooth.monitor.alarm import Alarms, Crossing
 from oversmooth.monitor.names import keys
 
@@ -196,6 +196,7 @@ def test_sinks_get_every_look(tmp_path):
     got = []
     sinks = [
         TensorBoard(tmp_path / "board"),
+        JSONLines(tmp_path / "new" / "looks.jsonl"),
         lambda step, values: got.append((step, values)),
     ]
     model = watched.Own()
@@ -203,6 +204,8 @@ def test_sinks_get_every_look(tmp_path):
         step_through(monitor, model, 4)
     assert [step for step, _ in got] == [1, 2, 4]
     assert got[-1][1] == keys(monitor.history.rows[-1])
+    lines = [json.loads(line) for line in (tmp_path / "new" / "looks.jsonl").read_text().splitlines()]
+    assert lines == [{"step": step, **values} for step, values in got]
     board = tensorboard.EventAccumulator(str(tmp_path / "board"))
     board.Reload()
     scalars = board.Scalars("oversmooth/cos/layer_03")

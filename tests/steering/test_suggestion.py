@@ -78,6 +78,7 @@ def test_the_curve_is_that_of_all_pairs_of_eigenvalues():
             if depth:
                 rough = [rho for _, rho in answers]
                 assert point.rho_rough == pytest.approx(np.mean(rough), rel=1e-4)
+                assert point.rho_rough_largest == pytest.approx(max(rough), rel=1e-4)
         assert point.layers == pytest.approx(shares)
         assert point.smoothing_share == pytest.approx(np.mean(shares))
         assert point.steered_share == pytest.approx(shares[1])
@@ -117,18 +118,18 @@ def test_without_strength_it_is_what_a_diagnosis_counts(name):
     model, given = make(name), FAMILIES[name].inputs()
     suggestion = suggest(model, given, strengths=[0.0, 0.3, 0.6])
     diagnosis = oversmooth.diagnose(model, given, depth=0, joined=0, ranks=0)
-    without = suggestion.curve[0]
-    assert without.smoothing_share == pytest.approx(diagnosis.smoothing_share)
-    assert without.layers == [layer.dominance.smoothing_share for layer in diagnosis.layers[1:]]
-    assert without.undecided_share == pytest.approx(diagnosis.undecided_share)
+    assert suggestion.at(0).smoothing_share == pytest.approx(diagnosis.smoothing_share)
+    assert suggestion.at(0).layers == [layer.dominance.smoothing_share for layer in diagnosis.layers[1:]]
+    assert suggestion.at(0).undecided_share == pytest.approx(diagnosis.undecided_share)
 
 
 def test_two_layers_with_attention_that_steering_does_not_change():
     """With V⁰ added in the last layer alone, its attention is the plain model's: a diagnosis then counts the same."""
     model, given = toy(), FAMILIES[TOY].inputs()
     suggestion = suggest(model, given, strengths=[0.0, 0.2, 0.5, 0.8])
-    for strength, point in zip((0.2, 0.5, 0.8), suggestion.curve[1:], strict=True):
+    for strength in (0.2, 0.5, 0.8):
         diagnosis = oversmooth.diagnose(steer(toy(), NeuTRENO(strength)), given, depth=0, joined=0, ranks=0)
+        point = suggestion.at(strength)
         assert point.smoothing_share == pytest.approx(diagnosis.smoothing_share)
         assert point.layers == [layer.dominance.smoothing_share for layer in diagnosis.layers[1:]]
 
@@ -191,6 +192,8 @@ def test_what_is_refused():
             suggest(toy(), given, strengths=strengths)
     with pytest.raises(InputError, match="no inputs"):
         suggest(toy(), [])
+    with pytest.raises(InputError, match="was not tried"):
+        suggest(toy(), given, strengths=[0, 1]).at(0.5)
 
 
 DEIT, IMAGES = DATA / "weights" / "deit-tiny", DATA / "data" / "imagenet-val-1k"

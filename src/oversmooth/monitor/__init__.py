@@ -9,7 +9,7 @@ from oversmooth.monitor.alarm import Alarm
 from oversmooth.monitor.config import MonitorConfig
 from oversmooth.monitor.history import History
 from oversmooth.monitor.monitor import Monitor
-from oversmooth.monitor.sinks import TensorBoard, WandB
+from oversmooth.monitor.sinks import JSONLines, TensorBoard, WandB
 from oversmooth.monitor.warning import MonitorWarning
 
-__all__ = ["Alarm", "History", "Monitor", "MonitorConfig", "MonitorWarning", "TensorBoard", "WandB"]
+__all__ = ["Alarm", "History", "JSONLines", "Monitor", "MonitorConfig", "MonitorWarning", "TensorBoard", "WandB"]

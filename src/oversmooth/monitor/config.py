@@ -70,7 +70,7 @@ class MonitorConfig:
     alarms: Any = ()
     """One `Alarm` or several."""
     sinks: Any = ()
-    """Loggers: of `oversmooth.monitor` TensorBoard or WandB, or functions of (step, values)."""
+    """Loggers: of `oversmooth.monitor` TensorBoard, WandB or JSONLines, or functions of (step, values)."""
     blocks: str | None = None
     """Names of the blocks, such as "layers.*", of a model whose attention is not known."""
     stack: str | None = None

@@ -1,13 +1,16 @@
-"""Loggers for a plain loop: TensorBoard, W&B, or any function. Libraries are imported when needed."""
+"""Loggers for a plain loop: TensorBoard, W&B, JSON lines, or any function. Libraries are imported when needed."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from oversmooth.monitor.warning import warn
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.files import append_line, check_folder
+from oversmooth.safety.foreign import json_text
 
 Logger = Callable[[int, dict[str, float]], object]
 """Receives the step, and plain floats by key."""
@@ -95,6 +98,22 @@ class WandB:
         self._waits = None
 
 
+class JSONLines:
+    """Writes one JSON object per snapshot, with "step" and the keys of other loggers.
+
+    Args:
+        path: the file, which is appended to.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = arguments.path(path, "the file of JSON lines", "give its path as text")
+        check_folder(self.path.parent)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+
+    def __call__(self, step: int, values: dict[str, float]) -> None:
+        append_line(self.path, json_text({"step": step, **values}))
+
+
 class Loggers:
     """Several of them, none of which ends a training, whatever happens to its disk or its server: of each that fails
     there is one warning, whatever it says the next time.
@@ -133,6 +152,8 @@ def checked(sinks: Any) -> list[Logger]:
         elif hasattr(sink, "log") and hasattr(sink, "define_metric"):
             sink = WandB(sink)
         elif not callable(sink):
-            raise InputError(f"a logger is {arguments.shown(sink)}; give TensorBoard(folder), WandB() or a function")
+            raise InputError(
+                f"a logger is {arguments.shown(sink)}; give TensorBoard(folder), WandB(), JSONLines(path) or a function"
+            )
         found.append(sink)
     return found

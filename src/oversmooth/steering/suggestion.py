@@ -50,6 +50,7 @@ class StrengthPoint:
     """Of all cases: neither counted as smoothing nor known not to."""
     rho_rough: Number
     """The mean over cases in the layers in which it acts: how fast differences between tokens grow per layer."""
+    rho_rough_largest: Number
     layers: list[Number]
     """The share of smoothing cases in every layer; None where all are undecided."""
 
@@ -82,6 +83,21 @@ class Suggestion:
     inputs: int = 0
     undecided_because: list[str] = field(default_factory=list)
     """Reasons of layers that no theorem decides."""
+
+    def at(self, strength: float) -> StrengthPoint:
+        """The point of the curve at a strength.
+
+        Args:
+            strength: one of those that were tried.
+
+        Raises:
+            InputError: it was not tried.
+        """
+        for point in self.curve:
+            if math.isclose(point.strength, strength, abs_tol=1e-12):
+                return point
+        ends = f"{self.curve[0].strength:g} to {self.curve[-1].strength:g}"
+        raise InputError(f"strength {arguments.shown(strength)} was not tried; {len(self.curve)} from {ends} were")
 
     def to_json(self) -> str:
         """Everything, as JSON."""
@@ -212,9 +228,9 @@ class _StrengthSweep:
         for j, strength in enumerate(self.strengths):
             rho = torch.cat([torch.zeros(0), *(layer.rough[:, j] for layer in acting)])
             rho = rho[rho.isfinite()]
-            mean = _number(rho.mean()) if len(rho) else None
+            mean, largest = (_number(rho.mean()), _number(rho.max())) if len(rho) else (None, None)
             shares = [layer[j] for layer in single]
-            curve.append(StrengthPoint(strength, every[j], steered[j], undecided[j], mean, shares))
+            curve.append(StrengthPoint(strength, every[j], steered[j], undecided[j], mean, largest, shares))
         return curve
 
 
