@@ -10,7 +10,6 @@ from pathlib import Path
 
 from torch import nn
 
-from oversmooth.anatomy.checkpoint import Checkpoint
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer, NormPosition
 from oversmooth.anatomy.layouts import register
 from oversmooth.anatomy.live import LiveModel, check_is_module, unwrapped
@@ -45,7 +44,9 @@ def locate(
     (3, torch.Size([2, 8, 4]))
     """
     if isinstance(model, (str, Path)):
-        return find(Checkpoint(model), stack=stack, heads=heads, norm=norm)
+        from oversmooth.anatomy.gguf_file import weights_of
+
+        return find(weights_of(model), stack=stack, heads=heads, norm=norm)
     inside = unwrapped(check_is_module(model))
     if heads is None and (steering := steered_as(inside)) is not None:
         heads = steering.heads

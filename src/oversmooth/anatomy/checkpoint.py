@@ -15,8 +15,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from oversmooth.anatomy.eight_bits import with_scale
 from oversmooth.anatomy.live import Source, config_parts
+from oversmooth.anatomy.quantised import Shapes, packed_shapes, unpacked, with_scale
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import check_plain, read_json
@@ -55,6 +55,12 @@ class Checkpoint(Source):
                 today = renamed(name)
                 self.shapes[today] = shape
                 self._home[today] = (file, name)
+        self._unpack()
+
+    def _unpack(self) -> None:
+        """Have weights that are packed under their own names and shapes."""
+        self._packed: Shapes = packed_shapes(self.shapes, self._whole, self.config)
+        self.shapes |= self._packed
 
     def _weight_files(self) -> list[Path]:
         if self.path.is_file():
@@ -125,7 +131,13 @@ class Checkpoint(Source):
         return self._state[file]
 
     def read(self, name: str, rows: slice | None = None) -> Tensor:
-        return with_scale(self, name, self._read(name, rows), rows, self.config)
+        if (shape := self._packed.get(name)) is not None:
+            value = unpacked(name, shape, self.shapes, self._whole, self.config)
+            return value if rows is None else value[rows]
+        return with_scale(name, self._read(name, rows), rows, self.shapes, self._whole, self.config)
+
+    def _whole(self, name: str) -> Tensor:
+        return self._read(name, None)
 
     def _read(self, name: str, rows: slice | None) -> Tensor:
         file, stored = self._home[name]

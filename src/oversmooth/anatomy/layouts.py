@@ -120,6 +120,8 @@ LAYOUTS: list[Layout] = [
     ),
     Layout("self.value_proj, output.dense (DeBERTa)", "self.value_proj.weight", "output.dense.weight"),
     Layout("wv, wo (Llama as first released)", "wv.weight", "wo.weight"),
+    Layout("attn_v, attn_output (GGUF)", "attn_v.weight", "attn_output.weight"),
+    Layout("attn_qkv, attn_output (GGUF)", "attn_qkv.weight", "attn_output.weight", "stacked"),
     Layout("to_v, to_out", "to_v.weight", "to_out.weight"),
     Layout("to_v, to_out.0", "to_v.weight", "to_out.0.weight"),
     Layout("to_qkv, to_out", "to_qkv.weight", "to_out.weight", "stacked"),
@@ -221,10 +223,10 @@ CROSS_ATTENTION = (
     "encoder_attn", "encdecattention", "crossattention", "cross_attn", "cross_attention", "multihead_attn",
 )  # fmt: skip
 # Parameters of attention itself that take a share of every row of A.
-SINKS = ("sinks", "attention_sink_bias")
+SINKS = ("sinks", "attention_sink_bias", "attn_sinks.weight")
 # Norms of what attention gives, before it is added to the stream; and those around the MLP that tell such a norm from
 # the one before the MLP, which many models call post_attention_layernorm.
-NORM_ON_BRANCH = ("post_self_attn_layernorm", "post_norm1", "post_attn_norm")
+NORM_ON_BRANCH = ("post_self_attn_layernorm", "post_norm1", "post_attn_norm", "post_attention_norm")
 NORM_OF_MLP = ("pre_feedforward_layernorm", "post_feedforward_layernorm")
 # Of attention itself: timm's stands before the output projection, others' before the values.
 NORM_INSIDE = ("norm.weight",)
@@ -284,15 +286,16 @@ POST_NORM_MODELS = (
     "mpnet", "mvp", "nomic_bert", "openai-gpt", "plbart", "sew", "sew-d", "speecht5", "vits",
 )  # fmt: skip
 _PRE_NORM_CAUSAL = (
-    "apertus", "arcee", "aria_text", "biogpt", "bitnet", "bloom", "codegen", "cohere", "cohere2", "cwm", "deepseek_v2",
-    "deepseek_v3", "ernie4_5", "ernie4_5_moe", "falcon", "falcon_h1", "gemma", "gemma2", "gemma3_text", "glm", "glm4",
-    "glm4_moe", "glm4_moe_lite", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_oss", "gptj", "granite",
-    "granite_swa", "granitemoe", "granitemoe_swa", "granitemoeshared", "helium", "higgs_audio_v2", "hunyuan_v1_dense",
-    "hunyuan_v1_moe", "hy_v3", "jais2", "kosmos_2_5_text_model", "lfm2", "llama", "llama4_text", "minimax_m2",
-    "ministral", "ministral3", "mistral", "mixtral", "modernbert-decoder", "mpt", "nemotron", "olmoe", "persimmon",
-    "phi", "phi3", "phimoe", "qwen2", "qwen2_5_vl_text", "qwen2_moe", "qwen2_vl_text", "qwen3", "qwen3_5_moe_text",
-    "qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen3_vl_moe_text", "qwen3_vl_text", "recurrent_gemma", "seed_oss",
-    "smollm3", "solar_open", "stablelm", "starcoder2", "vaultgemma", "voxtral_realtime_encoder", "xglm",
+    "apertus", "arcee", "aria_text", "bamba", "biogpt", "bitnet", "bloom", "codegen", "cohere", "cohere2", "cwm",
+    "deepseek_v2", "deepseek_v3", "ernie4_5", "ernie4_5_moe", "falcon", "falcon_h1", "gemma", "gemma2",
+    "gemma3_text", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox",
+    "gpt_oss", "gptj", "granite", "granite_swa", "granitemoe", "granitemoe_swa", "granitemoehybrid",
+    "granitemoeshared", "helium", "higgs_audio_v2", "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3", "jais2", "jamba",
+    "kosmos_2_5_text_model", "lfm2", "llama", "llama4_text", "minimax_m2", "ministral", "ministral3", "mistral",
+    "mixtral", "modernbert-decoder", "mpt", "nemotron", "olmoe", "persimmon", "phi", "phi3", "phimoe", "qwen2",
+    "qwen2_5_vl_text", "qwen2_moe", "qwen2_vl_text", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe",
+    "qwen3_next", "qwen3_vl_moe_text", "qwen3_vl_text", "recurrent_gemma", "seed_oss", "smollm3", "solar_open",
+    "stablelm", "starcoder2", "vaultgemma", "voxtral_realtime_encoder", "xglm",
 )  # fmt: skip
 PRE_NORM_MODELS = (
     *_PRE_NORM_CAUSAL, "aimv2_vision_model", "altclip_vision_model", "audio-spectrogram-transformer", "beit",
@@ -321,7 +324,8 @@ OFFSET_NORM_MODELS = (
 # LayerNorms without a bias, which look like RMSNorms on disk.
 BIASLESS_LAYER_NORM_MODELS = ("modernbert", "modernbert-decoder", "cohere", "cohere2", "cohere2_moe", "mpt")
 CAUSAL_MODELS = (
-    *_PRE_NORM_CAUSAL, "exaone4", "flex_olmo", "minimax", "olmo", "olmo2", "olmo3", "openai-gpt", "opt",
+    *_PRE_NORM_CAUSAL, "exaone4", "flex_olmo", "minimax", "nemotron_h", "olmo", "olmo_hybrid", "olmo2", "olmo3",
+    "openai-gpt", "opt",
 )  # fmt: skip
 BIDIRECTIONAL_MODELS = (
     "albert", "bert", "beit", "clip_vision_model", "deberta", "deberta-v2", "deit", "dinov2", "dinov2_with_registers",

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from oversmooth.anatomy.eight_bits import with_scale
 from oversmooth.anatomy.layer import Weights, joined_name
+from oversmooth.anatomy.quantised import of_module, with_scale
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.libraries import import_library
@@ -73,17 +73,20 @@ class LiveModel(Source):
                 continue
             own = [key for key, value in module._parameters.items() if value is not None]
             own += list(getattr(module, "parametrizations", {}))  # reparametrized: the attribute has the value
-            self.shapes |= {joined_name(name, key): tuple(_computed(module, key).shape) for key in own}
+            self.shapes |= {joined_name(name, key): _shape(_computed(module, key)) for key in own}
 
     @torch.no_grad()
     def read(self, name: str, rows: slice | None = None) -> Tensor:
         module, _, key = name.rpartition(".")
         with aligned(self.modules[module]):
-            value = _computed(self.modules[module], key).detach()
+            value = _computed(self.modules[module], key)
+            if (plain := of_module(self.modules[module], value)) is not None:
+                return plain if rows is None else plain[rows]
+            value = value.detach()
         if value.is_meta and self.stored is not None:
             return self.stored(name, rows)
         value = whole(value)
-        return with_scale(self, name, value if rows is None else value[rows], rows, self.config)
+        return with_scale(name, value if rows is None else value[rows], rows, self.shapes, self.read, self.config)
 
     def attribute(self, module: str, names: tuple[str, ...]) -> Any:
         """Looked up on the attention module, its children, the modules around it up to the model, then the config."""
@@ -103,6 +106,11 @@ class LiveModel(Source):
             if isinstance(getattr(config, "model_type", None), str):
                 return getattr(config, name, None)
         return None
+
+
+def _shape(value: Tensor) -> tuple[int, ...]:
+    """Of what a weight stands for: in 4 bits it is stored as a column of bytes."""
+    return tuple(getattr(value, "quant_state", value).shape)
 
 
 def _upwards(module: str) -> Iterator[str]:

@@ -19,6 +19,7 @@ from oversmooth.anatomy.layer import Anatomy, AttentionLayer, NormPosition, join
 from oversmooth.anatomy.layouts import LAYOUTS, Layout
 from oversmooth.anatomy.live import Source, model_type
 from oversmooth.anatomy.not_found import nothing_found
+from oversmooth.anatomy.quantised import check_format
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 
@@ -38,6 +39,7 @@ def find(
     if stack is not None and not isinstance(stack, str):
         raise InputError(f"stack is {arguments.shown(stack)}; give part of a stack's name")
     norm = norm_position(norm)
+    check_format(source.what, source.config, source.shapes)
     matches = _matches(source)
     remarks = _partial(source, matches)
     cross = [name for name in matches if any(part in name.lower() for part in layouts.CROSS_ATTENTION)]

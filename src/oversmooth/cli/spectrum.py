@@ -100,6 +100,7 @@ def _anatomy(
     from oversmooth import models
     from oversmooth.anatomy import locate
     from oversmooth.anatomy.checkpoint import Checkpoint
+    from oversmooth.anatomy.gguf_file import weights_of
     from oversmooth.anatomy.locate import find, norm_position
     from oversmooth.diagnosis.weights import Memory
     from oversmooth.models.trained_file import trained_file
@@ -120,8 +121,8 @@ def _anatomy(
             memory = Memory(cache_folder(), str([name, remote.identity, joined, heads, stack, norm]))
             return title, find(remote, **how), memory
         path = fetch(name)
-    checkpoint = Checkpoint(path)
-    ours = trained_file(path) is not None
+    checkpoint = weights_of(path)
+    ours = isinstance(checkpoint, Checkpoint) and trained_file(path) is not None
     if ours or "oversmooth" in checkpoint.config:  # steered: the weights in use are computed from those in the file
         loaded = models.load(str(path))
         return loaded.name if ours else title, locate(loaded.model, **how), None

@@ -16,6 +16,7 @@ from oversmooth.safety.files import parse_json
 from oversmooth.safety.libraries import import_library
 
 _TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_TYPES |= {"I64": torch.int64, "I32": torch.int32, "I8": torch.int8, "U8": torch.uint8}
 _TYPES |= {"F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
 _HEADER = 8  # bytes that say how long a file's header is
 _MOST = 100_000_000  # bytes of a header, as safetensors has it
@@ -57,6 +58,7 @@ class RemoteCheckpoint(Checkpoint):
                     f"{_INDEX} names {file[:80]}, which {name} does not have; the checkpoint is incomplete"
                 )
             self._add(file)
+        self._unpack()
 
     @property
     def size(self) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from oversmooth.anatomy.checkpoint import Checkpoint, read_config
 from oversmooth.safety.errors import InputError
 
-_ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".json")
+_ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".json", ".gguf")
 
 
 def check_there(name: str) -> None:

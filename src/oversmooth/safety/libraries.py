@@ -15,6 +15,7 @@ _OF_MODELS = ("transformers", "tokenizers", "huggingface_hub", "safetensors", "P
 _EXTRAS = {
     **dict.fromkeys(_OF_MODELS, "oversmooth[models]"),
     "timm": "oversmooth[timm]",
+    "gguf": "oversmooth[gguf]",
     "torchvision": "oversmooth-papers[imagenet]",
     "pytorch_lightning": "lightning",
 }

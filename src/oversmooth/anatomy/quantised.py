@@ -1,0 +1,174 @@
+"""Weights stored in fewer bits, and what they stand for in float32, one array at a time.
+
+8-bit floats and whole numbers with a scale per tensor, row, group or block; compressed-tensors' packed whole numbers;
+bitsandbytes' 8 and 4 bits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.libraries import import_library
+
+_SCALES = ("_scale_inv", "_scale")  # of transformers' FP8 and of compressed-tensors; both multiply
+_TYPES = (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
+_PACKED, _STATE = ".weight_packed", ".quant_state.bitsandbytes__"
+_UNREAD = ("gptq", "awq")
+_REMEDY = "give the model that it was made from"
+
+Shapes = dict[str, tuple[int, ...]]
+Read = Callable[[str], Tensor]
+
+
+def check_format(what: str, config: dict[str, Any], names: Iterable[str]) -> None:
+    """Refuse formats that are not read."""
+    method = _settings(config).get("quant_method")
+    if method in _UNREAD or any(name.endswith(".qweight") for name in names):
+        raise InputError(f"{what} is quantised by GPTQ or AWQ, whose weights are not read; {_REMEDY}")
+
+
+def packed_shapes(shapes: Shapes, read: Read, config: dict[str, Any]) -> Shapes:
+    """The shapes of weights whose arrays have other ones, by name."""
+    found: Shapes = {}
+    for name in shapes:
+        if name.endswith(_PACKED):
+            rows, words = shapes[name]
+            found[name.removesuffix("_packed")] = rows, words * 32 // _bits(name, config)
+        elif _STATE in name:
+            found[name.partition(_STATE)[0]] = tuple(_state(read(name))["shape"])
+    return found
+
+
+def unpacked(name: str, shape: tuple[int, ...], shapes: Shapes, read: Read, config: dict[str, Any]) -> Tensor:
+    """A weight of `packed_shapes`, in float32."""
+    if (state := next((one for one in shapes if one.startswith(f"{name}{_STATE}")), None)) is not None:
+        return _four_bits(name, _state(read(state)), read).view(shape)
+    bits = _bits(name, config)
+    value = _whole_numbers(read(f"{name}_packed"), bits).float()
+    if (zero := f"{name}_zero_point") in shapes:  # packed along the rows
+        zeros = _whole_numbers(read(zero).mT.contiguous(), bits).mT[: shape[0]].float()
+        value -= _spread(zero, zeros, shape, read, shapes, config)
+    scale = f"{name}_scale"
+    return value * _spread(scale, read(scale).float(), shape, read, shapes, config)
+
+
+def with_scale(
+    name: str, value: Tensor, rows: slice | None, shapes: Shapes, read: Read, config: dict[str, Any]
+) -> Tensor:
+    """What an array stands for, in float32; as it is, where it is not of 8 bits or has no scale.
+
+    Args:
+        name: of it.
+        value: all of it, or these rows.
+        rows: which; None: all.
+        shapes: of all arrays.
+        read: reads one of them.
+        config: the model's configuration, which has the size of blocks.
+    """
+    if value.dtype not in _TYPES:
+        return value
+    of_rows = f"{name.removesuffix('weight')}SCB"  # bitsandbytes: the largest of each row
+    if of_rows in shapes:
+        scale = read(of_rows).float()[:, None] / 127
+        return value.float() * (scale if rows is None else scale[rows])
+    scale_name = next((name + ending for ending in _SCALES if name + ending in shapes), None)
+    if scale_name is None:
+        return value
+    shape, whole = shapes[name], rows or slice(None)
+    if (zero := f"{name}_zero_point") in shapes:
+        value = value.float() - _spread(zero, read(zero).float(), shape, read, shapes, config)[whole]
+    return value.float() * _spread(scale_name, read(scale_name).float(), shape, read, shapes, config)[whole]
+
+
+def of_module(module: torch.nn.Module, value: Tensor) -> Tensor | None:
+    """What a weight of bitsandbytes stands for; None: it is none of these."""
+    if (state := getattr(value, "quant_state", None)) is not None:
+        library = import_library("bitsandbytes", "a model in 4 bits")
+        found: Tensor = library.functional.dequantize_4bit(value.data, state)
+        return found
+    scale = getattr(value, "SCB", None)
+    scale = getattr(getattr(module, "state", None), "SCB", None) if scale is None else scale
+    return None if scale is None else value.data.float() * scale.float()[:, None] / 127
+
+
+def _spread(
+    name: str, scale: Tensor, shape: tuple[int, ...], read: Read, shapes: Shapes, config: dict[str, Any]
+) -> Tensor:
+    """Scales or zeros for every entry of a weight of this shape, ``(rows, columns)``."""
+    if scale.numel() == 1:
+        return scale.reshape(1, 1).expand(shape)
+    scale = scale[:, None] if scale.ndim == 1 else scale
+    if (order := f"{name.rpartition('.')[0]}.weight_g_idx") in shapes:  # the group of each column
+        return scale[:, read(order).long()]
+    blocks = _block_size(config)
+    for axis, (size, count) in enumerate(zip(shape, scale.shape, strict=True)):
+        block = size if count == 1 else 1 if count == size else blocks[axis]
+        if -(-size // block) != count:
+            raise InputError(
+                f"{name} has shape {tuple(scale.shape)}, which blocks of {block} do not explain for a weight of "
+                f"shape {shape}; fix weight_block_size in its configuration"
+            )
+        scale = scale.repeat_interleave(block, axis).narrow(axis, 0, size)
+    return scale
+
+
+def _whole_numbers(packed: Tensor, bits: int) -> Tensor:
+    """The entries of rows that are packed into 32 bits each, the lowest bits first, half of them below zero."""
+    if packed.dtype != torch.int32:
+        raise InputError(f"its weights are packed as {packed.dtype}, which is not read; {_REMEDY}")
+    shifts = torch.arange(0, 32, bits, dtype=torch.int32)
+    return ((packed[..., None] >> shifts) & (2**bits - 1)).flatten(-2) - 2 ** (bits - 1)
+
+
+def _four_bits(name: str, state: dict[str, Any], read: Read) -> Tensor:
+    """The entries of bitsandbytes' 4 bits: a table by their code, times the largest of their block."""
+    largest = read(f"{name}.absmax")
+    if "nested_blocksize" in state:
+        table, of_blocks = read(f"{name}.nested_quant_map"), read(f"{name}.nested_absmax")
+        size = int(state["nested_blocksize"])
+        largest = table[largest.int()] * of_blocks.repeat_interleave(size)[: len(largest)] + state["nested_offset"]
+    packed, table = read(name).flatten(), read(f"{name}.quant_map")
+    codes = torch.stack([packed >> 4, packed & 15], -1).flatten().int()
+    return table[codes].float() * largest.float().repeat_interleave(state["blocksize"])[: len(codes)]
+
+
+def _state(stored: Tensor) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(bytes(stored.tolist()))
+        return found | {"shape": [int(size) for size in found["shape"]], "blocksize": int(found["blocksize"])}
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError("the description of its 4-bit weights is damaged; fetch it again") from error
+
+
+def _settings(config: dict[str, Any]) -> dict[str, Any]:
+    settings = config.get("quantization_config")
+    return settings if isinstance(settings, dict) else {}
+
+
+def _groups(config: dict[str, Any]) -> list[dict[str, Any]]:
+    """What compressed-tensors says of the weights, group by group."""
+    groups = _settings(config).get("config_groups")
+    found = [one.get("weights") for one in groups.values()] if isinstance(groups, dict) else []
+    return [one for one in found if isinstance(one, dict)]
+
+
+def _bits(name: str, config: dict[str, Any]) -> int:
+    bits = next((one.get("num_bits") for one in _groups(config)), None)
+    if bits not in (2, 4, 8):
+        raise InputError(f"{name} is packed in {bits} bits, and 2, 4 and 8 are read; {_REMEDY}")
+    return int(bits)
+
+
+def _block_size(config: dict[str, Any]) -> list[int]:
+    """Rows and columns of a block, as one of the two libraries writes it; 128 if neither does."""
+    groups = _groups(config)
+    said = [_settings(config).get("weight_block_size"), *(one.get("block_structure") for one in groups)]
+    said += [[1, one.get("group_size")] for one in groups]
+    whole = (s for s in said if isinstance(s, (list, tuple)) and len(s) == 2)
+    return next((list(s) for s in whole if all(type(n) is int and n > 0 for n in s)), [128, 128])
