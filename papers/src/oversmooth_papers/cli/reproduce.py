@@ -324,7 +324,7 @@ def models(
     ] = None,
     results: Results = Path("results"),
 ) -> None:
-    """Export the tables' trained models to one archive with checksums, or import them from one."""
+    """Export the tables' trained models to one archive, or import them from one."""
     from oversmooth.safety.errors import InputError
     from oversmooth_papers.tables import trained_models
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -96,7 +95,7 @@ def tune(
     files.check_apart((output, save), (model, data))
     loaded, images = read(model, data, inputs, settings, device)
     with parts_done("images") as on_progress:
-        before = tuning.baseline(loaded.model, images, settings, lambda *told: on_progress(loaded.name, *told))
+        before = tuning.baseline(loaded.model, images, batch, lambda *told: on_progress(loaded.name, *told))
         results = [
             tuning.cross_validate(
                 loaded.model, one, images, before, settings, lambda *told, one=one: on_progress(str(one), *told)
@@ -104,14 +103,9 @@ def tune(
             for one in methods
         ]
         if save is not None:
-            done, a_step, all_steps = count(1), min(batch, len(images)), settings.steps_on(len(images))
-
-            def on_step(_loss: float) -> None:
-                on_progress("all images", a_step * next(done), a_step * all_steps, "learning")
-
-            tuning.tune(
-                loaded.model, methods[0], images, steps=all_steps, lr=lr, batch=batch, seed=seed, on_step=on_step
-            )
+            total, steps = len(images), settings.steps_on(len(images))
+            learning = lambda step: on_progress("all images", step * total // steps, total, "learning")  # noqa: E731
+            tuning.tune(loaded.model, methods[0], images, settings, on_step=learning)
     out.print(report.table(results))
     for note in report.notes(len(images), settings.to_dict()):
         out.print(note, style="dim")

@@ -25,7 +25,7 @@ from oversmooth_papers.tuning.learning import TuningSettings, frozen, learn, sco
 from oversmooth_papers.tuning.paired import compare_right, mean_difference
 
 OnProgress = Callable[[int, int, str], None]
-"""Told how many images have gone through the model, of how many, and what is being done."""
+"""Told how many images are tested, of how many, and what is being done."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def answers_of(
 ) -> Answers:
     """What a model, in eval mode, makes of some images, or of all.
 
-    rows ``(m,)``: which. batch: images at once. on_images: receives how many were done in each batch.
+    rows ``(m,)``: which. batch: images at once. on_images: receives how many are done.
     """
     right: list[bool] = []
     losses: list[float] = []
@@ -100,37 +100,14 @@ def answers_of(
             out, labels = scores(model, data, part).float().cpu(), data.labels[part]
             right += (out.argmax(1) == labels).tolist()
             losses += nn.functional.cross_entropy(out, labels, reduction="none").tolist()
-            on_images(len(part))
+            on_images(len(right))
     return Answers(right, losses)
 
 
-def baseline(model: nn.Module, data: Labelled, settings: TuningSettings, progress: OnProgress | None = None) -> Answers:
-    """What the model makes of all images as it is. settings: of which the batch is used."""
-    counted = _Counted(progress, len(data), "as it is")
-    counted(0)
+def baseline(model: nn.Module, data: Labelled, batch: int, progress: OnProgress = lambda *_: None) -> Answers:
+    """What the model makes of all images as it is. batch: images at once."""
     with frozen(model):
-        return answers_of(model, data, batch=settings.batch, on_images=counted)
-
-
-@dataclass
-class _Counted:
-    """``counted(images)`` adds images up and tells how many they are by now, and what is being done."""
-
-    progress: OnProgress | None
-    total: int
-    what: str = ""
-    done: int = 0
-
-    def __call__(self, images: int, _loss: float = 0.0) -> None:
-        self.done += images
-        if self.progress is not None:
-            self.progress(self.done, self.total, self.what)
-
-
-def work(images: int, settings: TuningSettings) -> int:
-    """Images that go through the model for one method, those with a gradient counted three times."""
-    seen = [images - len(rows) for rows in folds_of(images, settings.folds, 0)]
-    return images + sum(3 * settings.steps_on(count) * min(settings.batch, count) for count in seen)
+        return answers_of(model, data, batch=batch, on_images=lambda done: progress(done, len(data), "as it is"))
 
 
 def cross_validate(
@@ -139,7 +116,7 @@ def cross_validate(
     data: Labelled,
     before: Answers,
     settings: TuningSettings,
-    progress: OnProgress | None = None,
+    progress: OnProgress = lambda *_: None,
 ) -> Outcome:
     """Test a method on every image, by strengths that were learned on the other folds.
 
@@ -157,16 +134,19 @@ def cross_validate(
     parts = folds_of(len(data), settings.folds, settings.seed)
     after = Answers([False] * len(data), [math.nan] * len(data))
     strengths: dict[str, list[float]] = {}
-    counted = _Counted(progress, work(len(data), settings))
+
+    def learning(fold: int, done: int, step: int) -> None:
+        progress(done, len(data), f"fold {fold} of {len(parts)}, step {step}")
+
     for fold, tested in enumerate(parts, 1):
         seen = torch.cat([rows for rows in parts if rows is not tested])
-        counted.what = f"fold {fold} of {len(parts)}, learning"
-        counted(0)
-        a_step = functools.partial(counted, 3 * min(settings.batch, len(seen)))
+        done = sum(map(len, parts[: fold - 1]))
+        learning(fold, done, 0)
         with steered(model, method) as learned:
-            learn(model, learned, data, seen, settings, seed=settings.seed + fold, on_step=a_step)
-            counted.what = f"fold {fold} of {len(parts)}, testing"
-            answers = answers_of(model, data, tested, batch=settings.batch, on_images=counted)
+            on_step = functools.partial(learning, fold, done)
+            learn(model, learned, data, seen, settings, seed=settings.seed + fold, on_step=on_step)
+            answers = answers_of(model, data, tested, batch=settings.batch)
+            progress(done + len(tested), len(data), f"fold {fold} of {len(parts)}, tested")
             for name, parameter in learned.items():
                 strengths.setdefault(name, []).append(statistics.fmean(parameter.detach().flatten().tolist()))
         for row, is_right, loss in zip(tested.tolist(), answers.right, answers.losses, strict=True):

@@ -25,6 +25,7 @@ from oversmooth_papers.tuning.labelled import Labelled
 DEFAULT_METHODS = ("neutreno", "featscale", "attnscale", "valueresidual")
 _AS_LEARNED = {"neutreno": "strength=0,learned,per=head", "featscale": "low=0,high=0,learned"}
 _OTHERS = "strength=0,learned"
+OnStep = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -135,12 +136,12 @@ def learn(
     settings: TuningSettings,
     *,
     seed: int,
-    on_step: Callable[[float], None] | None = None,
+    on_step: OnStep = lambda _step: None,
 ) -> None:
     """Learn the strengths of a model, steered and frozen but for them, on some of the images.
 
     rows ``(m,)``: which may be seen. settings: the steps of AdamW, its learning rate, the same at every step, and the
-    images a step. seed: of their order. on_step: receives the loss of each step. Raises `InputError` if strengths are
+    images a step. seed: of their order. on_step: receives the number of each step. Raises `InputError` if strengths are
     not finite any more.
     """
     optimiser = torch.optim.AdamW(strengths.values(), lr=settings.lr, weight_decay=0.0)
@@ -150,12 +151,10 @@ def learn(
         error = nn.functional.cross_entropy(out.float(), data.labels[part].to(out.device))
         error.backward()
         optimiser.step()
-        loss = float(error.detach())
         if not all(bool(parameter.isfinite().all()) for parameter in strengths.values()):
-            what = f"the loss is {loss} at step {step} with a learning rate of {settings.lr:g}"
+            what = f"the loss is {float(error.detach())} at step {step} with a learning rate of {settings.lr:g}"
             raise InputError(f"{what}, and strengths are not finite; give a lower --lr")
-        if on_step is not None:
-            on_step(loss)
+        on_step(step)
     optimiser.zero_grad(set_to_none=True)
 
 
@@ -163,28 +162,15 @@ def tune(
     model: nn.Module,
     method: Method,
     data: Labelled,
-    *,
-    steps: int,
-    lr: float,
-    batch: int,
-    seed: int,
-    on_step: Callable[[float], None] | None = None,
+    settings: TuningSettings,
+    on_step: OnStep = lambda _step: None,
 ) -> None:
-    """Put a method on a classifier and learn its strengths on all of the images; it stays on.
+    """Put a method with strengths that are learned from 0 on a classifier, and learn them on all of the images.
 
-    Args:
-        model: a classifier, whose weights stay as they are; unsteered again where it fails.
-        method: with strengths that are learned from 0.
-        data: labelled images.
-        steps: of AdamW.
-        lr: its learning rate.
-        batch: images a step; fewer where there are fewer.
-        seed: of their order.
-        on_step: told the loss of each step.
+    The method stays on; the weights stay as they are. A model for which it fails is unsteered again.
     """
-    settings = TuningSettings(steps=steps, lr=lr, batch=batch, seed=seed)
     with steered(model, method, keep=True) as strengths:
-        learn(model, strengths, data, torch.arange(len(data)), settings, seed=seed, on_step=on_step)
+        learn(model, strengths, data, torch.arange(len(data)), settings, seed=settings.seed, on_step=on_step)
 
 
 def batches_of(rows: Tensor, batch: int, steps: int, seed: int) -> Iterator[Tensor]:

@@ -72,7 +72,7 @@ def measure(
 
     @cache
     def before() -> Answers:
-        return baseline(loaded.model, data, settings, running.progress_of(loaded.name))
+        return baseline(loaded.model, data, settings.batch, running.progress_of(loaded.name))
 
     def tuned(method: Method, there: Cell | None) -> Cell:
         if there is not None:
