@@ -11,7 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
-from support.fuzzing import any_json, as_parquet, as_picture, damaged, fuzz, held, one_entry_changed
+from support.fuzzing import PIXELS, any_json, as_parquet, damaged, fuzz, held, one_entry_changed
+from support.pictures import encoded
 from support.train_example import RECIPE
 
 from oversmooth_papers.engine import checkpoint, logs
@@ -87,7 +88,7 @@ LAYOUTS = [
     {f"{name}.gz": gzip.compress(content) for name, content in IDX.items()},
     {"train.bin": bytes(2 * 3074)},
     {"train": BATCH, "meta": pickle.dumps({b"fine_label_names": [b"a", b"b"]}, 2)},
-    {"train-0.parquet": as_parquet(img=[as_picture("png")] * 2, fine_label=[0, 1])},
+    {"train-0.parquet": as_parquet(img=[encoded(PIXELS[0])] * 2, fine_label=[0, 1])},
 ]
 
 

@@ -1,13 +1,13 @@
 """Reference values are the gallery's committed figures."""
 
 import json
-from pathlib import Path
 
 import pytest
+from support.places import ROOT
 
 from oversmooth.results.references import REFERENCES
 
-FIGURES = {one["model"]: one for one in json.loads(Path("results/gallery.json").read_text(encoding="utf-8"))}
+FIGURES = {one["model"]: one for one in json.loads((ROOT / "results" / "gallery.json").read_text(encoding="utf-8"))}
 RENAMED = {"small ViT (Fashion-MNIST)": "ViT (unmodified)"}
 
 

@@ -12,7 +12,6 @@ from oversmooth.metrics import METRICS
 from oversmooth.results.parts import Course
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-"""So many changed files that load for one that is drawn, which takes half a second."""
 SOME = [name for name in ("ViT", "Llama", "BERT", "T5 (encoder)", "attention alone (no norm)") if name in usable()]
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.places import DATA, installed
+from support.places import installed
 
 from oversmooth.inputs.pictures import picture
 
@@ -45,14 +45,6 @@ def table(tmp_path):
         return tmp_path / name
 
     return write
-
-
-@pytest.fixture(scope="session")
-def shared():
-    """The data sets and weights that are too large to come with the tests."""
-    if not DATA.is_dir():
-        pytest.skip("OVERSMOOTH_DATA does not name a folder")
-    return DATA
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.places import shared
 
 from oversmooth.inputs.images import image_inputs
 from oversmooth.inputs.pictures import picture
@@ -136,10 +137,8 @@ def test_a_missing_library_is_asked_for_by_name(library, package, name, folder, 
 
 @pytest.mark.realdata
 @pytest.mark.parametrize(("name", "total", "size"), [("imagenet-val-1k", "1,000", 224), ("cifar-100", "60,000", 32)])
-def test_parquet_of_data_sets(shared, name, total, size):
-    source = shared / "data" / name
-    if not source.is_dir():
-        pytest.skip(f"no {source}")
+def test_parquet_of_data_sets(name, total, size):
+    source = shared("data", name)
     inputs = image_inputs(Preprocessing((size, size)), source, count=8, batch=8)
     (batch,) = inputs
     assert inputs.what == f"8 of the {total} images of {source}, evenly spread"

@@ -33,7 +33,7 @@ def test_every_job_is_run_until_its_cell_is_there_or_it_failed_three_times(tmp_p
         broken=dict(always="broken"),
     )
     said, jobs = [], tmp_path / "jobs"
-    failed = launch(wanted, jobs, JobSettings("local", at_once=2), said.append)
+    failed = launch(wanted, jobs, JobSettings("local", at_once=2, seconds=0.05), said.append)
     assert {cell.title for cell in wanted if cell.path.is_file()} == {"quick", "killed", "warned"}
     assert failed == {
         "refused": "failed 3 times, last with: the data are 3; give 4",
@@ -64,7 +64,7 @@ def test_jobs_of_a_stopped_launcher_end(tmp_path):
 
     threading.Thread(target=stop, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
-        launch([asleep], tmp_path / "jobs", JobSettings("local"), sent.append)
+        launch([asleep], tmp_path / "jobs", JobSettings("local", seconds=0.05), sent.append)
     with pytest.raises(ProcessLookupError):
         os.kill(int(begun.read_text()), 0)
     (state,) = [state for _, state in queued(tmp_path / "jobs")]

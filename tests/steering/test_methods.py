@@ -3,7 +3,7 @@
 import pytest
 import torch
 from support import conformance
-from support.blocks import Stack, torch_block
+from support.blocks import Block, Stack, torch_block
 from support.conformance_methods import KeepDouble, all_close, make, outputs
 from support.families import FAMILIES, HEADS, TRANSFORMERS, run, text
 from support.oracles import attention, normal
@@ -340,16 +340,7 @@ def test_a_steered_model_remembers_the_heads_it_was_told():
             mixed = nn.functional.scaled_dot_product_attention(q, k, v)
             return self.out_proj(mixed.transpose(1, 2).flatten(2))
 
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.self_attn, self.mlp = Attention(), nn.Linear(8, 8)
-
-        def forward(self, x):
-            x = x + self.self_attn(x)
-            return x + self.mlp(x)
-
-    model, x = nn.Sequential(Block(), Block()).eval(), torch.randn(2, 5, 8)
+    model, x = Stack(Block(8, Attention()), Block(8, Attention())).eval(), torch.randn(2, 5, 8)
     with pytest.raises(InputError, match="give heads="):
         oversmooth.diagnose(model, x)
     explicit = oversmooth.diagnose(steer(model, Laplacian(0.5), heads=2), x, heads=2)

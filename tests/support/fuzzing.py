@@ -14,7 +14,6 @@ import pyarrow
 import pyarrow.parquet
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from PIL import Image
 from support.nightly import NIGHTLY
 
 from oversmooth import InputError
@@ -133,10 +132,4 @@ def one_entry_changed(data, entries):
 def as_parquet(**columns):
     content = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.table(columns), content)
-    return content.getvalue()
-
-
-def as_picture(kind):
-    content = io.BytesIO()
-    Image.fromarray(PIXELS[0]).save(content, kind)
     return content.getvalue()

@@ -12,6 +12,16 @@ TEST_FOLDERS = [str(TESTS), str(ROOT / "papers" / "tests")]
 """What processes that import `support` need on their path."""
 
 
+def shared(*parts: str) -> Path:
+    """A data set or weights, too large to come with the tests; where there are none the test is skipped."""
+    folder = DATA.joinpath(*parts)
+    if not folder.is_dir():
+        import pytest
+
+        pytest.skip(f"OVERSMOOTH_DATA does not name a folder with {'/'.join(parts)}")
+    return folder
+
+
 def installed(package: str, inside: str) -> Path:
     """A file of a package that is not imported: some models come as packages."""
     spec = find_spec(package)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from support.blocks import Stack
+from support.blocks import SelfAttention, Stack
 from support.oracles import dense_radii
 from torch import nn
 
@@ -14,17 +14,13 @@ from oversmooth.theory.reasons import Reason
 D, HEADS, N = 16, 2, 6
 
 
-class _Attention(nn.Module):
-    num_heads = HEADS
-
+class _Attention(SelfAttention):
     def __init__(self):
-        super().__init__()
-        self.qkv, self.proj = nn.Linear(D, 3 * D, bias=False), nn.Linear(D, D)
+        super().__init__(D, HEADS)
 
-    def forward(self, x):
-        q, k, v = self.qkv(x).unflatten(-1, (3, HEADS, D // HEADS)).permute(2, 0, 3, 1, 4)
+    def mix(self, q, k, v):
         self.A = (q @ k.mT / math.sqrt(D // HEADS)).softmax(-1)
-        return self.proj((self.A @ v).transpose(1, 2).flatten(2))
+        return self.A @ v
 
 
 class _Block(nn.Module):
@@ -39,10 +35,8 @@ class _Block(nn.Module):
 @pytest.mark.parametrize(("keep", "factor"), [(1.0, 1.0), (1.0, 0.5), (1.7, 1.0), (0.0, 1.0), (1.0, -0.4)])
 def test_radii_and_repeats_of_the_last_block(keep, factor):
     torch.manual_seed(3)
-    model, x = (
-        Stack(_Block(keep, factor), _Block(keep, factor)).double().eval(),
-        torch.randn(1, N, D, dtype=torch.float64),
-    )
+    model = Stack(_Block(keep, factor), _Block(keep, factor)).double().eval()
+    x = torch.randn(1, N, D, dtype=torch.float64)
     with torch.no_grad():
         repeated = [model(x)]
         for _ in range(2):

@@ -1,11 +1,11 @@
 """A few small JPEGs in ImageNet's layouts and a small recipe for them: what a thread trains in a second."""
 
-import io
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 from support import timm_models
+from support.pictures import encoded
 from support.runs import train_task
 
 from oversmooth_papers.engine.step import Step
@@ -27,9 +27,7 @@ def jpeg(number: int, mode: str = "RGB") -> bytes:
     random = np.random.default_rng(number)
     height, width = random.integers(20, 40, 2)
     pixels = random.normal(random.uniform(50, 200, 3), 30, (height, width, 3)).clip(0, 255).astype(np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).convert(mode).save(buffer, "JPEG")
-    return buffer.getvalue()
+    return encoded(Image.fromarray(pixels).convert(mode), "JPEG")
 
 
 def rows(part: str, each: int) -> list[tuple[int, int]]:

@@ -1,9 +1,8 @@
 """A small classifier and labelled images for the tests of tuning."""
 
-import io
-
 import numpy as np
 import torch
+from support.pictures import encoded
 from support.train_example import blobs, plain
 
 from oversmooth_papers.tasks.images.build import augment_of, model_of
@@ -27,15 +26,6 @@ def labelled(count=24, seed=0):
     return Labelled(pixels, images.labels, f"{count} blobs", "images")
 
 
-def png(pixels):
-    """Bytes of a picture ``(h, w, 3)``."""
-    from PIL import Image
-
-    file = io.BytesIO()
-    Image.fromarray(np.asarray(pixels)).save(file, "PNG")
-    return file.getvalue()
-
-
 def write_parquet(path, count=12, size=16, label="label", classes=2, column="image"):
     """Noisy pictures whose class is their brightness; label: the column's name, None for no labels."""
     import pyarrow
@@ -44,7 +34,7 @@ def write_parquet(path, count=12, size=16, label="label", classes=2, column="ima
     draw = np.random.default_rng(0)
     labels = [i % classes for i in range(count)]
     pictures = [draw.integers(0, 100, (size, size, 3), dtype=np.uint8) + 100 * (i % 2) for i in labels]
-    columns = {column: [{"bytes": png(picture.astype(np.uint8)), "path": None} for picture in pictures]}
+    columns = {column: [{"bytes": encoded(picture.astype(np.uint8)), "path": None} for picture in pictures]}
     if label is not None:
         columns[label] = labels
     pyarrow.parquet.write_table(pyarrow.table(columns), path)

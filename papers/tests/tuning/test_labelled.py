@@ -5,7 +5,8 @@ import pytest
 import torch
 from PIL import Image
 from support.commands import make_gpt
-from support.tuning_example import png, write_parquet
+from support.pictures import encoded
+from support.tuning_example import write_parquet
 
 from oversmooth.models import load
 from oversmooth.safety.errors import InputError
@@ -34,7 +35,7 @@ def folder_of_classes(folder, names, each=2):
         (folder / name).mkdir(parents=True)
         for i in range(each):
             level = np.full((16, 16, 3), 40 * place + i, np.uint8)
-            (folder / name / f"{i}.png").write_bytes(png(level))
+            (folder / name / f"{i}.png").write_bytes(encoded(level))
     return folder
 
 
@@ -76,7 +77,7 @@ def test_some_without_labels(loaded, tmp_path):
     import pyarrow
     import pyarrow.parquet
 
-    pixels = [{"bytes": png(np.zeros((16, 16, 3), np.uint8))}] * 64
+    pixels = [{"bytes": encoded(np.zeros((16, 16, 3), np.uint8))}] * 64
     table = pyarrow.table({"image": pixels, "label": [0] * 40 + [None] * 24})
     pyarrow.parquet.write_table(table, tmp_path / "x.parquet")
     with pytest.raises(InputError, match="has no labels, or not for all images"):

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from support import commands
+from support.pictures import encoded
 from support.places import ROOT
 
 CIFAR = "cifar-100-binary"
@@ -80,12 +81,9 @@ def _idx(folder: Path, draw) -> None:  # type: ignore[no-untyped-def]
 
 
 def _images(folder: Path, draw) -> None:  # type: ignore[no-untyped-def]
-    import io
-
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
-    from PIL import Image
 
     pixels = draw.integers(0, 255, (4, 16, 16, 3), dtype=np.uint8)
     np.savez(folder / "images.npz", images=pixels, labels=np.zeros(4, dtype=np.int64))
@@ -93,14 +91,12 @@ def _images(folder: Path, draw) -> None:  # type: ignore[no-untyped-def]
         folder / "tokens.npz", input_ids=np.ones((4, 16), dtype=np.int64), attention_mask=np.ones((4, 16), "int64")
     )
     (folder / "images").mkdir()
-    encoded = []
+    rows = []
     for i, image in enumerate(pixels):
         for ending in ("png", "jpeg"):
-            held = io.BytesIO()
-            Image.fromarray(image).save(held, ending)
-            (folder / "images" / f"{i}.{ending}").write_bytes(held.getvalue())
-        encoded.append({"bytes": held.getvalue(), "path": f"{i}.jpeg"})
-    pq.write_table(pa.table({"image": encoded, "label": [0, 1, 2, 3]}), folder / "images.parquet")
+            (folder / "images" / f"{i}.{ending}").write_bytes(encoded(image, ending))
+        rows.append({"bytes": encoded(image, "jpeg"), "path": f"{i}.jpeg"})
+    pq.write_table(pa.table({"image": rows, "label": [0, 1, 2, 3]}), folder / "images.parquet")
     pq.write_table(pa.table({"text": ["The quick brown fox jumps. " * 20] * 8}), folder / "text.parquet")
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import save, save_file
 from support.families import FAMILIES
-from support.fuzzing import PIXELS, Letters, any_json, as_parquet, as_picture, damaged, fuzz, held, one_entry_changed
+from support.fuzzing import PIXELS, Letters, any_json, as_parquet, damaged, fuzz, held, one_entry_changed
+from support.pictures import encoded
 from support.report_example import example
 
 from oversmooth import Diagnosis, load_steered, models
@@ -76,7 +77,8 @@ def as_npz(save=np.savez_compressed, **arrays):
 
 PICTURES = dict(images=PIXELS, labels=np.arange(4))
 TOKENS = dict(input_ids=np.ones((3, 4), int), attention_mask=np.ones((3, 4), int))
-TABLE = as_parquet(image=[as_picture("png")] * 3, label=[1, 2, 3], text=["some", "words", None])
+TABLE = as_parquet(image=[encoded(PIXELS[0])] * 3, label=[1, 2, 3], text=["some", "words", None])
+FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF")
 TEXT = "Some wörds, in a line\nand anöther. ".encode() * 20
 FILES = {
     "a.safetensors": (damaged(SAFETENSORS[: SAFETENSORS.index(b"}}") + 60]), [weights, trained_file]),
@@ -89,7 +91,10 @@ FILES = {
     "tokens.npz": (damaged(as_npz(**TOKENS)), [pieces]),
     "a.txt": (damaged(TEXT), [pieces, lines]),
     "a.parquet": (damaged(TABLE), [images, pieces, lines]),
-    "a.png": (st.one_of(*(damaged(as_picture(k)) for k in ("png", "jpeg", "gif", "webp", "bmp", "tiff"))), [images]),
+    "a.png": (
+        st.one_of([damaged(encoded(PIXELS[0], k)) for k in ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF")]),
+        [images],
+    ),
     "vocab.txt": (damaged(b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nC\n"), [smiles_tokenizer]),
 }
 

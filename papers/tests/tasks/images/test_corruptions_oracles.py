@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image, features
 from scipy import ndimage, stats
+from support.pictures import encoded
 
 from oversmooth.inputs.pictures import picture
 from oversmooth_papers.tasks.images.corruptions import CONSTANTS, SEVERITIES, corrupt
@@ -286,9 +287,8 @@ def test_jpeg_gives_the_bytes_of_pil(quality, size, pictures):
     images = torch.nn.functional.interpolate(pictures.float(), size=size).to(torch.uint8)
     theirs = []
     for image in images.permute(0, 2, 3, 1).contiguous().numpy():
-        file = io.BytesIO()
-        Image.fromarray(image).save(file, "JPEG", quality=quality)
-        theirs.append(np.asarray(Image.open(file)).transpose(2, 0, 1))
+        decoded = Image.open(io.BytesIO(encoded(image, "JPEG", quality=quality)))
+        theirs.append(np.asarray(decoded).transpose(2, 0, 1))
     ours = recoded(images, quality).numpy()
     if features.check_feature("libjpeg_turbo"):
         assert np.array_equal(ours, np.stack(theirs))

@@ -1,7 +1,6 @@
 """Data sets from every layout they are published in, made small here; what will not do is refused in one sentence."""
 
 import gzip
-import io
 import json
 import os
 import sys
@@ -12,17 +11,16 @@ import numpy as np
 import pytest
 import torch
 from support.nightly import nightly
-from support.places import DATA
+from support.pictures import encoded
+from support.places import shared
 
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.tasks.images import readers
 from oversmooth_papers.tasks.images.data import KNOWN, Images, load, share
 
-Image = pytest.importorskip("PIL.Image")
 arrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 
-SHARED = DATA
 RANDOM = np.random.default_rng(0)
 COLOUR = RANDOM.integers(0, 256, (12, 32, 32, 3), np.uint8)
 GREY = RANDOM.integers(0, 256, (6, 28, 28), np.uint8)
@@ -38,12 +36,6 @@ def _apart(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
 
 
-def encoded(pixels, form="PNG"):
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, form, **({"lossless": True} if form == "WEBP" else {}))
-    return file.getvalue()
-
-
 def table(path, columns, names=None):
     path.parent.mkdir(parents=True, exist_ok=True)
     made = arrow.table(columns)
@@ -54,7 +46,7 @@ def table(path, columns, names=None):
 
 
 def cells(images, form="PNG"):
-    return [{"bytes": encoded(image, form), "path": None} for image in images]
+    return [{"bytes": encoded(image, form, lossless=True), "path": None} for image in images]
 
 
 def cifar100(home, form="WEBP", split="train", images=COLOUR):
@@ -343,9 +335,7 @@ def test_images_are_checked(images, labels, words):
 @nightly
 @pytest.mark.realdata
 def test_cifar_100_is_whole(monkeypatch):
-    if not (SHARED / "data" / "cifar-100").is_dir():
-        pytest.skip("OVERSMOOTH_DATA does not name a folder with data/cifar-100")
-    monkeypatch.setenv("OVERSMOOTH_DATA", str(SHARED))
+    monkeypatch.setenv("OVERSMOOTH_DATA", str(shared("data", "cifar-100").parent))
     test = load("cifar100", "test")
     assert test.images.shape == (10_000, 3, 32, 32)
     assert test.labels.bincount().tolist() == [100] * 100

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from support.commands import run
-from support.places import DATA
+from support.places import shared
 from support.train_example import blobs
 
 from oversmooth.safety.errors import InputError
@@ -161,9 +161,8 @@ def test_the_command_refuses_a_folder_without_pictures(tmp_path, monkeypatch, ca
 
 
 @pytest.mark.realdata
-@pytest.mark.skipif(not (DATA / "data" / "imagenet-c-frost").is_dir(), reason="no pictures of frost")
 def test_the_official_pictures():
-    pictures, sizes = read_frost(DATA / "data" / "imagenet-c-frost")
+    pictures, sizes = read_frost(shared("data", "imagenet-c-frost"))
     assert sizes.tolist() == [[120, 180], [63, 112], [63, 112], [70, 105], [99, 132]]
     # The means that the textures of our own were made to have were measured on them.
     measured = pictures.double().sum(dim=(2, 3)) / sizes.prod(dim=1, keepdim=True)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.places import DATA
+from support.places import shared
 
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.tasks.language import data, tokens
@@ -149,9 +149,6 @@ def test_a_named_text_is_found_where_data_lies(folder, monkeypatch):
 
 @pytest.mark.realdata
 def test_wikitext_has_its_published_counts():
-    folder = DATA / "data" / "wikitext-2"
-    if not folder.is_dir():
-        pytest.skip(f"{folder} is not there")
-    text = load_text(folder)
+    text = load_text(shared("data", "wikitext-2"))
     assert (len(text.train), len(text.valid), len(text.test)) == (2_088_628, 217_646, 245_569)
     assert text.tokenizer.size == 33_278

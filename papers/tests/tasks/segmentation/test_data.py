@@ -1,26 +1,18 @@
 """Images with masks: CamVid's parquet, ADE20K's folders, shapes; and what will not do."""
 
-import io
-
 import numpy as np
 import pytest
 import torch
 from support.nightly import nightly
-from support.places import DATA
+from support.pictures import encoded
+from support.places import shared
 
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.tasks.segmentation.data import IGNORE, load_splits, shapes
 
-Image = pytest.importorskip("PIL.Image")
 arrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 RANDOM = np.random.default_rng(0)
-
-
-def encoded(pixels, form="PNG"):
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, form)
-    return file.getvalue()
 
 
 def write(file, images, masks):
@@ -155,9 +147,7 @@ def test_broken_pictures_are_named(tmp_path, images, masks, said):
 @nightly
 @pytest.mark.realdata
 def test_camvid_is_whole():
-    if not (DATA / "data" / "camvid").is_dir():
-        pytest.skip("OVERSMOOTH_DATA does not name a folder with data/camvid")
-    splits = load_splits(DATA / "data" / "camvid")
+    splits = load_splits(shared("data", "camvid"))
     assert [len(part) for part in (splits.train, splits.val, splits.test)] == [367, 101, 233]
     assert splits.train.images.shape == (367, 3, 360, 480)
     counts = torch.bincount(splits.test.masks.flatten(), minlength=256)

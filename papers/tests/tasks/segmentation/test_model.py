@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from support.places import DATA
+from support.places import shared
 from support.segmentation_example import RECIPE
 
 from oversmooth.anatomy import locate
@@ -196,9 +196,7 @@ def test_the_encoder_gives_the_last_tokens_of_transformers(small):
 
 @pytest.mark.realdata
 def test_deit_tiny_gives_its_last_tokens():
-    transformers, folder = pytest.importorskip("transformers"), DATA / "weights" / "deit-tiny"
-    if not folder.is_dir():
-        pytest.skip("OVERSMOOTH_DATA does not name a folder with weights/deit-tiny")
+    transformers, folder = pytest.importorskip("transformers"), shared("weights", "deit-tiny")
     theirs = transformers.ViTForImageClassification.from_pretrained(folder).eval()
     last_tokens_are_theirs(folder, theirs.vit, 224)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from adversary.inputs.case import Case, Place, prepared
 from adversary.inputs.kit import CIFAR, SMALL_RUN
+from support.pictures import encoded
 
 BOMB = 3 * 1024**3
 """Bytes that a bomb unpacks to: over what a case may take."""
@@ -228,9 +229,7 @@ def _spoiled(path: Path) -> None:
 def _png(size: tuple[int, int] = (16, 16)) -> bytes:
     from PIL import Image
 
-    held = io.BytesIO()
-    Image.new("RGB", size, (9, 99, 199)).save(held, "PNG")
-    return held.getvalue()
+    return encoded(Image.new("RGB", size, (9, 99, 199)))
 
 
 def _png_of(width: int, height: int) -> bytes:
@@ -275,18 +274,14 @@ PICTURES_FINE = {"16 bits", "one bit", "palette", "with alpha", "one pixel", "1 
 def _mode(mode: str) -> bytes:
     from PIL import Image
 
-    held = io.BytesIO()
-    Image.new(mode, (16, 16)).save(held, "PNG")
-    return held.getvalue()
+    return encoded(Image.new(mode, (16, 16)))
 
 
 def _gif() -> bytes:
     from PIL import Image
 
-    held = io.BytesIO()
     frames = [Image.new("RGB", (8, 8), (i, i, i)) for i in range(200)]
-    frames[0].save(held, "GIF", save_all=True, append_images=frames[1:])
-    return held.getvalue()
+    return encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
 
 
 TEXTS: dict[str, Callable[[], bytes]] = {
