@@ -43,9 +43,8 @@ def test_saved_diagnoses_can_be_shown_again_beside_others(monkeypatch, capsys, t
     assert "Side by side" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("option", ["--random-init", "--twin"])  # its former name
-def test_a_randomly_initialised_copy_is_diagnosed_too(monkeypatch, capsys, tmp_path, gpt, option):
-    arguments = [gpt, option, "--inputs", 2, "--length", 20, "--no-spectra", "--html", tmp_path / "x.html"]
+def test_a_randomly_initialised_copy_is_diagnosed_too(monkeypatch, capsys, tmp_path, gpt):
+    arguments = [gpt, "--random-init", "--inputs", 2, "--length", 20, "--no-spectra", "--html", tmp_path / "x.html"]
     assert run(monkeypatch, "diagnose", *arguments) == 0
     text = capsys.readouterr().out
     assert "tiny-gpt (random)" in text

@@ -6,7 +6,8 @@ import contextlib
 import math
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -20,9 +21,6 @@ from oversmooth.safety.errors import InputError
 __all__ = ["STACK", "Commands", "advance", "app", "duration", "err", "option", "options_in", "out", "parts_done"]
 __all__ += ["progress_bar", "status"]
 
-# Former names of options, which stay accepted.
-_RENAMED = {"--twin": "--random-init", "--look": "--example", "--no-look": "--no-example"}
-
 
 class _Command(typer.core.TyperCommand):
     """A command whose options have a value, and numbers that can be computed with."""
@@ -35,8 +33,6 @@ class _Command(typer.core.TyperCommand):
             if not word or re.fullmatch("--[a-z-]+=", word):  # an empty path would mean the current directory
                 named = word.rstrip("=") or (args[index - 1] if index else "the first argument")
                 raise InputError(f"{named} is empty; give a value, or leave it out")
-        known = {name for one in self.params for name in (*one.opts, *one.secondary_opts)}
-        args = [_RENAMED.get(word, word) if word not in known else word for word in args]
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -89,6 +85,32 @@ def options_in(panel: str | None = None) -> Callable[..., Any]:
 
 
 option = options_in()
+
+
+def check_outputs(
+    inputs: Iterable[str | Path | None], json: Path | None = None, html: Path | None = None, chart: Path | None = None
+) -> None:
+    """Refuse files that cannot be written, before the work."""
+    from oversmooth.safety import files
+
+    if json is not None:
+        files.check_writable(json, (".json",))
+    if html is not None:
+        from oversmooth.report import page
+
+        page.check(html)
+    if chart is not None:
+        from oversmooth.report import figures
+
+        figures.check(chart)
+    files.check_apart((json, html, chart), inputs)
+
+
+def print_written(*paths: Path | None) -> None:
+    for path in filter(None, paths):
+        out.print(f"wrote {path}")
+
+
 STACK = "Part of the stack's name, for models with several, such as encoder."
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oversmooth.cli.app import STACK, advance, app, err, options_in, out, progress_bar
+from oversmooth.cli.app import STACK, advance, app, check_outputs, err, options_in, out, print_written, progress_bar
 from oversmooth.safety.errors import InputError
 
 if TYPE_CHECKING:
@@ -118,27 +118,19 @@ def diagnose(
         refuse_without_effect(context, {*context.params} - shown, f"{models[0]} is a saved diagnosis")
     if not spectra:
         refuse_without_effect(context, {"variant", "joined", "depth"}, "--no-spectra measures tokens only")
-    settings: dict[str, object] = dict(spectra=spectra, joined=joined, exact=exact, ranks=ranks, stack=stack)
+    settings: dict[str, Any] = dict(spectra=spectra, joined=joined, exact=exact, ranks=ranks, stack=stack)
     settings |= dict(variant=variant.value, depth=depth, example=example, seed=seed)
     settings |= dict(special_tokens=special.value, roles=dict(map(_role, role)) if role else None)
     if leave_out is not None:
         settings["special"] = _positions(leave_out)
-    machine = dict(device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    machine: dict[str, Any] = dict(device=device, dtype=dtype, trust_remote_code=trust_remote_code)
     machine |= dict(stream=stream, max_memory=max_memory, device_map=device_map)
     if not stream:
         refuse_without_effect(context, {"max_memory"}, "it limits what --stream takes")
     with processes_joined() as (rank, world):
         settings["processes"], out.quiet, err.quiet = world > 1, rank > 0, rank > 0
-        diagnoses = diagnose_all(
-            models,
-            data,
-            inputs,
-            length,
-            batch,
-            random_init=random_init,
-            settings=settings,
-            **machine,  # type: ignore[arg-type]
-        )
+        given = models, data, inputs, length, batch
+        diagnoses = diagnose_all(*given, random_init=random_init, settings=settings, **machine)
     if rank:
         return
     show(diagnoses)
@@ -150,8 +142,7 @@ def diagnose(
     if figures is not None:
         for one in dict.fromkeys(format or [Format.pdf]):
             written += drawn.save(diagnoses, figures, one.value)
-    for path in written:
-        out.print(f"wrote {path}")
+    print_written(*written)
 
 
 def _check_outputs(
@@ -168,15 +159,12 @@ def _check_outputs(
     from oversmooth.safety import files
 
     wanted = len(models) + sum(not is_saved(name) for name in models if random_init)
-    if json is not None:
-        files.check_writable(json, (".json",))
-    if html is not None:
-        page.check(html)
+    check_outputs((*models, data), json, html)
     if figures is not None:
         files.check_folder(figures)
+        files.check_apart((json, html, figures), (*models, data))
     elif format:
         raise InputError(f"--format {format[0].value} has no effect without --figures; add --figures DIR")
-    files.check_apart((json, html, figures), (*models, data))
     if json is not None and wanted > 1:
         remedy = "leave --random-init out" if len(models) == 1 else "diagnose the models one by one"
         raise InputError(f"--json {json} holds one diagnosis, not {wanted}; {remedy}")
@@ -215,15 +203,14 @@ def diagnose_all(
     batch: int | None,
     *,
     random_init: bool = False,
-    device: str | None = None,
-    dtype: str | None = None,
-    settings: Mapping[str, object],
-    trust_remote_code: bool = False,
+    settings: Mapping[str, Any],
     stream: bool = False,
-    max_memory: str | None = None,
-    device_map: str | None = None,
+    **machine: Any,
 ) -> list[Diagnosis]:
-    """Diagnose each model in turn, with progress; saved diagnoses are loaded."""
+    """Diagnose each model in turn, with progress; saved diagnoses are loaded.
+
+    settings: of `oversmooth.diagnose`. machine: device and more, as `oversmooth.models.load` has them.
+    """
     from oversmooth.cli.estimate import announcement
     from oversmooth.diagnosis.diagnose import diagnose as run
     from oversmooth.diagnosis.result import Diagnosis
@@ -241,21 +228,19 @@ def diagnose_all(
     if data is not None:
         check_readable(data)
     diagnoses: list[Diagnosis] = []
-    how = dict(seed=int(str(settings["seed"])), dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-    how |= dict(stream=stream, max_memory=max_memory, device_map=device_map)
     with progress_bar("inputs") as bars:
         for name, random in ((name, random) for name in names for random in (False, True)[: 1 + random_init]):
             if name in saved:
                 diagnoses += [] if random else [saved[name]]
                 continue
             shown = advance(bars, f"{Path(name).name}{' (random)' if random else ''}")
-            loaded = load(name, random=random, **how)  # type: ignore[arg-type]
+            loaded = load(name, random=random, seed=settings["seed"], stream=stream, **machine)
             inputs = inputs_of(loaded, data, count, length, batch, alone=len(names) == 1)
             shown(0, inputs.count, "first input")
             if line := announcement(loaded, inputs, settings):
                 err.print(line, soft_wrap=True)
             try:
-                diagnoses.append(run(loaded, inputs, progress=shown, **settings))  # type: ignore[arg-type]
+                diagnoses.append(run(loaded, inputs, progress=shown, **settings))
             except KeyboardInterrupt:
                 if stream:
                     bars.stop()

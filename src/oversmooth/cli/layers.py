@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oversmooth.cli.app import STACK, advance, app, options_in, out, progress_bar
+from oversmooth.cli.app import STACK, advance, app, check_outputs, options_in, out, print_written, progress_bar
 from oversmooth.cli.diagnose import Batch, Device, Dtype, Length, Seed
 from oversmooth.safety.errors import InputError
 
@@ -54,14 +54,9 @@ def layers(
     """
     from oversmooth.diagnosis.ranking import layers as run
     from oversmooth.models import load
-    from oversmooth.report import figures, ranking
-    from oversmooth.safety import files
+    from oversmooth.report import ranking
 
-    if json is not None:
-        files.check_writable(json, (".json",))
-    if output is not None:
-        figures.check(output)
-    files.check_apart((json, output), (model, data))
+    check_outputs((model, data), json, chart=output)
     with progress_bar("inputs") as bars:
         shown = advance(bars, Path(model).name)
         loaded = load(model, device=device, dtype=dtype)
@@ -77,10 +72,9 @@ def layers(
         out.print(f"  {remark}", style="dim")
     if json is not None:
         found.save(json)
-        out.print(f"wrote {json}")
     if output is not None:
         ranking.chart(found).save(output)
-        out.print(f"wrote {output}")
+    print_written(json, output)
 
 
 def _inputs_of(

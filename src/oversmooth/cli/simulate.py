@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -89,15 +90,17 @@ def simulate(
 def _repeat(preset: str, seed: int | None, layers: int | None, output: Path | None, others: bool) -> None:
     """Blocks with norms, repeated."""
     from oversmooth.demo import blocks
+    from oversmooth.safety.files import check_writable
 
     if others:
         raise InputError(f"the preset {preset!r} takes --seed, --layers and --output alone; leave the others out")
     if layers is not None and not 16 <= layers <= _MOST_REPEATS:
         raise InputError(f"layers is {layers:,}; a block is repeated 16 to {_MOST_REPEATS:,} times")
     if output is not None:
-        blocks.check(output)
+        check_writable(output, blocks.ENDINGS)
     title = f"{preset}: {'blocks' if preset == 'blocks' else 'a block'} repeated {(repeats := layers or 1000):,} times"
-    entries = [block.run(repeats) for block in blocks.seeded(blocks.PRESETS[preset], seed)]
+    found = blocks.PRESETS[preset] if seed is None else [replace(one, seed=seed) for one in blocks.PRESETS[preset]]
+    entries = [block.run(repeats) for block in found]
     out.print(title, style="bold")
     out.print(blocks.table(entries))
     out.print("growth: of token norms, a repeat · predicted: from the first 32 repeats (geometric: 16)")

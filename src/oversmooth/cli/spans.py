@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from oversmooth.cli.app import advance, app, options_in, out, progress_bar
+from oversmooth.cli.app import advance, app, check_outputs, options_in, out, print_written, progress_bar
 from oversmooth.cli.diagnose import Batch, Count, Data, Device, Dtype, Length, inputs_of
 from oversmooth.safety.errors import InputError
 
@@ -47,17 +47,11 @@ def spans(
     from oversmooth.models import load
     from oversmooth.models.loading import check_loadable
     from oversmooth.report import figures, page, terminal
-    from oversmooth.safety import files
+    from oversmooth.safety.files import cache_folder
 
     if predict and (drop or repeat or output is not None):
         raise InputError("--predict measures nothing, for --drop, --repeat and --output; leave it or them out")
-    if json is not None:
-        files.check_writable(json, (".json",))
-    if html is not None:
-        page.check(html)
-    if output is not None:
-        figures.check(output)
-    files.check_apart((json, html, output), (model, data))
+    check_outputs((model, data), json, html, output)
     check_loadable(model)
     if data is not None:
         check_readable(data)
@@ -66,7 +60,7 @@ def spans(
         loaded = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
         given = inputs_of(loaded, data, inputs or _COUNT, length, batch, alone=True)
         which = dict(drop=not predict and (drop or not repeat), repeat=not predict and (repeat or not drop))
-        how = dict(longest=longest, memory=files.cache_folder(), progress=shown)
+        how = dict(longest=longest, memory=cache_folder(), progress=shown)
         found = measuring.spans(loaded, given, **which, **how)  # type: ignore[arg-type]
     assert found.spans is not None
     out.print(f"\n{found.name}", style="bold")
@@ -81,5 +75,4 @@ def spans(
         page.save([found], html)
     if output is not None:
         figures.save_one([found], "spans", output)
-    for path in filter(None, (json, html, output)):
-        out.print(f"wrote {path}")
+    print_written(json, html, output)

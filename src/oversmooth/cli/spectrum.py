@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oversmooth.cli.app import STACK, app, err, options_in, out, progress_bar
+from oversmooth.cli.app import STACK, app, check_outputs, err, options_in, out, print_written, progress_bar
 from oversmooth.cli.diagnose import is_saved
 
 if TYPE_CHECKING:
@@ -39,16 +39,9 @@ def spectrum(
     need no extra.
     """
     from oversmooth.models.sources import check_there
-    from oversmooth.safety import files
     from oversmooth.safety.errors import InputError
 
-    if json is not None:
-        files.check_writable(json, (".json",))
-    if output is not None:
-        from oversmooth.report import figures
-
-        figures.check(output)
-    files.check_apart((json, output), models)
+    check_outputs(models, json, chart=output)
     for name in models:
         check_there(name)
     if json is not None and len(models) > 1:
@@ -57,10 +50,11 @@ def spectrum(
     _show(diagnoses)
     if json is not None:
         diagnoses[0].save(json)
-        out.print(f"wrote {json}")
     if output is not None:
+        from oversmooth.report import figures
+
         figures.save_one(diagnoses, "eigenvalues", output)
-        out.print(f"wrote {output}")
+    print_written(json, output)
 
 
 def spectra_of(

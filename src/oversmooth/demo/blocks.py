@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from oversmooth.report.terminal import plain_table
 from oversmooth.results.data import DiagnosisData
 from oversmooth.results.facts import plain
 from oversmooth.results.parts import Course, Extrapolation, Layer
-from oversmooth.safety.files import check_writable, write_text
+from oversmooth.safety.files import write_text
 from oversmooth.theory import centre_features, constant_state, dominance, fold_norm, log_time
 
 ENDINGS = (".png", ".svg", ".pdf", ".json")
@@ -144,16 +144,6 @@ _BLOCKS = [
 PRESETS = {"blocks": _BLOCKS, **{block.name: [block] for block in _BLOCKS}}
 
 
-def seeded(blocks: list[RandomBlock], seed: int | None) -> list[RandomBlock]:
-    """The same blocks with weights and tokens from another seed."""
-    return blocks if seed is None else [replace(block, seed=seed) for block in blocks]
-
-
-def check(path: Path) -> None:
-    """Raise InputError if the path cannot be written, before the work that it shows."""
-    check_writable(path, ENDINGS)
-
-
 def table(entries: list[Extrapolation]) -> Table:
     """A row per block: HFC/LFC as it is at the end and as it was predicted, and the rate of nearly equal tokens."""
     shown = plain_table("", "growth", "HFC/LFC\nat first", "\nend", "\npredicted", "nearly equal\ntokens")
@@ -188,14 +178,9 @@ def chart(entries: list[Extrapolation], title: str) -> Figure:
     return Figure({"title": title, "hconcat": [{**panel.spec, "title": panel.title} for panel in panels]})
 
 
-def numbers(entries: list[Extrapolation], title: str) -> dict[str, Any]:
-    """What the table and the chart show, as plain values."""
-    return {"title": title, "blocks": [asdict(entry) for entry in entries]}
-
-
 def save(entries: list[Extrapolation], path: Path, title: str) -> None:
     """The chart as PNG, SVG or PDF, or the numbers as JSON."""
     if path.suffix.lower() != ".json":
         chart(entries, title).save(path)
         return
-    write_text(path, json.dumps(numbers(entries, title), indent=1))
+    write_text(path, json.dumps({"title": title, "blocks": [asdict(entry) for entry in entries]}, indent=1))

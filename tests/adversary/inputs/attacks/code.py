@@ -148,7 +148,7 @@ def _hostile(place: Place, label: str) -> None:
 
 LINES = {
     "diagnose": ("diagnose", "{}", "--inputs", "2", "--no-spectra"),
-    "diagnose a twin": ("diagnose", "{}", "--inputs", "2", "--no-spectra", "--twin"),
+    "diagnose a twin": ("diagnose", "{}", "--inputs", "2", "--no-spectra", "--random-init"),
     "spectrum": ("spectrum", "{}"),
     "steer": ("steer", "{}", "-m", "neutreno", "-o", "out"),
     "table1": ("reproduce", "table1", "{}", "--inputs", "2"),
