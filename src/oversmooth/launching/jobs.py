@@ -16,6 +16,7 @@ import re
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -212,7 +213,7 @@ class Launch:
             del self.sent[cell.path]
             if cell.path.is_file():
                 self.on_message(f"{cell.title}: finished")
-                queue.forget(self.folder, str(cell.path))
+                queue.forget(self.folder, sent)
             else:
                 self._try_again(cell, sent)
         said = ", ".join(f"{count} {state}" for state, count in sorted(waiting.items()))
@@ -239,9 +240,9 @@ class Launch:
             processes = [self.local[sent["job"]]._process for _, sent in self.sent.values()]
             for process in processes:
                 process.terminate()
-            end = time.monotonic() + _GRACE
-            while any(process.poll() is None for process in processes) and time.monotonic() < end:
-                time.sleep(0.1)
+            for process in processes:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_GRACE)
         elif self.sent:
             jobs = sorted({sent["job"].partition("_")[0] for _, sent in self.sent.values()})
             self.on_message(

@@ -12,10 +12,9 @@ import subprocess
 from pathlib import Path
 from typing import TypedDict
 
-from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import has_ended, read_json, write_text
 from oversmooth.safety.foreign import json_text
-from oversmooth.safety.typed import typed
 
 NOT_QUEUED = "not in the queue"
 _REMEDY = "remove it, and the cell is sent again"
@@ -46,17 +45,15 @@ def record(folder: Path, sent: Sent) -> None:
     write_text(_path(folder, sent["cell"]), json_text(sent) + "\n")
 
 
-def forget(folder: Path, cell: str) -> None:
+def forget(folder: Path, sent: Sent) -> None:
     """The record of a cell and what submitit wrote for its job."""
-    if sent := recorded(folder, cell):
-        for path in folder.glob(f"{sent['job']}_*"):
-            path.unlink(missing_ok=True)
-        _path(folder, cell).unlink(missing_ok=True)
+    for path in (*folder.glob(f"{sent['job']}_*"), _path(folder, sent["cell"])):
+        path.unlink(missing_ok=True)
 
 
 def recorded(folder: Path, cell: str) -> Sent | None:
     path = _path(folder, cell)
-    return _read(path) if path.is_file() else None
+    return read_json(path, _REMEDY) if path.is_file() else None
 
 
 def queued(folder: Path) -> list[tuple[Sent, str]]:
@@ -64,7 +61,7 @@ def queued(folder: Path) -> list[tuple[Sent, str]]:
     if not folder.exists():
         return []
     check_private(folder)
-    every = [_read(path) for path in sorted(folder.glob("cell-*.json"))]
+    every: list[Sent] = [read_json(path, _REMEDY) for path in sorted(folder.glob("cell-*.json"))]
     missing = [sent for sent in every if not Path(sent["cell"]).is_file()]
     states = slurm_states() if any(sent["launcher"] == "slurm" for sent in missing) else {}
     return [(sent, state_of(sent, states)) for sent in missing]
@@ -97,13 +94,3 @@ def most_in_array() -> int:
 def _path(folder: Path, cell: str) -> Path:
     path = Path(cell)
     return folder / f"cell-{path.parent.name}-{path.stem}.json"
-
-
-def _read(path: Path) -> Sent:
-    try:
-        sent: Sent = typed(Sent, read_json(path, _REMEDY))
-        if not (sent["job"].replace("_", "").isdecimal()):
-            raise ValueError(f"job is {sent['job']:.20}")
-    except ValueError as error:
-        raise InputError(f"{path} is damaged ({reason(error)}); {_REMEDY}") from error
-    return sent
