@@ -60,7 +60,7 @@ def test_what_failed_is_tried_again_alone_and_the_table_is_that_of_the_cells(
 def test_by_jobs_it_is_the_same(checkpoints, monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(p for p in sys.path if p and not p.endswith("timm")))
     (checkpoints / "list.toml").write_text(f'spectrum = ["{tmp_path}/runs/gpt"]\n')
-    for where, how in (("here", ()), ("jobs", ("--launcher", "local"))):
+    for where, how in (("here", ()), ("jobs", ("--at-once", 2))):
         assert run(monkeypatch, "survey", checkpoints / "list.toml", "-o", tmp_path / where, *how) == 0
     here, jobs = (json.loads((tmp_path / where / "survey.json").read_text()) for where in ("here", "jobs"))
     assert [row | {"seconds": 0} for row in here] == [row | {"seconds": 0} for row in jobs]

@@ -11,7 +11,7 @@ import typer
 
 from oversmooth.cli.app import app, err, option, out
 from oversmooth.cli.diagnose import Device, diagnose_all
-from oversmooth.cli.launcher import AtOnce, LaunchedBy, SlurmOptions, job_settings
+from oversmooth.cli.launcher import AtOnce, LaunchedBy, Launcher, SlurmOptions, job_settings
 from oversmooth.cli.spectrum import spectra_of
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def survey(
 
     files.check_folder(output)
     page.check(output / "index.html")
-    jobs = job_settings(launcher, slurm, at_once)
+    jobs = job_settings(launcher or (Launcher.local if at_once else None), slurm, at_once)
     wanted, cells = recipe.read_survey(file), {}
     for one in recipe.checkpoints(wanted):
         path = output.absolute() / f"{one.key}.json"

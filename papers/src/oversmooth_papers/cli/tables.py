@@ -178,7 +178,7 @@ def fill_table(
             if jobs is None:
                 filled = table.fill(wanted, loaded, results, running)
             else:
-                filled = fill_by_jobs(table, wanted, results, running, jobs, print_message)
+                filled = fill_by_jobs(table, wanted, results, running, jobs)
     return recipes, filled.why
 
 

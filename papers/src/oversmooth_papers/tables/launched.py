@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,14 +25,12 @@ class CellRun:
 
     table: Table
     recipe: Any
-    data: str
     results: Path
-    how: dict[str, Any]
+    running: Running
 
     def __call__(self) -> str:
-        data = cut(self.table, load_data(self.recipe, self.data)) if self.table.loads_data else None
-        running = Running(**self.how, data=self.data, is_job=True, on_message=lambda line: print(line, flush=True))
-        why = self.table.fill([self.recipe], data, self.results, running).why
+        data = cut(self.table, load_data(self.recipe, self.running.data)) if self.table.loads_data else None
+        why = self.table.fill([self.recipe], data, self.results, self.running).why
         return "out of time" if why == "preempted" and was_warned() else why
 
 
@@ -46,27 +44,17 @@ def cut(table: Table, data: _Data) -> _Data | Splits:
 
 
 def fill_by_jobs(
-    table: Table,
-    recipes: Sequence[Any],
-    results: Path,
-    running: Running,
-    settings: JobSettings,
-    on_message: Callable[[str], None],
+    table: Table, recipes: Sequence[Any], results: Path, running: Running, settings: JobSettings
 ) -> Filled:
     """Run the cells that are missing, a job each; raises `InputError` if some failed."""
-    results = results.absolute()
-    how = dict[str, Any](device=running.device, on_nan=running.on_nan, force=running.force, command=running.command)
-    how["at_once"] = running.at_once if settings.launcher == "local" else 1
+    results, share = results.absolute(), running.at_once if settings.launcher == "local" else 1
+    there = replace(running, is_job=True, at_once=share, on_message=print, on_progress=None)
     with one_writer(results, running):
         todo = [
-            Cell(
-                recipe.title,
-                cells.cell_path(results, table.folder, recipe),
-                CellRun(table, recipe, running.data, results, how),
-            )
-            for recipe in cells.missing(recipes, results, table.folder)
+            Cell(one.title, cells.cell_path(results, table.folder, one), CellRun(table, one, results, there))
+            for one in cells.missing(recipes, results, table.folder)
         ]
-        failed = launch(todo, jobs_folder(results), settings, on_message)
+        failed = launch(todo, jobs_folder(results), settings, running.on_message)
     if failed:
         first, why = next(iter(failed.items()))
         raise InputError(f"{len(failed)} of {len(todo)} jobs failed; {first} {why}")
