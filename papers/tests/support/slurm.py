@@ -54,10 +54,11 @@ def _configure(home):
         f"AccountingStoragePort={ports[0]}\nAccountingStoragePass={home}/munge.socket\nJobAcctGatherType=jobacct_gather/none\n"
         f"StateSaveLocation={home}/state\nSlurmdSpoolDir={home}/spool\nSlurmctldPidFile={home}/slurmctld.pid\n"
         f"SlurmdPidFile={home}/slurmd.pid\nSlurmctldLogFile={home}/slurmctld.log\nSlurmdLogFile={home}/slurmd.log\n"
-        f"KillWait=5\nReturnToService=2\nMaxArraySize={MOST_IN_ARRAY}\nJobRequeue=1\n"
+        f"KillWait=5\nSlurmdTimeout=10\nReturnToService=2\nMaxArraySize={MOST_IN_ARRAY}\nJobRequeue=1\n"
         "PreemptType=preempt/partition_prio\nPreemptMode=CANCEL\nSchedulerParameters=batch_sched_delay=1,sched_interval=5\n"
         f"NodeName={host} NodeAddr=127.0.0.1 CPUs={CPUS} RealMemory=2000 State=UNKNOWN\n"
         f"PartitionName=usual Nodes={host} Default=YES MaxTime=60 State=UP PriorityTier=1\n"
+        f"PartitionName=requeued Nodes={host} MaxTime=60 State=UP PriorityTier=1 PreemptMode=REQUEUE\n"
         f"PartitionName=first Nodes={host} MaxTime=60 State=UP PriorityTier=2 PreemptMode=OFF\n"
     )
     for path in home.iterdir():
@@ -67,26 +68,41 @@ def _configure(home):
 
 @contextlib.contextmanager
 def running(home):
-    """A SLURM below this folder; the environment that its commands need is set within the block."""
+    """A SLURM below this folder; the environment that its commands need is set within the block.
+
+    Yields a function that kills the node with all that runs there, and starts it again when SLURM has noticed.
+    """
     home = Path(home)
     for name in ("", "state", "spool", "database"):
         (home / name).mkdir(mode=0o700, exist_ok=True, parents=True)
     database_port = _configure(home)
-    before, started = os.environ.get("SLURM_CONF"), []
+    before, started = os.environ.get("SLURM_CONF"), {}
     os.environ["SLURM_CONF"] = str(home / "slurm.conf")
 
     def start(name, *words):
         with (home / f"{name}.out").open("wb") as output:
             process = subprocess.Popen([shutil.which(name), *words], stdout=output, stderr=output, process_group=0)
-        started.append(process)
+        started[name] = process
 
     def wait(*command):
-        for _ in range(150):
+        for _ in range(300):
             if subprocess.run(command, capture_output=True, check=False).returncode == 0:
                 return
             time.sleep(0.2)
         logs = "\n".join(f"{path.name}: {path.read_text()[-600:]}" for path in sorted(home.glob("*.[lo][ou][gt]")))
         raise RuntimeError(f"{' '.join(command)} fails\n{logs}")
+
+    def lose_node():
+        said = subprocess.run(["scontrol", "listpids"], capture_output=True, text=True, check=True).stdout
+        of_jobs = [int(line.split()[0]) for line in said.splitlines()[1:]]
+        parents = [int(Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()[1]) for one in of_jobs]
+        steps = [one for one in parents if Path(f"/proc/{one}/comm").read_text().startswith("slurmstepd")]
+        for process in (started["slurmd"].pid, *steps, *of_jobs):  # nobody is left to report how a job ended
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        started["slurmd"].wait()
+        wait("sh", "-c", "sinfo -h -o %T | grep -q down")
+        start("slurmd", "-D")
 
     try:
         files = (f"--{kind}-file={home}/munge.{kind}" for kind in ("key", "pid", "log", "seed"))
@@ -104,12 +120,12 @@ def running(home):
         wait("scontrol", "ping")
         start("slurmd", "-D")
         wait("sh", "-c", "sinfo -h -o %T | grep -q idle")
-        yield home
+        yield lose_node
     finally:
         subprocess.run(["scancel", "--me", "--signal=KILL"], capture_output=True, check=False)
-        for process in reversed(started):
+        for process in reversed(started.values()):
             process.terminate()
-        for process in reversed(started):
+        for process in reversed(started.values()):
             try:
                 process.wait(20)
             except subprocess.TimeoutExpired:

@@ -15,7 +15,7 @@ from oversmooth.report import headline, shell
 from oversmooth.report.charts import base as charts
 from oversmooth.report.charts.accuracy import error_of
 from oversmooth.report.charts.changes import stages
-from oversmooth.report.fitting import embedded, fewer_eigenvalues
+from oversmooth.report.fitting import embedded, fit
 from oversmooth.report.shell import check as check
 from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, UNKNOWN, arrow, fixed, number, percent, sentence
 from oversmooth.results import verdict
@@ -48,7 +48,7 @@ def render(diagnoses: Sequence[DiagnosisData], links: Links = ()) -> str:
     chosen = [_chosen_from(m) for m in models]
     drawn = embedded({"config": PAGE.config, "charts": found, "models": chosen, "at_once": COLOURS_OF_MODELS})
     data = [diagnosis.to_dict() for diagnosis in diagnoses]
-    left_out = fewer_eigenvalues(data)
+    left_out = fit(data, len(drawn))
     return shell.rendered(
         "page.html.j2",
         ("charts.js", "tokens.js", "page.js"),
