@@ -51,7 +51,9 @@ def test_only_methods_with_a_strength_have_a_row_for_each():
     ("text", "sentence"),
     [
         ("methods = [", "sweep.toml: "),
-        ("seeds = 2", "it has no methods"),
+        ("seeds = 2", "it has no 'methods'"),
+        ("methods = []", "it has no cells"),
+        (f"methods = {'[' * 20_000}", "maximum recursion depth"),
         ('methods = ["plain"]\nseed = 2', "it has 'seed', which is not known"),
         ('methods = "plain"', "methods is 'plain', not a list"),
         ('methods = ["plain"]\nseeds = 0', "it has no cells, or more than 10,000"),

@@ -41,21 +41,19 @@ def sweep(
     for path in output or []:
         figures.check(path, also=(".md",))
     jobs, wanted = job_settings(launcher, slurm, at_once), read_sweep(file)
-    task, quick = wanted.get("task", "images"), wanted.get("quick", False)
-    if task not in TASKS:
-        raise InputError(f"{file}: task is {task!r}; choose {' or '.join(TASKS)}")
+    if wanted.task not in TASKS:
+        raise InputError(f"{file}: task is {wanted.task!r}; choose {' or '.join(TASKS)}")
     try:
-        begun = TASKS[task][quick].changed(wanted.get("recipe", {}))
+        begun = TASKS[wanted.task][wanted.quick].changed(wanted.recipe)
     except TypeError as error:
-        raise InputError(f"{file}: [recipe] has a setting that {task} does not have ({error})") from error
-    data = wanted.get("data", begun.data)
+        raise InputError(f"{file}: [recipe] has a setting that {wanted.task} does not have ({error})") from error
     table = Sweep(
         begun=begun,
-        variant_by_title=variants(wanted["methods"], wanted.get("strengths", [])),
-        seeds=wanted.get("seeds", 1),
-        quick=quick,
+        variant_by_title=variants(wanted.methods, wanted.strengths),
+        seeds=wanted.seeds,
+        quick=wanted.quick,
     )
-    how = dict(at_once=at_once or 1, device=device, on_nan=on_nan.value, force=force, data=data)
-    how["command"] = f"oversmooth sweep {file.name}"
+    how = dict(at_once=at_once or 1, device=device, on_nan=on_nan.value, force=force)
+    how |= dict(data=wanted.data or begun.data, command=f"oversmooth sweep {file.name}")
     recipes, why = fill_table(table, table.recipes(), [], results, how, jobs)
     show_table(table, read_cells(recipes, results, table.folder), output or [], why)

@@ -5,15 +5,12 @@ A cell is named by its recipe, so that sweeps which overlap share cells.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
-from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.files import read_text
-from oversmooth.safety.typed import typed
+from oversmooth.safety.typed import read_toml
 from oversmooth_papers.engine.recipe import BaseRecipe
 from oversmooth_papers.tables.base import Case, Table, last_snapshot, minutes
 from oversmooth_papers.tables.cells import Available, scores
@@ -27,32 +24,27 @@ _ACCURACY = ("accuracy", 100.0, "accuracy, %")
 _MOST = 10_000  # cells
 
 
-class SweepFile(TypedDict, total=False):
-    """What a sweep's file holds; methods are needed."""
+@dataclass(frozen=True)
+class SweepFile:
+    """What a sweep's file holds."""
 
-    task: str
-    quick: bool
-    data: str
     methods: list[str]
-    strengths: list[float]
-    seeds: int
-    recipe: dict[str, Any]
+    strengths: list[float] = field(default_factory=list)
+    seeds: int = 1
+    task: str = "images"
+    quick: bool = False
+    data: str | None = None
+    recipe: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.seeds * len(self.methods) * max(1, len(self.strengths)) <= _MOST:
+            raise ValueError(f"it has no cells, or more than {_MOST:,}")
+        if given := sorted({"data", "seed", "variant"} & self.recipe.keys()):
+            raise ValueError(f"[recipe] has {given[0]}, which data, seeds and methods are for")
 
 
 def read_sweep(path: Path) -> SweepFile:
-    """The file; raises `InputError` for what no sweep can be."""
-    remedy = "give task, methods, strengths, seeds and [recipe]"
-    try:
-        found: SweepFile = typed(SweepFile, tomllib.loads(read_text(path, remedy)))
-        if unknown := sorted(found.keys() - SweepFile.__annotations__.keys()):
-            raise ValueError(f"it has {unknown[0]!r}, which is not known")
-        if not found.get("methods"):
-            raise ValueError("it has no methods")
-        if not 0 < found.get("seeds", 1) * len(found["methods"]) * max(1, len(found.get("strengths", []))) <= _MOST:
-            raise ValueError(f"it has no cells, or more than {_MOST:,}")
-    except ValueError as error:
-        raise error if isinstance(error, InputError) else InputError(f"{path}: {reason(error)}; {remedy}") from error
-    return found
+    return read_toml(SweepFile, path, "give task, methods, strengths, seeds and [recipe]")
 
 
 def variants(methods: list[str], strengths: list[float]) -> dict[str, str]:
