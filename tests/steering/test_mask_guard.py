@@ -25,6 +25,30 @@ def test_compiled_code_averages_after_a_pass_as_it_is():
         torch.testing.assert_close(compiled(X), expected, rtol=0, atol=1e-6)
 
 
+def test_compiled_code_takes_no_mask_that_was_never_seen():
+    """A window that the pass as it is did not have would be averaged across without a word."""
+
+    class Windowed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(own_block(16, together=False) for _ in range(2))
+
+        def forward(self, x, near=None):
+            for layer in self.layers:
+                x = layer(x, near)
+            return x
+
+    torch.manual_seed(0)
+    model = steer(Windowed().eval(), Centred(0.5))
+    near = (torch.arange(8)[:, None] - torch.arange(8)).abs() < 3
+    compiled = torch.compile(model, backend="eager", dynamic=False)
+    with torch.no_grad():
+        expected = model(TOKENS)
+        torch.testing.assert_close(compiled(TOKENS), expected, rtol=0, atol=1e-6)
+        with pytest.raises(InputError, match="it is compiled"):
+            compiled(TOKENS, near)
+
+
 class Told(nn.Module):
     """Says what is padding of the tokens that it is given, and adds one."""
 

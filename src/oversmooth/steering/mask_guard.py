@@ -38,8 +38,7 @@ class MaskGuard:
         self.averaging, self.weighting = averaging, weighting
         self.projections: dict[str, tuple[nn.Module, nn.Module]] = {}
         """The modules of its values and its output where methods rely on them, by name, with those that hold them."""
-        self.unmasked = False  # whether a call hid no token from another
-        self.settled = 0  # most tokens of a plain call that did so
+        self.longest = {True: 0, False: 0}  # most tokens of a call that hid none from another: plain, and any other
         self.comparisons = 0  # forward passes compared with a weighted mean; `_MOST_COMPARISONS`: that is settled
 
     def hook(self, modules: dict[str, nn.Module]) -> list[Any]:
@@ -80,6 +79,8 @@ class MaskGuard:
         if values_unreadable():
             if self.averaging and isinstance(module, nn.MultiheadAttention) and kwargs.get("attn_mask") is not None:
                 raise self._masked()
+            if self.averaging and not is_plain(args, kwargs) and not self.longest[False]:
+                raise self._unknown("it is compiled")  # with what may be a mask, for the first time
             return
         self.check_projections()
         if self.averaging or self.comparisons < _MOST_COMPARISONS:
@@ -103,13 +104,14 @@ class MaskGuard:
         if n < 2 or x.is_meta or isinstance(x, FakeTensor):  # which have shapes but no values
             return mask
         if values_unreadable():
-            if not self.unmasked and self.layer.causal is not False:
+            # Of longer inputs a window, where there may be one, hides more.
+            if self.layer.causal is not False and n > max(self.longest.values()):
                 raise self._unknown("it is compiled")
             return mask
         recorded = self._recorded()
         if recorded is None or not recorded.calls or any(call.shape[-2:] != (n, n) for call in recorded.calls):
             raise self._unknown("no softmax over its tokens, and no scaled_dot_product_attention")
-        settled = recorded.plain and self.settled >= n
+        settled = recorded.plain and self.longest[True] >= n
         known = None if state is None else state.unrestrictive_mask  # most models use one mask for all layers
         for call in recorded.calls:
             checked = call.mask is None or settled or (call.A is None and call.mask is known)
@@ -118,7 +120,7 @@ class MaskGuard:
                     self._check_pairs(call.pairs(tokens[:-1].numel(), x.device), mask)
                 if state is not None:
                     state.unrestrictive_mask = call.mask
-        self.unmasked, self.settled = True, max(self.settled, n if recorded.plain else 0)
+        self.longest[recorded.plain] = max(n, self.longest[recorded.plain])
         return mask
 
     def _check_pairs(self, pairs: Tensor | None, mask: Tensor | None) -> None:
