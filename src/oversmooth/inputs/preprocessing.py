@@ -20,7 +20,7 @@ from torch import Tensor
 
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, about
-from oversmooth.safety.files import json_kind, read_json
+from oversmooth.safety.files import read_json
 from oversmooth.safety.libraries import import_library
 
 if TYPE_CHECKING:
@@ -283,5 +283,5 @@ def _json(file: Path) -> dict[str, Any] | None:
         return None
     value = read_json(file, "fetch the model again")
     if not isinstance(value, dict):
-        raise InputError(f"{file} contains {json_kind(value)}, not an object of settings; fetch the model again")
+        raise InputError(f"{file} contains {arguments.kind(value)}, not an object of settings; fetch the model again")
     return value

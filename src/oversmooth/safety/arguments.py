@@ -176,10 +176,7 @@ def shown(value: Any) -> str:
         return f"a number of {int(value.bit_length() * math.log10(2)) + 1:,} digits"
     if isinstance(value, (list, tuple, dict, set)) and len(value) > 8:
         return f"{kind(value)} of {len(value):,} entries"
-    try:
-        text = repr(value)
-    except Exception:  # someone else's
-        text = " at 0x"
+    text = repr(value)
     if " at 0x" in text:
         return kind(value)
     return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN // 2]}…{text[-_MOST_SHOWN // 4 :]}"

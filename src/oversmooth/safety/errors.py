@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from oversmooth.safety import foreign
 
@@ -20,12 +20,9 @@ class InputError(ValueError):
 
 def reason(error: BaseException, most: int = 120) -> str:
     """Another library's message, shortened and without URLs; the error's type if it has none."""
-    said = ""
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"{error.name.partition('.')[0]} is not installed; install it"
-    with suppress(Exception):  # a class of somebody's own
-        said = str(error)
-    text = re.sub(r"\s+", " ", re.sub(r"https?://\S+", "the hub", said)).strip()[:most].rstrip(". (")
+    text = re.sub(r"\s+", " ", re.sub(r"https?://\S+", "the hub", str(error))).strip()[:most].rstrip(". (")
     if not isinstance(error, InputError) and _OF_PYTHON.search(text):
         return "unexpected content"
     return text if text not in ("", "None") else type(error).__name__

@@ -277,12 +277,6 @@ def _is_deep(value: Any) -> bool:
     return bool(level)
 
 
-def json_kind(value: Any) -> str:
-    """The JSON type, in words."""
-    kinds = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
-    return kinds.get(type(value), "a number")
-
-
 def check_unpacked(what: str, packed: int, unpacked: int) -> None:
     """Refuse an archive bomb before it is unpacked: data packs to a hundredth at most, zeros to a thousandth."""
     if unpacked > _ONLY_IF_LARGE and unpacked > _MOST_PACKED * max(packed, 1):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from oversmooth.anatomy.live import check_is_module, unwrapped
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.files import check_plain, json_kind, parse_json, read_json, whole_file, whole_folder
+from oversmooth.safety.files import check_plain, parse_json, read_json, whole_file, whole_folder
 from oversmooth.safety.signals import delay_signals
 from oversmooth.safety.typed import typed
 from oversmooth.steering.apply import MARKER, restore, take_off, write_config
@@ -155,7 +155,7 @@ def read_settings(text: str, path: Path) -> dict[str, Any]:
     remedy = "it is damaged: write it again"
     settings = parse_json(text, f"{path}: the settings in its metadata cannot be read", remedy)
     if not isinstance(settings, dict):
-        raise InputError(f"{path}: the settings in its metadata are {json_kind(settings)}, no object; {remedy}")
+        raise InputError(f"{path}: the settings in its metadata are {arguments.kind(settings)}, no object; {remedy}")
     return settings
 
 
