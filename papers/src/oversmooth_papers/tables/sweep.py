@@ -16,10 +16,7 @@ from oversmooth_papers.tables.base import Case, Table, last_snapshot, minutes
 from oversmooth_papers.tables.cells import Available, scores
 from oversmooth_papers.tables.table_text import counted
 
-_SCORES = {
-    "language": ("test_perplexity_sliding", 1.0, "test perplexity"),
-    "segmentation": ("miou", 100.0, "mIoU, %"),
-}
+_SCORES = {"language": ("test_perplexity_sliding", 1.0, "test perplexity"), "segmentation": ("miou", 100.0, "mIoU, %")}
 _ACCURACY = ("accuracy", 100.0, "accuracy, %")
 _MOST = 10_000  # cells
 
