@@ -8,6 +8,7 @@ from oversmooth_papers.tables.steering import SWEEP
 
 def test_fig3_is_what_the_theory_says(monkeypatch, capsys, tmp_path):
     """Untrained, sharpening keeps tokens apart and smoothing draws them together; predicted in every case."""
+    import oversmooth_papers.cli  # noqa: F401  (its options are made of the settings as they are)
     from oversmooth_papers.figures import fig3
     from oversmooth_papers.tasks.images import recipe as settings
 
