@@ -37,6 +37,41 @@ def work(ranks, name):
         found["FSDP2"] = numbers(model, family)
     (folder / f"{name}.json").write_text(json.dumps(found))
 """
+TENSOR_PARALLEL = """
+import json
+from support.families import FAMILIES
+import oversmooth
+
+def tokens(model):
+    given = FAMILIES["Llama"].inputs()
+    found = oversmooth.diagnose(model, given, blocks="layers.*", spectra=False)
+    return [layer.tokens["hfc_lfc"] for layer in found.layers]
+
+def work(ranks, name):
+    model = FAMILIES["Llama"].make()
+    found = {"tokens": tokens(model)}
+    if ranks.world == 2:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+        columns = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
+        how = {f"layers.*.{part}": ColwiseParallel() for part in columns}
+        how |= {f"layers.*.{part}": RowwiseParallel() for part in ("self_attn.o_proj", "mlp.down_proj")}
+        parallelize_module(model, init_device_mesh("cpu", (2,)), how)
+        found["parallel"] = tokens(model)
+        try:
+            oversmooth.diagnose(model, FAMILIES["Llama"].inputs())
+        except oversmooth.InputError as error:
+            found["said"] = str(error)
+    (folder / f"{name}.json").write_text(json.dumps(found))
+"""
+
+
+def test_tensor_parallel_models_have_tokens_and_one_sentence_for_the_rest(tmp_path):
+    folder = two_processes.run(TENSOR_PARALLEL, lambda: tmp_path)
+    for rank in (0, 1):
+        found = json.loads((folder / f"two{rank}.json").read_text())
+        assert found["parallel"] == pytest.approx(found["tokens"], rel=1e-5)
+        assert "is tensor-parallel, and no process has whole heads; diagnose it in one process" in found["said"]
 
 
 def test_sharded_and_replicated_models_have_the_numbers_of_one_process(tmp_path):

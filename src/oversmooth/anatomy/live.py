@@ -63,6 +63,11 @@ class LiveModel(Source):
     def __init__(self, model: nn.Module, stored: Callable[[str, slice | None], Tensor] | None = None) -> None:
         self.model, self.stored = model, stored
         self.what = f"this {type(model).__name__}"
+        if _is_split(model):
+            raise InputError(
+                f"{self.what} is tensor-parallel, and no process has whole heads; diagnose it in one process or sharded "
+                "by FSDP2, or measure tokens alone: blocks='layers.*', spectra=False"
+            )
         config: Any = getattr(model, "config", None)
         self.config: dict[str, Any] = config.to_dict() if hasattr(config, "to_dict") else {}
         # Duplicates too: a module used twice runs twice.
@@ -119,6 +124,13 @@ def _upwards(module: str) -> Iterator[str]:
         yield module
         module = module.rpartition(".")[0]
     yield ""
+
+
+def _is_split(model: nn.Module) -> bool:
+    """Whether processes share the heads: its weights are sharded along more axes of processes than FSDP's one."""
+    gathered = any(hasattr(module, "unshard") for module in model.modules())
+    layouts: list[Any] = [getattr(p, "placements", ()) for p in model.parameters()]
+    return any(sum(placement.is_shard() for placement in layout) > gathered for layout in layouts)
 
 
 def whole(value: Tensor) -> Tensor:
