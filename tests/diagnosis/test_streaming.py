@@ -1,6 +1,7 @@
 """A streamed diagnosis is the resident one, bit for bit, and what cannot be streamed says why."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -10,8 +11,10 @@ from support.families import FAMILIES, GQA, hf, randomise, text
 from torch import nn
 
 from oversmooth import InputError, diagnose
+from oversmooth.cli.estimate import announcement
 from oversmooth.diagnosis.stream_state import States
 from oversmooth.diagnosis.streamed import placement
+from oversmooth.inputs.batches import Batch, Inputs
 from oversmooth.models import load
 from oversmooth.trace.feed import Runner
 from oversmooth.trace.streaming import Steps
@@ -100,6 +103,13 @@ def test_one_block_at_a_time_is_in_memory(shards):
     diagnose(loaded, text(), spectra=False)
     assert held[-1] == [False, True]  # the first is gone when the last runs
     assert all(block.mlp.up_proj.weight.is_meta for block in blocks)
+
+
+def test_memory_and_time_are_announced_from_the_first_block(shards):
+    loaded, batches = load(str(shards), stream=True), [Batch(text())]
+    line = announcement(loaded, Inputs("two texts", "text", 2, [], lambda: iter(batches)), {})
+    assert re.search(r"2 blocks of .* at once; .*; by its first block: about \S+ s of reading, \S+ s of comp", line)
+    assert all(p.is_meta for p in loaded.model.layers.parameters() if p.ndim > 1)
 
 
 def test_a_cut_or_missing_shard_is_one_sentence(shards):

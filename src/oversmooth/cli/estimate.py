@@ -15,6 +15,7 @@ import torch
 from oversmooth.anatomy import locate
 from oversmooth.inputs.batches import Inputs
 from oversmooth.models.loaded import DATA_COUNT, DEFAULT_COUNT, Loaded
+from oversmooth.models.on_disk import OnDisk
 from oversmooth.safety.machine import in_words
 from oversmooth.safety.model_state import preserve_state
 from oversmooth.trace.feed import Runner
@@ -42,14 +43,10 @@ def default_batch(loaded: Loaded, length: int | None) -> int:
 
 def announcement(loaded: Loaded, inputs: Inputs, settings: Mapping[str, Any]) -> str:
     """One line on inputs, time and memory; empty if the diagnosis takes less than about 20 seconds, or runs on a GPU,
-    where the factors were not measured. Where blocks are streamed, one line on where everything is kept.
+    where the factors were not measured. Where blocks are streamed, one line on where everything is kept, too.
     """
     if loaded.on_disk is not None:
-        from oversmooth.diagnosis.streamed import placement
-
-        run = Runner(loaded.model, loaded.on_disk.anatomy(settings.get("stack")))
-        with torch.no_grad():
-            return f"{loaded.name}: {placement(loaded.on_disk, run, list(run.batches(inputs)))}"
+        return _of_streaming(loaded, loaded.on_disk, inputs, settings)
     first = next(iter(inputs), None)
     if first is None or next(loaded.model.parameters()).device.type != "cpu":
         return ""
@@ -70,6 +67,29 @@ def announcement(loaded: Loaded, inputs: Inputs, settings: Mapping[str, Any]) ->
     if settings.get("spectra", True):
         faster["--no-spectra"] = _seconds(one_pass, inputs.count, {**settings, "spectra": False})
     return line + "".join(f"; {how} takes {_shown(less)}" for how, less in faster.items() if less < 0.7 * seconds)
+
+
+def _of_streaming(loaded: Loaded, disk: OnDisk, inputs: Inputs, settings: Mapping[str, Any]) -> str:
+    """Time from the first block, which is read and run once on the first input; a GPU's work is not estimated."""
+    from oversmooth.diagnosis.streamed import placement
+    from oversmooth.trace.streaming import Steps
+
+    run = Runner(loaded.model, disk.anatomy(settings.get("stack")))
+    order = run.anatomy.order
+    with torch.no_grad():
+        batches = list(run.batches(inputs))
+        line, one = f"{loaded.name}: {placement(disk, run, batches)}", run.first_input(batches[0])
+        steps = Steps(dict(loaded.model.named_modules(remove_duplicate=False)), order)
+        started = time.perf_counter()
+        with disk.loaded(order[0], None), steps.at(0):
+            read = time.perf_counter()
+            steps.run(None, lambda: run(one))
+            ran = time.perf_counter()
+    reading, seconds = ((after - before) * len(order) for before, after in ((started, read), (read, ran)))
+    line += f"; by its first block: about {_shown(reading)} of reading"
+    if disk.device.type == "cpu":
+        line += f", {_shown(_seconds(seconds, inputs.count, settings))} of computing meanwhile"
+    return line
 
 
 def _timed(loaded: Loaded, one: dict[str, torch.Tensor], stack: str | None) -> tuple[float, int, int]:

@@ -23,7 +23,7 @@ from oversmooth.safety.files import cache_folder
 from oversmooth.theory.bounds import head_verdicts
 from oversmooth.theory.reasons import Reason
 from oversmooth.theory.small_matrices import eigenvalues
-from oversmooth.theory.weights import centre_features, fold_norm, head_spectrum, smaller_product, stack_heads
+from oversmooth.theory.weights import centre_features, fold_norm, smaller_product, stack_heads
 
 _ZERO = 1e-6  # relative: the sign of a zero that centring or rank leaves is rounding
 _DIGITS = 6  # enough for any plot, and half the size of the file
@@ -48,14 +48,16 @@ def layer_spectrum(
     with about(layer.name):
         if layer.norm is not None and layer.norm_position == "pre":
             variants["folded"] = fold_norm(W_V, layer.norm.gamma.to(W_V), kind=layer.norm.kind)
-        # One batch of matrices for all variants.
-        per_head = dict(zip(variants, head_spectrum(torch.stack(list(variants.values())), W_O), strict=True))
+        # One batch of matrices for all variants; products by variant, as one of a batch would copy W_O.
+        products = torch.stack([smaller_product(V, W_O) for V in variants.values()])
+        per_head = dict(zip(variants, eigenvalues(products), strict=True))
         by_head = {name: [_eigenvalues(row, keep) for row in rows] for name, rows in per_head.items()}
         together = {name: Eigenvalues(None, None, None) for name in variants}
         if joined:
             together = {name: _eigenvalues(v, keep, layer.width) for name, v in _all(variants, W_O, layer).items()}
         # Per head the zeros of H do not count, so only the ratio to what is kept matters; nothing kept is another rule.
-        decided = head_verdicts(W_V, W_O / keep, bool(layer.causal), per_head["raw"] / keep) if decides else []
+        kept = W_O if keep == 1 else W_O / keep
+        decided = head_verdicts(W_V, kept, bool(layer.causal), per_head["raw"] / keep) if decides else []
     if inverse_sigma is not None and "folded" in variants:
         # A factor on W_V is a factor on every eigenvalue.
         by_head["observed"] = [_scaled(e, inverse_sigma, keep) for e in by_head["folded"]]
