@@ -65,8 +65,8 @@ class LiveModel(Source):
         self.what = f"this {type(model).__name__}"
         if _is_split(model):
             raise InputError(
-                f"{self.what} is tensor-parallel, and no process has whole heads; diagnose it in one process or sharded "
-                "by FSDP2, or measure tokens alone: blocks='layers.*', spectra=False"
+                f"{self.what} is tensor-parallel, and no process has whole heads; diagnose it in one process or "
+                "sharded by FSDP2, or measure tokens alone: blocks='layers.*', spectra=False"
             )
         config: Any = getattr(model, "config", None)
         self.config: dict[str, Any] = config.to_dict() if hasattr(config, "to_dict") else {}
