@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +35,7 @@ from oversmooth.safety.model_state import in_its_own_mode
 from oversmooth.safety.precision import float32_products
 from oversmooth.theory.reasons import Reason
 from oversmooth.trace import ONE_AT_A_TIME, Trace, study
-from oversmooth.trace.feed import ModelInput, Runner
+from oversmooth.trace.feed import ModelInput, Runner, first_of
 from oversmooth.trace.feed import OnProgress as OnProgress
 from oversmooth.trace.plans import Plan
 from oversmooth.trace.reducers.base import PassFacts
@@ -175,17 +174,14 @@ def diagnose(
 
 def _plan(source: Source, run: Runner, options: Options) -> _Planned:
     """Study the first input: where the residual stream is, what more depth does to it, how its tokens look."""
-    batches = options.batches(run, source.inputs)
-    first = next(batches, None)
-    if first is None:
-        raise InputError("there are no inputs; give at least one")
+    first, batches = first_of(options.batches(run, source.inputs))
     # The beginning of a text shows where the stream is; all of it is needed where that input itself is reported.
     one = run.first_input(first) if options.spectra or options.example else run.short_input(first)
     sample = study(source.model, run.anatomy, lambda: run(one), attention=options.spectra)
     return _Planned(
         plan=sample.plan,
         device=sample.blocks[0].x.device,
-        batches=itertools.chain([first], batches),
+        batches=batches,
         variant=_variant(sample.plan, source, options),
         extrapolation=_extrapolate(sample, source, options, first),
         one_input=one_input(sample.blocks, first, one, run.mask(one), source.tokenizer) if options.example else None,
@@ -234,10 +230,9 @@ def _streamed(
     source.about_mode()
     run = Runner(source.model, anatomy)
     with ONE_AT_A_TIME, torch.no_grad(), in_its_own_mode(source.model):
-        batches = list(options.batches(run, source.inputs))
-        if not batches:
-            raise InputError("there are no inputs; give at least one")
-        first, inputs = batches[0], sum(map(len, batches))
+        first, several = first_of(options.batches(run, source.inputs))
+        batches = list(several)
+        inputs = sum(map(len, batches))
         one = run.first_input(first) if options.spectra or options.example else run.short_input(first)
         source.notes.append(Note("streamed", text=str(placed := placement(disk, run, batches))))
         study = Study(source.model, anatomy, options.spectra)

@@ -26,7 +26,7 @@ from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.model_state import in_its_own_mode
 from oversmooth.trace import ONE_AT_A_TIME, Plan, Trace
-from oversmooth.trace.feed import ModelInput, OnProgress, Runner, first_of
+from oversmooth.trace.feed import ModelInput, OnProgress, Runner, batches_for, first_of
 from oversmooth.trace.reducers.vectors import DepthVectors, Pool, PooledVectors
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def layers(
     plan = Plan.of_names(anatomy.blocks)
     found: list[Tensor | None] = []
     vectors, run = PooledVectors(pool), Runner(inside, anatomy)
-    first, batches = first_of(inside, inputs)
+    first, batches = first_of(batches_for(inside, inputs))
     with ONE_AT_A_TIME, torch.no_grad(), in_its_own_mode(inside), Trace(inside, plan, [vectors], replay=False) as trace:
         for batch, _ in trace.over(run, batches, inputs, progress):
             found.append(batch.labels if isinstance(batch, Batch) else None)

@@ -27,7 +27,7 @@ from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.reasons import Reason
 from oversmooth.theory.shifted import ShiftedDominance, shifted_dominance
 from oversmooth.trace import ONE_AT_A_TIME, Trace, study
-from oversmooth.trace.feed import ModelInput, OnProgress, Runner, first_of
+from oversmooth.trace.feed import ModelInput, OnProgress, Runner, batches_for, first_of
 from oversmooth.trace.plans import BlockPlan
 from oversmooth.trace.reducers import EachAttention
 
@@ -149,7 +149,7 @@ def suggest(
         if (why := NeuTRENO().refusal(layer, anatomy)) is not None:
             raise InputError(f"NeuTRENO cannot act on layer {index} ({layer.name}): {why}")
     run = Runner(inside, anatomy)
-    first, batches = first_of(inside, inputs)
+    first, batches = first_of(batches_for(inside, inputs))
     with ONE_AT_A_TIME, torch.no_grad():
         one = run.first_input(first)
         plan = study(inside, anatomy, lambda: run(one)).plan

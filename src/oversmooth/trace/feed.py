@@ -117,11 +117,8 @@ class Runner:
             ) from error
 
 
-def first_of(
-    model: nn.Module, inputs: ModelInput | Iterable[ModelInput]
-) -> tuple[Batch | Tensor, Iterator[Batch | Tensor]]:
+def first_of(batches: Iterator[Batch | Tensor]) -> tuple[Batch | Tensor, Iterator[Batch | Tensor]]:
     """The first batch, and all of them; InputError where there is none."""
-    batches = batches_for(model, inputs)
     first = next(batches, None)
     if first is None:
         raise InputError("there are no inputs; give at least one")

@@ -25,7 +25,7 @@ from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
 from oversmooth.theory.reasons import Reason
 from oversmooth.trace.attention import CapturedAttention
 from oversmooth.trace.blocks import named_blocks
-from oversmooth.trace.feed import ONE_AT_A_TIME, Runner, first_of
+from oversmooth.trace.feed import ONE_AT_A_TIME, Runner, batches_for, first_of
 from oversmooth.trace.plans import BlockPlan, Plan, SampleBlock, Stage
 from oversmooth.trace.residual_fit import BlockArrays, ModuleCall, fit_residual
 from oversmooth.trace.sums import same
@@ -99,7 +99,7 @@ def plan(
             (batch, n, d) to (batch, n, d). They are read at their ends alone.
     """
     inside = unwrapped(check_is_module(model))
-    first, _ = first_of(inside, inputs)
+    first, _ = first_of(batches_for(inside, inputs))
     if blocks is not None:
         found = Plan.of_names(dict.fromkeys(named_blocks(inside, blocks)))
         run(inside, [first], found, [])

@@ -20,7 +20,7 @@ from oversmooth.inputs.batches import Batch, Inputs
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.model_state import in_its_own_mode
 from oversmooth.trace.attention import CapturedAttention
-from oversmooth.trace.feed import ONE_AT_A_TIME, ModelInput, OnProgress, Runner, called, first_of
+from oversmooth.trace.feed import ONE_AT_A_TIME, ModelInput, OnProgress, Runner, batches_for, called, first_of
 from oversmooth.trace.layout import as_tokens
 from oversmooth.trace.plans import BlockPlan, Plan, Site, Stage
 from oversmooth.trace.reducers.base import PassFacts, Reducer
@@ -73,7 +73,7 @@ def run(
         The pass, which knows how many valid tokens each input has.
     """
     inside = unwrapped(check_is_module(model))
-    _, batches = first_of(inside, inputs)
+    _, batches = first_of(batches_for(inside, inputs))
     # Of an encoder with a decoder, the stack that the plan is of; where only names are known, the whole model.
     call = Runner(inside, plan.anatomy) if plan.anatomy is not None else lambda batch: called(inside, batch, {})
     trace = Trace(inside, plan, reducers, left_out, replay=False)
