@@ -167,12 +167,10 @@ class Extrapolation:
     residual: Number
     variant: str
     """How the norm entered: raw, folded, observed, or post (tokens whose features have zero mean, as after a norm)."""
-    real: Course | None = (
-        None  #: The blocks themselves, with attention recomputed each time; None if they cannot be run.
-    )
-    predicted: Course | None = (
-        None  #: From there on, by `theory.depth.log_time`; None for the stack, and before version 5.
-    )
+    real: Course | None = None
+    """The blocks themselves, with attention recomputed each time; None if they cannot be run."""
+    predicted: Course | None = None
+    """From there on, by `theory.depth.log_time`; None for the stack, and before version 5."""
     way: Annotated[str, Literal["log time", "geometric", ""]] = ""  #: How it goes on.
     error: Number = None  #: Of the last predicted log HFC/LFC, estimated.
     conclusive: bool = False  #: Whether that is small enough for the prediction to say something.

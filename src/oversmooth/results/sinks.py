@@ -47,9 +47,8 @@ def special_tokens(diagnosis: DiagnosisData) -> str:
     norm = diagnosis.layers[found.depth].tokens.get("first_norm")
     if not found.explains:
         return said
-    which = (
-        f"The first token alone ({norm:.2g} times the median norm) explains" if norm and norm > 5 else "They explain"
-    )
+    alone = norm and norm > 5
+    which = f"The first token alone ({norm:.2g} times the median norm) explains" if alone else "They explain"
     return f"{said} {which} most of the change since depth 0."
 
 

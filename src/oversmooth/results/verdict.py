@@ -273,25 +273,21 @@ def _repeated(entry: Extrapolation) -> str:
     return " ".join(filter(None, said))
 
 
-def _error_in_words(error: float) -> str:
+def _off_by(error: float) -> str:
     """An error of a logarithm.
 
-    >>> _error_in_words(0.05), _error_in_words(0.4)
+    >>> _off_by(0.05), _off_by(0.4)
     ('5%', 'a factor of 1.5')
     """
-    return (
-        f"{max(1.0, 100 * math.expm1(error)):.0f}%" if error < 0.3 else f"a factor of {math.exp(min(error, 99.0)):.2g}"
-    )
+    if error < 0.3:
+        return f"{max(1.0, 100 * math.expm1(error)):.0f}%"
+    return f"a factor of {math.exp(min(error, 99.0)):.2g}"
 
 
 def _beyond(entry: Extrapolation) -> str:
     """How it goes on, and how well the first half of the blocks predicted the others."""
     ran = int(entry.real.depth[-1]) if entry.real else 0
-    tried = (
-        ""
-        if entry.checked is None
-        else f"; from the first {ran // 2} blocks it was {_error_in_words(entry.checked)} off"
-    )
+    tried = "" if entry.checked is None else f"; from the first {ran // 2} blocks it was {_off_by(entry.checked)} off"
     if entry.predicted is None or entry.predicted.log_hfc_lfc[-1] is None:
         return ""
     depth, value = int(entry.predicted.depth[-1]), math.exp(min(entry.predicted.log_hfc_lfc[-1], 99.0))
@@ -301,7 +297,7 @@ def _beyond(entry: Extrapolation) -> str:
         return f", and {_per_block(compared(entry).real_rate or 1.0)} in the end"
     power = exponent(entry) or 0.0
     law = f", a power law with exponent {_signed(power)}" if abs(power) >= _STEEP else ""
-    return f", and to {value:.3g} in {depth} (predicted, within {_error_in_words(entry.error)}{tried}){law}"
+    return f", and to {value:.3g} in {depth} (predicted, within {_off_by(entry.error)}{tried}){law}"
 
 
 def _growth(entry: Extrapolation) -> str:
