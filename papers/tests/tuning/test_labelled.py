@@ -21,7 +21,7 @@ def loaded(vit):
 @pytest.mark.parametrize(("column", "label"), [("image", "label"), ("img", "fine_label")])
 def test_parquet(loaded, tmp_path, column, label):
     path = write_parquet(tmp_path / "data.parquet", label=label, column=column)
-    data = read_labelled(loaded, path, classes=2)
+    data = read_labelled(loaded, path)
     assert data.labels.tolist() == [0, 1] * 6
     assert data.images.shape == (12, 3, 16, 16)
     assert data.argument == "pixel_values"
@@ -49,7 +49,7 @@ def folder_of_classes(folder, names, each=2):
     ],
 )
 def test_folders_are_classes(loaded, tmp_path, names, labels):
-    data = read_labelled(loaded, folder_of_classes(tmp_path / "data", names), classes=2)
+    data = read_labelled(loaded, folder_of_classes(tmp_path / "data", names))
     assert data.labels.tolist() == labels
 
 
@@ -70,7 +70,7 @@ def test_folders_are_classes(loaded, tmp_path, names, labels):
 )
 def test_what_has_no_labels_is_refused(loaded, tmp_path, make, sentence):
     with pytest.raises(InputError, match=sentence):
-        read_labelled(loaded, make(tmp_path), classes=2)
+        read_labelled(loaded, make(tmp_path))
 
 
 def test_some_without_labels(loaded, tmp_path):
@@ -91,5 +91,5 @@ def test_a_language_model_is_refused(tmp_path):
 
 def test_npz(loaded, tmp_path):
     np.savez(tmp_path / "x.npz", images=np.zeros((3, 16, 16, 3), np.uint8), labels=np.array([1, 0, 1]))
-    data = read_labelled(loaded, tmp_path / "x.npz", classes=2)
+    data = read_labelled(loaded, tmp_path / "x.npz")
     assert torch.equal(data.labels, torch.tensor([1, 0, 1]))

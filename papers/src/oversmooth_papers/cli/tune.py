@@ -130,7 +130,7 @@ def read(
     check_readable(data)
     with status(f"loading {Path(model).name}"):
         loaded = models.load(model, dtype="float32", device=device)
-        images = tuning.read_labelled(loaded, data, count=inputs, classes=tuning.class_count(loaded.model))
+        images = tuning.read_labelled(loaded, data, count=inputs)
         tuning.check_classifier(loaded.model, images, loaded.name)
         tuning.folds_of(len(images), settings.folds, settings.seed)
     for note in images.skipped:

@@ -140,9 +140,10 @@ class BaseRecipe(ABC):
 
     @property
     def with_variant(self) -> str:
-        """`` with neutreno:strength=0.6 (ramp 0.5)``; nothing for plain."""
-        ramp = f" (ramp {self.ramp:g})" if self.ramp else ""
-        return "" if self.variant == "plain" else f" with {self.variant}{ramp}"
+        """`` with neutreno:strength=0.6 (ramp 0.5) in layers 0-2``; nothing for plain."""
+        ramp, layers = f" (ramp {self.ramp:g})" if self.ramp else "", getattr(self, "layers", "all")
+        where = "" if layers == "all" else f" in layers {layers}"
+        return "" if self.variant == "plain" else f" with {self.variant}{ramp}{where}"
 
     @property
     def title(self) -> str:
@@ -155,8 +156,8 @@ class BaseRecipe(ABC):
 
         So a field that is added later, with the default that stands for what was done before, renames no cell.
         """
-        usual = _leaves(type(self)().to_dict())
-        own = _leaves(type(self).from_dict(self.to_dict()).to_dict())  # where 1 is 1.0
+        usual = leaves(type(self)().to_dict())
+        own = leaves(type(self).from_dict(self.to_dict()).to_dict())  # where 1 is 1.0
         differs = {name: value for name, value in own.items() if usual.get(name, ...) != value}
         if self.task_name != _FIRST_TASK:
             differs["task"] = self.task_name
@@ -199,7 +200,7 @@ class BaseRecipe(ABC):
 
     def difference(self, other: BaseRecipe) -> str | None:
         """The first field that differs, with both values, in words; None if none does."""
-        mine, theirs = _leaves(self.to_dict()), _leaves(other.to_dict())
+        mine, theirs = leaves(self.to_dict()), leaves(other.to_dict())
         for name in dict.fromkeys([*mine, *theirs]):
             if mine.get(name) != theirs.get(name):
                 return f"{name} is {mine.get(name)!r} there and {theirs.get(name)!r} here"
@@ -300,12 +301,12 @@ def check_layers(layers: str, depth: int) -> None:
         raise InputError(f"layers is {layers!r} and the model has the layers 0 to {depth - 1}; give some of them")
 
 
-def _leaves(fields: dict[str, Any], before: str = "") -> dict[str, Any]:
+def leaves(fields: dict[str, Any], before: str = "") -> dict[str, Any]:
     """Settings by dotted name, lists as JSON has them."""
     flat: dict[str, Any] = {}
     for name, value in fields.items():
         if isinstance(value, dict):
-            flat |= _leaves(value, f"{before}{name}.")
+            flat |= leaves(value, f"{before}{name}.")
         else:
             flat[before + name] = list(value) if isinstance(value, tuple) else value
     return flat

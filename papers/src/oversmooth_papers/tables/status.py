@@ -8,14 +8,14 @@ their share.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine import checkpoint
-from oversmooth_papers.engine.recipe import BaseRecipe
+from oversmooth_papers.engine.recipe import BaseRecipe, leaves
 from oversmooth_papers.tables.base import Table
 from oversmooth_papers.tables.cells import cell_path, chosen, missing
 from oversmooth_papers.tables.neutreno.language import Language
@@ -97,15 +97,7 @@ def _work(recipe: BaseRecipe) -> float:
 @cache
 def _settings(recipe: BaseRecipe) -> frozenset[tuple[str, str]]:
     """Those that may change the cost, by dotted name."""
-
-    def leaves(fields: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-        for name, value in fields.items():
-            if isinstance(value, dict):
-                yield from leaves(value, f"{before}{name}.")
-            elif before + name not in _NO_COST:
-                yield before + name, str(value)
-
-    return frozenset(leaves(recipe.to_dict()))
+    return frozenset((name, str(value)) for name, value in leaves(recipe.to_dict()).items() if name not in _NO_COST)
 
 
 Step = tuple[Table, tuple[str, ...]]

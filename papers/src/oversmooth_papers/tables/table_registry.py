@@ -21,21 +21,20 @@ from oversmooth_papers.tables.table3 import Table3
 from oversmooth_papers.tables.text.glue import Glue
 from oversmooth_papers.tables.text.language_models import Causal, Masked, Wikitext
 
-__all__ = ["OF_THE_PAPERS", "TABLES", "all_cells", "all_tables", "folders_of_cells", "register"]
+__all__ = ["TABLES", "all_cells", "all_tables", "folders_of_cells", "register"]
 
-OF_THE_PAPERS: tuple[type[Table], ...] = (
+for _table in (
     *(Table2, Table3, Controls, Depth, Forms, Mixtures, RulesOfTable1),
     *(Sharpening, SharpeningDose, SharpeningHalf),
     *(Ablation, Classification, Language, LanguageAblation, Methods, Segmentation),
     *(Causal, Glue, Masked, Wikitext),
-)
-for _table in OF_THE_PAPERS:
+):
     register(_table)
 
 
 def all_tables() -> list[type[Table]]:
-    """In the order in which they are listed."""
-    return [*OF_THE_PAPERS, *(table for table in TABLES.values() if table not in OF_THE_PAPERS)]
+    """In the order in which they were registered."""
+    return [*TABLES.values()]
 
 
 def folders_of_cells(results: Path) -> list[tuple[type[Table], Path]]:

@@ -3,7 +3,6 @@
 `learning` finds the strengths, `cross_validate` says what they are worth on images they have not seen.
 """
 
-from oversmooth.trace.feed import class_count
 from oversmooth_papers.tuning.cross_validation import (
     Answers,
     Outcome,
@@ -17,5 +16,5 @@ from oversmooth_papers.tuning.learning import DEFAULT_METHODS, TuningSettings, t
 
 __all__ = [
     "DEFAULT_METHODS", "Answers", "Labelled", "Outcome", "TuningSettings", "baseline", "check_classifier",
-    "class_count", "cross_validate", "folds_of", "read_labelled", "tune", "tuning_method",
+    "cross_validate", "folds_of", "read_labelled", "tune", "tuning_method",
 ]  # fmt: skip

@@ -40,14 +40,13 @@ class Labelled:
         return len(self.labels)
 
 
-def read_labelled(loaded: Loaded, source: Path, *, count: int | None = None, classes: int | None = None) -> Labelled:
+def read_labelled(loaded: Loaded, source: Path, *, count: int | None = None) -> Labelled:
     """All images of a source, or ``count`` of them evenly spread, each with its label.
 
     Args:
         loaded: the classifier.
         source: labelled images, as `_REMEDY` says.
         count: at most so many; None: all.
-        classes: how many the model knows; None: any label will do.
     """
     if loaded.kind != "vision":
         raise InputError(f"{loaded.name} takes no images; give an image classifier")
@@ -58,7 +57,7 @@ def read_labelled(loaded: Loaded, source: Path, *, count: int | None = None, cla
     batches = list(inputs)
     images = torch.cat([batch.inputs[loaded.argument] for batch in batches])
     labels = _labels(loaded, source, batches)
-    if classes is not None:
+    if (classes := class_count(loaded.model)) is not None:
         for name, label in zip((n for b in batches for n in b.names), labels.tolist(), strict=True):
             if not 0 <= label < classes:
                 known = f"{loaded.name} knows the classes 0 to {classes - 1}"

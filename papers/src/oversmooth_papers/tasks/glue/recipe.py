@@ -88,17 +88,16 @@ class Recipe(BaseRecipe):
     def learning_rates(self, steps_per_epoch: int) -> Tensor:
         import torch
 
+        from oversmooth_papers.engine.schedule import learning_rates, polynomial
+
         steps = self.epochs * steps_per_epoch
         rising = round(self.warmup * steps)
-        up = torch.arange(rising, dtype=torch.float64) / max(1, rising)
-        down = 1 - torch.arange(steps - rising, dtype=torch.float64) / max(1, steps - rising)
-        return self.lr * torch.cat([up, down])
+        return torch.cat([learning_rates(self.lr, rising, 0), polynomial(self.lr, steps - rising, 1.0)])
 
     @property
     def label(self) -> str:
         """``masked language model with sharpen on CB``."""
-        where = "" if self.layers == "all" or not self.with_variant else f" in layers {self.layers}"
-        return f"masked language model{self.with_variant}{where} on {self.data}"
+        return f"masked language model{self.with_variant} on {self.data}"
 
     @property
     def parameters(self) -> int:

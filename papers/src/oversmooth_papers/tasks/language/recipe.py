@@ -108,9 +108,8 @@ class Recipe(BaseRecipe):
     def label(self) -> str:
         """``Post-LN language model with neutreno:strength=0.4, 16 blocks, wikitext-2``."""
         kind = f"{self.shape.norm.capitalize()}-LN {'' if self.shape.causal else 'masked '}language model"
-        where = "" if self.layers == "all" or not self.with_variant else f" in layers {self.layers}"
         warm = ", start warm" if self.start == "warm" and self.variant in ("smooth", "sharpen") else ""
-        return f"{kind}{self.with_variant}{where}{warm}, {self.shape.depth} blocks, {self.data}"
+        return f"{kind}{self.with_variant}{warm}, {self.shape.depth} blocks, {self.data}"
 
     def describe(self, scores: Scores) -> str:
         words = [f"perplexity {scores['valid_perplexity']:.2f} on validation"]
