@@ -65,6 +65,8 @@ class InputShown:
     tokens that are not padding, None for all.
     """
 
+    STATE = ("_shape", "_same", "_kept", "_groups", "_similarity", "_received")
+
     def __init__(self, first: Batch | Tensor, one: Batch | Tensor, mask: Tensor | None, tokenizer: Any) -> None:
         self.first, self.one, self.mask, self.tokenizer = first, one, mask, tokenizer
         given = [one] if isinstance(one, Tensor) else list(one.inputs.values())

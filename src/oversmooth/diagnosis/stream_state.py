@@ -94,18 +94,17 @@ class States:
 
 
 class Progress:
-    """What was found in the blocks that are done, saved after each: by the objects that hold it, and its names."""
+    """What was found in the blocks that are done, saved after each: the attributes of these objects that their
+    ``STATE`` names.
+    """
 
-    def __init__(self, folder: Path, anatomy: Anatomy, parts: dict[str, tuple[Any, tuple[str, ...]]]) -> None:
-        self.path, self.parts = folder / "progress.pt", parts
+    def __init__(self, folder: Path, anatomy: Anatomy, holders: list[Any]) -> None:
+        self.path, self.holders = folder / "progress.pt", holders
         self.layers = {layer.name: layer for layer in anatomy}
 
     def save(self, following: str, plans: list[BlockPlan], states: States) -> None:
         """Save it, where that is possible: else those blocks are done again another time."""
-        found = {
-            key: {name: _plain(getattr(holder, name)) for name in names if hasattr(holder, name)}
-            for key, (holder, names) in self.parts.items()
-        }
+        found = [_plain(holder) for holder in self.holders]
         kept = [dataclasses.replace(plan, layer=None) for plan in plans]  # type: ignore[arg-type]
         layers = [plan.layer for plan in plans]
         seen = [layer and (layer.name, {name: getattr(layer, name) for name in _OBSERVED}) for layer in layers]
@@ -122,13 +121,8 @@ class Progress:
                 file = torch.load(self.path, weights_only=True)
         except Exception:  # none, as a rule; a damaged one is as good as none
             return None
-        for key, values in file["found"].items():
-            for name, value in values.items():
-                current = getattr(self.parts[key][0], name, None)
-                if isinstance(current, dict):
-                    current.update(value)
-                else:
-                    setattr(self.parts[key][0], name, value)
+        for holder, found in zip(self.holders, file["found"], strict=True):
+            _restore(holder, found)
         for plan, seen in zip(file["plans"], file["layers"], strict=True):
             layer = seen and dataclasses.replace(self.layers[seen[0]], **seen[1])
             plans.append(dataclasses.replace(plan, layer=layer))
@@ -141,5 +135,18 @@ class Progress:
 
 
 def _plain(value: Any) -> Any:
-    """A dictionary that makes its own entries, as one that does not."""
+    """An object's state; a dictionary that makes its own entries, as one that does not."""
+    if hasattr(value, "STATE"):
+        return {name: _plain(getattr(value, name)) for name in value.STATE if hasattr(value, name)}
     return {key: _plain(one) for key, one in value.items()} if isinstance(value, dict) else value
+
+
+def _restore(holder: Any, found: dict[str, Any]) -> None:
+    for name, value in found.items():
+        current = getattr(holder, name, None)
+        if hasattr(current, "STATE"):
+            _restore(current, value)
+        elif isinstance(current, dict):
+            current.update(value)
+        else:
+            setattr(holder, name, value)

@@ -112,7 +112,8 @@ class Streamed:
         last = max(i for i, name in enumerate(order) if self.run.anatomy.blocks[name] is not None)
         steps = Steps(self.study.modules, order)
         trace = StreamedTrace(self.disk.model, self.plan, self.reducers.all, self.left_out)
-        self.progress = Progress(self.states.folder, self.run.anatomy, self._parts(steps, trace))
+        holders = [*self.reducers.all, trace, self.study, steps, *filter(None, [self.shown])]
+        self.progress = Progress(self.states.folder, self.run.anatomy, holders)
         name = self.progress.resume(self.plan.blocks, self.states)
         self.study.blocks += [SampleBlock(plan, None, _NOTHING, _NOTHING, (), {}) for plan in self.plan.blocks]
         name = name or steps.first(lambda: self.run(self.one))
@@ -136,26 +137,6 @@ class Streamed:
             self.disk.close()
         trace.finish()
         self.facts = trace.facts
-
-    def _parts(self, steps: Steps, trace: StreamedTrace) -> dict[str, tuple[Any, tuple[str, ...]]]:
-        """What holds the numbers of blocks that are done, and under which names."""
-        sites = ("rows", "decomposed", "begun", "_kept")
-        tokens, sinks, heads = self.reducers.tokens, self.reducers.sinks, self.reducers.heads
-        parts: dict[str, tuple[Any, tuple[str, ...]]] = {
-            "tokens": (tokens, ("_rows",)),
-            "main": (tokens._main, sites),
-            "others": (tokens._others, sites),
-            "sinks": (sinks, ("_received", "_rows", "_by_role")),
-            "special": (sinks._whole, sites),
-            "trace": (trace, ("facts", "_lengths", "_explained", "_batches", "_inputs")),
-            "study": (self.study, ("apart", "left", "layouts")),
-            "steps": (steps, ("forms",)),
-        }
-        if heads is not None:
-            parts["heads"] = heads, ("_found", "_rows")
-        if self.shown is not None:
-            parts["shown"] = self.shown, ("_shape", "_same", "_kept", "_groups", "_similarity", "_received")
-        return parts
 
     def _study(self, steps: Steps, call: int, name: str, last: bool) -> str | None:
         with self.study.watching(name), steps.at(call):

@@ -35,6 +35,8 @@ class _Reached(BaseException):
 class Steps:
     """Runs one block at a time of a model's forward pass; modules and blocks by name."""
 
+    STATE = ("forms",)
+
     def __init__(self, modules: dict[str, nn.Module], blocks: Sequence[str]) -> None:
         self.modules, self.blocks = modules, list(dict.fromkeys(blocks))
         self.forms: list[tuple[bool, int, int] | None] = []
@@ -132,6 +134,8 @@ class Steps:
 
 class StreamedTrace(Trace):
     """A trace in which all batches pass through one block before any passes through the next."""
+
+    STATE = ("facts", "_lengths", "_explained", "_batches", "_inputs")
 
     def __init__(
         self, model: nn.Module, plan: Plan, reducers: Sequence[Reducer], left_out: LeftOut | None = None

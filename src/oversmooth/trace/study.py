@@ -113,6 +113,7 @@ def plan(
 class Study:
     """The listener that remembers one input's way through the model."""
 
+    STATE = ("apart", "left", "layouts")
     watch: Watch
     record: _Record
 

@@ -44,6 +44,8 @@ class Reducer:
 
     attention = False
     """Whether it wants attention, which is then captured in every layer."""
+    STATE: tuple[str, ...] = ()
+    """The attributes that hold what was found so far: where blocks are streamed, a stopped pass resumes from them."""
     result: Any = None
     """What it found, once the pass has ended."""
     visible: Tensor | None = None

@@ -83,6 +83,7 @@ class HeadSpectra(EachAttention):
         steering: what was done to the model, if anything; dominance is then that of steered attention.
     """
 
+    STATE = ("_found", "_rows")
     result: HeadNumbers
 
     def __init__(self, plan: Plan, settings: SpectraSettings | None = None, steering: Any = None) -> None:

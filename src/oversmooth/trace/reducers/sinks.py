@@ -48,6 +48,7 @@ class Sinks(Reducer):
         roles: by which tokens are measured; None: special tokens and text, where there are special ones.
     """
 
+    STATE = ("_received", "_rows", "_by_role", "_whole")
     result: SinkNumbers
 
     def __init__(self, plan: Plan, *, attention: bool = True, special: bool = True, roles: Roles | None = None) -> None:

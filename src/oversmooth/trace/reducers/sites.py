@@ -59,6 +59,8 @@ class SiteMetrics:
         exact: True for no shortcut: every pair of tokens, and metrics of rank from singular values alone.
     """
 
+    STATE = ("rows", "decomposed", "begun", "_kept")
+
     def __init__(self, *, absolute: bool = True, directions: bool = True, ranks: int = 0, exact: bool = False) -> None:
         self.absolute, self.directions, self.ranks, self.exact = absolute, directions and not exact, ranks, exact
         self.rows: dict[Hashable, list[dict[str, Tensor]]] = defaultdict(list)

@@ -44,6 +44,7 @@ class TokenMetrics(Reducer):
         exact: no sketch, no sample, no followed directions.
     """
 
+    STATE = ("_rows", "_main", "_others")
     result: TokenNumbers
 
     def __init__(
