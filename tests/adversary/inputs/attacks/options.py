@@ -22,6 +22,8 @@ BASES: dict[str, tuple[str, ...]] = {
     "fold": ("steered", "--output", "out"),
     "train": ("--data", CIFAR, "--output", "out", *SMALL_RUN, "--minutes", "0"),
     "demo": ("--output", "out.html"),
+    "layers": ("vit", "--inputs", "16"),
+    "spans": ("vit", "--inputs", "1", "--drop"),
     "survey": ("list.toml", "--output", "out"),
     "sweep": ("sweep.toml", "--results", "results", "--device", "cpu"),
     "reproduce table1": ("vit", "--inputs", "2"),
