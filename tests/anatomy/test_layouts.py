@@ -183,7 +183,7 @@ def test_plain_models_have_no_factors():
 BUILD = {model.name: model.build for model in REFUSED}
 SAYS = {
     "Swin": "not one sequence", "I-BERT": "quantized weights", "Gemma 3n": "several streams",
-    "Longformer": "values of their own",
+    "Longformer": "values of their own", "Zamba 2": "beside its embedding",
 }  # fmt: skip
 
 

@@ -200,6 +200,11 @@ UNSUPPORTED: dict[str, tuple[tuple[str, ...], str]] = {
         "Gemma 3n keeps several streams side by side (AltUp), and attention adds to a mixture of them, so there is no "
         "one stream to follow; choose Gemma 3",
     ),
+    ".shared_transformer.": (
+        ("zamba", "zamba2"),
+        "Zamba's attention reads each token beside its embedding, so that W_V W_O maps no stream to itself; measure "
+        "tokens alone by diagnose(model, x, blocks='layers.*', spectra=False)",
+    ),
     ".value_global.": (
         ("longformer",),
         "Longformer attends in sliding chunks and gives its global tokens values of their own (value_global), so a "

@@ -458,6 +458,10 @@ _GEMMA_3N = dict(
     **GQA, **_FULL, head_dim=8, num_kv_shared_layers=0, laurel_rank=4, hidden_size_per_layer_input=8,
     vocab_size_per_layer_input=64, activation_sparsity_pattern=[0.0, 0.0],
 )  # fmt: skip
+_ZAMBA = dict(
+    **GQA | dict(num_key_value_heads=HEADS), layers_block_type=["mamba", "hybrid"], mamba_d_state=8, n_mamba_heads=2,
+    chunk_size=4,
+)  # fmt: skip
 _LONGFORMER = dict(**SIZES, **WORDS, attention_window=4, max_position_embeddings=32)
 REFUSED = [
     Refused(
@@ -468,4 +472,5 @@ REFUSED = [
     Refused("I-BERT", hf("IBert", **SIZES, **WORDS), text, ("integer", "quanti")),
     Refused("Gemma 3n", hf("Gemma3nText", **_GEMMA_3N), text, ("stream", "altup", "copies")),
     Refused("Longformer", hf("Longformer", **_LONGFORMER), text, ("window", "chunk", "sliding", "n by n")),
+    Refused("Zamba 2", hf("Zamba2", **_ZAMBA), text, ("beside its embedding",)),
 ]  # fmt: skip
