@@ -101,22 +101,22 @@ def launch(
     folder: receives the jobs' files, and must be the user's alone. Jobs of an earlier call that still wait or run on
     SLURM are waited for, not sent again. If this process is stopped, local jobs stop at a checkpoint; SLURM's go on.
     """
-    return Launch(cells, folder.absolute(), settings, on_message).go()
+    todo = [cell for cell in cells if not cell.path.is_file()]
+    return Launch(todo, folder.absolute(), settings, on_message).go() if todo else {}
 
 
 class Launch:
     """One call of `launch`."""
 
     def __init__(
-        self, cells: Sequence[Cell], folder: Path, settings: JobSettings, on_message: Callable[[str], None]
+        self, todo: list[Cell], folder: Path, settings: JobSettings, on_message: Callable[[str], None]
     ) -> None:
-        self.folder, self.settings, self.on_message = folder, settings, on_message
+        self.todo, self.folder, self.settings, self.on_message = todo, folder, settings, on_message
         self.is_local = settings.launcher == "local"
-        self.todo = [cell for cell in cells if not cell.path.is_file()]
         self.sent: dict[Path, tuple[Cell, Sent]] = {}
         self.local: dict[str, Any] = {}
         self.tries, self.failed, self.said = Counter[Path](), dict[str, str](), ""
-        self.executor: Any = None
+        self.executor = self._executor()
 
     def _executor(self) -> Any:
         submitit = import_library("submitit", "--launcher", "oversmooth[cluster]")
@@ -142,9 +142,6 @@ class Launch:
         return executor
 
     def go(self) -> dict[str, str]:
-        if not self.todo:
-            return {}
-        self.executor = self._executor()
         if not self.is_local:
             self._adopt(queue.slurm_states() or {})
         seconds = self.settings.seconds or (0.5 if self.is_local else 10.0)
