@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+import signal
 import sys
 import warnings
 
@@ -26,6 +27,8 @@ settings.load_profile("oversmooth")
 if REPEATABLE:  # Hypothesis mixes in constants of the modules loaded so far: examples would depend on the tests before
     providers._get_local_constants = lambda: providers._local_constants
 
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR2") if hasattr(signal, name)]
+
 with warnings.catch_warnings(action="ignore"):
     # On a CPU without bfloat16 the first such product turns oneDNN off for good, and other bits come out of all others
     # from then on. So that no test depends on those before, it happens here.
@@ -34,12 +37,21 @@ with warnings.catch_warnings(action="ignore"):
 
 @pytest.fixture(autouse=True)
 def _as_if_alone():
-    """Random numbers begin anew, and so does the compiler, which gives up on code that it compiled too often."""
+    """Random numbers begin anew, and so does the compiler, which gives up on code that it compiled too often. Ctrl-C
+    interrupts. What a test sets of signals and threads ends with it.
+    """
+    threads, handlers = torch.get_num_threads(), {number: signal.getsignal(number) for number in SIGNALS}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it is ignored
     torch.manual_seed(0)
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002  (timm draws from it)
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
 
 
 BY_MODULE = ("test_realdata.py", "test_trained_figures.py", "test_page.py", "test_demo.py")

@@ -1,10 +1,9 @@
 """What importing costs: the promises about dependencies, each in a fresh interpreter."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+from support.interpreters import python
 
 # One interpreter, since importing torch takes its time: what each step may have loaded holds for those before it too.
 STEPS = """
@@ -27,7 +26,8 @@ loaded("transformers", "timm", "torchvision", "vl_convert")
 
 
 def test_importing_loads_no_more_than_it_needs():
-    done = subprocess.run([sys.executable, "-c", STEPS], capture_output=True, text=True, check=True)
+    done = python("-c", STEPS)
+    assert not done.returncode, done.stderr
     mathematics, inputs, diagnosing, watching, commands = map(json.loads, done.stdout.splitlines())
     assert mathematics == []  # torch alone
     assert inputs == []  # nothing that reads pictures, tables or text
@@ -52,13 +52,13 @@ except SystemExit as end:
     assert not end.code
 sys.stderr.write(str(sorted({{"torch", "numpy", "vl_convert"}} & set(sys.modules))))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code)
     assert done.stderr.strip() == "[]"
 
 
 def test_what_is_loaded_when_asked_for_is_listed_before():
     code = "import oversmooth; print(sorted(set(oversmooth.__all__) - set(dir(oversmooth))), hasattr(oversmooth, 'no'))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code)
     assert done.stdout.strip() == "[] False"
     import oversmooth
 

@@ -2,11 +2,10 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.interpreters import python
 
 pytest.importorskip("importlinter", reason="the layers are checked by import-linter, of the extra `check`")
 
@@ -23,15 +22,8 @@ ROOMS, APART, TRAINING, CIRCLES = (
 def contracts(root, folder):
     """Every contract, in words, and whether it is kept by the two packages below this folder."""
     path = os.pathsep.join((str(root / "src"), str(root / "papers" / "src")))
-    done = subprocess.run(
-        [sys.executable, "-c", LINT, "--config", ROOT / "pyproject.toml", "--no-cache", "--no-logo"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": path, "COLUMNS": "200", "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=False,
-    )
+    given = ("--config", ROOT / "pyproject.toml", "--no-cache", "--no-logo")
+    done = python("-c", LINT, *given, cwd=folder, PYTHONPATH=path, COLUMNS=200, NO_COLOR=1)
     found = {
         name: line.split(name, 1)[1]
         for line in done.stdout.splitlines()

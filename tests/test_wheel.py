@@ -1,12 +1,11 @@
 """The library alone, as `pip install oversmooth` leaves it: in an interpreter that has no oversmooth_papers."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from support.interpreters import python
 from support.nightly import some
 
 from oversmooth.demo import vits
@@ -32,8 +31,7 @@ for path in sys.argv[1:]:
 
 
 def alone(code, *arguments):
-    command = [sys.executable, "-c", ALONE + code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    return python("-c", ALONE + code, *arguments)
 
 
 def test_help_lists_the_commands_of_the_library():

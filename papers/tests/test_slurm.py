@@ -2,13 +2,13 @@
 
 import os
 import subprocess
-import sys
 import threading
 import time
 
 import pytest
 from support import slurm
 from support.commands import make_cifar, run
+from support.interpreters import import_path
 from support.job_examples import Write
 from support.launched_example import SlowRun
 from support.runs import QUIET, assert_same_models
@@ -25,10 +25,7 @@ SOON = dict(time="2")
 @pytest.fixture(scope="module", autouse=True)
 def cluster(tmp_path_factory):
     before = os.environ.get("PYTHONPATH")
-    os.environ |= {
-        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p and not p.endswith("timm")),
-        "OMP_NUM_THREADS": "1",
-    }
+    os.environ |= {"PYTHONPATH": import_path(), "OMP_NUM_THREADS": "1"}
     with slurm.running(tmp_path_factory.mktemp("slurm")) as lose_node:
         yield lose_node
         print(call("sacct", "-D", "-X", "-o", "JobID,State%16,ExitCode,Elapsed"))  # shown by pytest -s

@@ -9,7 +9,7 @@ from torch import nn
 
 import oversmooth
 from oversmooth import InputError
-from oversmooth.anatomy import layouts, locate, register
+from oversmooth.anatomy import locate, register
 from oversmooth.steering import (
     FeatScale,
     LayerNormScaling,
@@ -99,9 +99,7 @@ def images():
 
 @pytest.fixture
 def registered(request):
-    layout = register("mine", **{**NAMES, **getattr(request, "param", {})})
-    yield layout
-    layouts.LAYOUTS.remove(layout)
+    return register("mine", **{**NAMES, **getattr(request, "param", {})})
 
 
 @pytest.mark.usefixtures("registered")
@@ -218,22 +216,16 @@ def test_norms_whose_weight_has_another_name_are_not_scaled(model):
     ids=["norm", "transposed", "heads"],
 )
 def test_names_that_do_not_fit(model, names, match):
-    layout = register("mine", **{**NAMES, **names})
-    try:
-        with pytest.raises(InputError, match=match):
-            locate(model)
-    finally:
-        layouts.LAYOUTS.remove(layout)
+    register("mine", **{**NAMES, **names})
+    with pytest.raises(InputError, match=match):
+        locate(model)
 
 
 def test_heads_that_the_model_does_not_state(model):
     for block in model.blocks:
         block.mix.h, block.mix.heads = block.mix.heads, None
-    layout = register("mine", **NAMES, heads=HEADS)
-    try:
-        assert locate(model).layers[0].heads == HEADS
-    finally:
-        layouts.LAYOUTS.remove(layout)
+    register("mine", **NAMES, heads=HEADS)
+    assert locate(model).layers[0].heads == HEADS
 
 
 class Separate(nn.Module):
@@ -270,25 +262,19 @@ def test_separate_parameters_one_of_them_transposed_and_a_norm_inside_attention(
         InputError, match=r"0\.mix has ask 16 × 16, tell 16 × 16, worth 16 × 16.*register\('mine', value="
     ):
         locate(model)
-    layout = register("mine", value="worth", output="back", transposed="value", norm="pre_a")
-    try:
-        layer = locate(model).layers[1]
-        assert torch.equal(layer.W_V.transpose(0, 1).flatten(1), model[1].mix.worth)
-        assert torch.equal(layer.W_O.flatten(0, 1), model[1].mix.back.T)
-        diagnosis = oversmooth.diagnose(model, x, depth=2)
-        assert diagnosis.layers[2].dominance is not None
-        out = steer(model, Spectral("sharpen"))(x)
-        torch.testing.assert_close(fold(model)(x), out, rtol=1e-5, atol=1e-5)
-    finally:
-        layouts.LAYOUTS.remove(layout)
+    register("mine", value="worth", output="back", transposed="value", norm="pre_a")
+    layer = locate(model).layers[1]
+    assert torch.equal(layer.W_V.transpose(0, 1).flatten(1), model[1].mix.worth)
+    assert torch.equal(layer.W_O.flatten(0, 1), model[1].mix.back.T)
+    diagnosis = oversmooth.diagnose(model, x, depth=2)
+    assert diagnosis.layers[2].dominance is not None
+    out = steer(model, Spectral("sharpen"))(x)
+    torch.testing.assert_close(fold(model)(x), out, rtol=1e-5, atol=1e-5)
 
 
 def test_a_module_named_in_place_of_its_parameter(model):
     for block in model.blocks:
         block.mix = nn.ModuleDict({"everything": nn.Linear(WIDTH, 3 * WIDTH), "merge": nn.Linear(WIDTH, WIDTH)})
-    layout = register("mine", value="everything", output="merge", packing="stacked")
-    try:
-        with pytest.raises(InputError, match=r"'everything' is a module; .*value='everything\.weight'"):
-            locate(model)
-    finally:
-        layouts.LAYOUTS.remove(layout)
+    register("mine", value="everything", output="merge", packing="stacked")
+    with pytest.raises(InputError, match=r"'everything' is a module; .*value='everything\.weight'"):
+        locate(model)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from support.commands import run
+from support.interpreters import import_path, python
 from support.places import ROOT
 
 from oversmooth import __version__
@@ -74,14 +72,9 @@ def test_a_group_without_a_command_lists_its_commands(
 
 
 def test_the_shell_completes_commands() -> None:
-    asked = {"_OVERSMOOTH_COMPLETE": "complete_bash", "COMP_WORDS": "oversmooth sp", "COMP_CWORD": "1"}
+    asked = dict(_OVERSMOOTH_COMPLETE="complete_bash", COMP_WORDS="oversmooth sp", COMP_CWORD=1)
     code = "import sys; sys.argv = ['oversmooth']; from oversmooth.__main__ import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **asked, "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("src", "papers/src"))},
-        capture_output=True,
-        text=True,
-    )
+    done = python("-c", code, PYTHONPATH=import_path(ROOT / "src", ROOT / "papers" / "src"), **asked)
     assert done.stdout.split() == ["spans", "spectrum"], done.stderr
 
 

@@ -1,12 +1,11 @@
 """steer, fold, and what reproduces steering, as a user meets them; and diagnoses of steered models."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
 from support.commands import refusal, run
+from support.interpreters import python
 from support.nightly import nightly
 from support.places import ROOT
 
@@ -247,9 +246,6 @@ def test_words():
 
 @nightly
 def test_the_example_runs():
-    script = ROOT / "examples" / "steer_train_fold.py"
-    done = subprocess.run(
-        [sys.executable, str(script), "--steps", "2"], capture_output=True, text=True, timeout=900, check=False
-    )
+    done = python(ROOT / "examples" / "steer_train_fold.py", "--steps", 2)
     assert done.returncode == 0, done.stderr
     assert "plain from_pretrained: largest difference of outputs" in done.stdout

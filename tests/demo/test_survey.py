@@ -3,11 +3,11 @@
 import json
 import os
 import shutil
-import sys
 
 import pyarrow.parquet
 import pytest
 from support.commands import run
+from support.interpreters import import_path
 
 from oversmooth.demo.survey import checkpoints as named
 from oversmooth.demo.survey import read_survey
@@ -58,7 +58,7 @@ def test_what_failed_is_tried_again_alone_and_the_table_is_that_of_the_cells(
 
 
 def test_by_jobs_it_is_the_same(checkpoints, monkeypatch, tmp_path):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(p for p in sys.path if p and not p.endswith("timm")))
+    monkeypatch.setenv("PYTHONPATH", import_path())
     (checkpoints / "list.toml").write_text(f'spectrum = ["{tmp_path}/runs/gpt"]\n')
     for where, how in (("here", ()), ("jobs", ("--at-once", 2))):
         assert run(monkeypatch, "survey", checkpoints / "list.toml", "-o", tmp_path / where, *how) == 0

@@ -1,30 +1,33 @@
 """A diagnosis by two processes, which share the inputs, is that of one."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 from support.commands import run
+from support.interpreters import import_path, python
 
 from oversmooth import diagnose
 from oversmooth.diagnosis.processes import together
 from oversmooth.safety.errors import InputError
 from oversmooth.trace.reducers.base import PassFacts
 
-GIVEN = ("--inputs", 10, "--batch", 3, "--length", 24, "--joined", 5, "--ranks", 7)
+GIVEN = ("--inputs", "10", "--batch", "3", "--length", "24", "--joined", "5", "--ranks", "7")
+TOO_FEW = ("--inputs", "4", "--batch", "4", "--length", "8")
+COMMANDS = """
+import sys
+from oversmooth.cli import main
+from oversmooth.safety.processes import joined
 
-
-def torchrun(folder, *words):  # without the folder of timm, whose torchvision may not load beside this torch
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "--"]
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p and not p.endswith("timm")),
-        "OMP_NUM_THREADS": "1",
-    }
-    how = dict(capture_output=True, text=True, check=False, cwd=folder, env=environment)
-    return subprocess.run([*command, "oversmooth", *map(str, words)], **how)
+with joined():  # once, as torch asks for
+    for words in {commands!r}:
+        sys.argv = ["oversmooth", "diagnose", *words]
+        try:
+            main()
+        except SystemExit as left:
+            code = left.code
+sys.exit(code)
+"""
 
 
 def numbers(value, path=""):
@@ -35,10 +38,14 @@ def numbers(value, path=""):
     return {} if path.split("/")[-1] in ("seconds", "created", "timm", "transformers") else {path: value}
 
 
-def test_two_processes_find_what_one_finds(tmp_path, monkeypatch, capsys, gpt):
+def test_two_processes_find_what_one_finds_and_one_without_inputs_says_so(tmp_path, monkeypatch, capsys, gpt):
     assert run(monkeypatch, "diagnose", gpt, *GIVEN, "--json", tmp_path / "one.json") == 0
-    done = torchrun(tmp_path, "diagnose", gpt, *GIVEN, "--json", "two.json")
-    assert done.returncode == 0, done.stderr
+    commands = [(str(gpt), *GIVEN, "--json", "two.json"), (str(gpt), *TOO_FEW)]
+    (tmp_path / "both.py").write_text(COMMANDS.format(commands=commands))
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "both.py")
+    done = python(*launch, cwd=tmp_path, PYTHONPATH=import_path(), OMP_NUM_THREADS=1)
+    assert done.returncode
+    assert "process 2 of 2 has none of the 1 batches; start fewer, or give a smaller --batch" in done.stderr
     one, two = (numbers(json.loads((tmp_path / f"{name}.json").read_text())) for name in ("one", "two"))
     assert one.keys() == two.keys()
     for place, value in one.items():
@@ -48,12 +55,6 @@ def test_two_processes_find_what_one_finds(tmp_path, monkeypatch, capsys, gpt):
             assert two[place] == value, place
     shown = capsys.readouterr().out
     assert done.stdout.count("depth") == shown.count("depth")  # only the first process prints
-
-
-def test_a_process_without_inputs_says_so(tmp_path, gpt):
-    done = torchrun(tmp_path, "diagnose", gpt, "--inputs", 4, "--batch", 4, "--length", 8)
-    assert done.returncode
-    assert "process 2 of 2 has none of the 1 batches; start fewer, or give a smaller --batch" in done.stderr
 
 
 def test_what_processes_found_is_put_one_after_the_other():

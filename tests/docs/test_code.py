@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from support.documents import has_python, pages, run_python
+from support.interpreters import import_path, python
 from support.nightly import NIGHTLY, nightly
 from support.places import ROOT
 
@@ -57,14 +55,7 @@ def test_concepts_run(page: Path) -> None:
 def test_pages_run(page: Path, elsewhere: Path) -> None:
     # In a process of its own: pages register layouts and methods.
     code = f"from support.documents import run_python; import pathlib; run_python(pathlib.Path({str(page)!r}))"
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=elsewhere,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-    )
+    done = python("-c", code, cwd=elsewhere, PYTHONPATH=import_path(ROOT / "src", ROOT / "tests"))
     assert done.returncode == 0, done.stderr[-2000:]
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from support.browser import browser, executable
+from support.interpreters import python
 from support.nightly import nightly
 from support.places import ROOT
 
@@ -28,21 +26,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     for made in ("extra", "static"):
         (ROOT / "docs" / "generated" / made).mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(
-        [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "-q", "-b", "html", "docs", str(folder)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-    )
+    words = ("sphinx", "--fail-on-warning", "--keep-going", "-q", "-b", "html", "docs", folder)
+    done = python("-m", *words, cwd=ROOT, PYTHONPATH=ROOT / "src")
     assert done.returncode == 0, done.stderr[-3000:]
     return folder
 
 
 def test_links(site: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "docs/_ext/check_links.py"), str(site)], capture_output=True, text=True
-    )
+    done = python(ROOT / "docs/_ext/check_links.py", site)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
@@ -51,9 +42,7 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text(
         "<h1 id=here>x</h1><a href='b.html'></a><a href='#there'></a><a href='#here'></a><script src='https://x.org/y'>"
     )
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "docs/_ext/check_links.py"), str(tmp_path)], capture_output=True, text=True
-    )
+    done = python(ROOT / "docs/_ext/check_links.py", tmp_path)
     assert done.returncode == 1
     assert [line.split(": ")[1].split(" ")[0] for line in done.stderr.splitlines()] == [
         "b.html",

@@ -27,6 +27,7 @@ class Numbers(accelerate.tracking.GeneralTracker):
 
 def trained(watch, passing=False):
     accelerate.state.AcceleratorState._reset_state(True)
+    accelerate.state.GradientState._reset_state()  # where a training was stopped, it would go on counting
     watched.seed()
     numbers = Numbers()
     accelerator = accelerate.Accelerator(

@@ -1,11 +1,9 @@
 """Trainer and Lightning in two real processes: both look, log and stop together, before and after a restart."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+from support.interpreters import python
 from support.nightly import nightly
 from support.places import TESTS
 
@@ -107,10 +105,7 @@ def test_two_processes_look_and_stop_together(library, script, tmp_path):
     file = tmp_path / "script.py"
     file.write_text(BEFORE.format(tests=str(TESTS), folder=str(tmp_path)) + script)
     launch = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "--standalone"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(
-        [sys.executable, *launch, str(file)], capture_output=True, text=True, timeout=300, env=environment
-    )
+    done = python(*launch, file, OMP_NUM_THREADS=1, GLOO_SOCKET_IFNAME="lo")
     assert done.returncode == 0, done.stderr[-3000:]
     first, second = (
         [json.loads(line) for line in (tmp_path / f"{rank}.jsonl").read_text().splitlines()] for rank in (0, 1)

@@ -8,6 +8,7 @@ import sys
 import threading
 
 import pytest
+from support.interpreters import import_path
 from support.job_examples import Write
 
 from oversmooth.launching import Cell, JobSettings, launch, queue, queued
@@ -16,7 +17,7 @@ from oversmooth.safety.errors import InputError
 
 @pytest.fixture(autouse=True)
 def _jobs_find_these_modules(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(p for p in sys.path if p and not p.endswith("timm")))
+    monkeypatch.setenv("PYTHONPATH", import_path())
 
 
 def cells(folder, **kinds):

@@ -1,11 +1,9 @@
 """The examples run, as a reader would run them, with fewer steps."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+from support.interpreters import import_path, python
 from support.nightly import nightly
 from support.places import ROOT
 
@@ -15,9 +13,7 @@ from oversmooth.safety.errors import InputError
 
 
 def ran(name, *words):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "examples")])}
-    command = [sys.executable, str(ROOT / "examples" / name), *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)
+    done = python(ROOT / "examples" / name, *words, PYTHONPATH=import_path(ROOT / "src", ROOT / "examples"))
     assert done.returncode == 0, done.stderr
     return done.stdout
 

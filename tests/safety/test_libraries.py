@@ -1,26 +1,18 @@
 """Libraries that are not there, or do not fit one another: one sentence that names the remedy."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
 from support import timm_models
+from support.interpreters import python
 from support.nightly import NIGHTLY, nightly, some
 
 
 def said(tmp_path, *arguments, beside=()):
     """What the command line says in an interpreter that sees these folders as well."""
     path = os.pathsep.join([*map(str, beside), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-m", "oversmooth", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1"},
-        check=False,
-    )
+    done = python("-m", "oversmooth", *arguments, cwd=tmp_path, PYTHONPATH=path, HF_HUB_OFFLINE=1)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     *lines, sentence = done.stderr.strip().splitlines()

@@ -1,11 +1,9 @@
 """What is computed of a model has float32's rounding, whatever the user lets a GPU round products to."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from support import watched
+from support.interpreters import python
 
 import oversmooth
 from oversmooth.safety.precision import float32_products
@@ -53,4 +51,4 @@ def test_a_setting_by_backend_is_left_alone():
         "with f('highest'): assert torch.backends.cuda.matmul.fp32_precision == 'tf32'\n"
         "assert torch.backends.cuda.matmul.fp32_precision == 'tf32'\n"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert python("-c", code).returncode == 0

@@ -5,7 +5,6 @@ import random
 import signal
 import threading
 import time
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -13,16 +12,6 @@ from safetensors.torch import save_file
 
 from oversmooth.safety.signals import delay_signals
 from oversmooth.steering.saving import read_file
-
-
-@contextmanager
-def ctrl_c():
-    """Ctrl-C as it is in a program that somebody started in the foreground."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def test_a_signal_waits_for_the_end_of_the_block():
@@ -36,22 +25,18 @@ def test_a_signal_waits_for_the_end_of_the_block():
             reached.append("between")
         reached.append("after")
 
-    with ctrl_c():
-        with pytest.raises(KeyboardInterrupt):
-            work()
-        assert reached == ["inside", "between"]
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert reached == ["inside", "between"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_ignored_signals_stay_ignored_and_other_threads_are_let_be():
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with delay_signals():
-            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-            signal.raise_signal(signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    handlers = []
+    usual, handlers = signal.signal(signal.SIGINT, signal.SIG_IGN), []
+    with delay_signals():
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        signal.raise_signal(signal.SIGINT)
+    signal.signal(signal.SIGINT, usual)
 
     def look():
         with delay_signals():
@@ -60,7 +45,7 @@ def test_ignored_signals_stay_ignored_and_other_threads_are_let_be():
     thread = threading.Thread(target=look)
     thread.start()
     thread.join()
-    assert handlers == [before]
+    assert handlers == [usual]
 
 
 def test_a_file_that_is_whole_is_never_called_damaged(tmp_path):
@@ -71,14 +56,13 @@ def test_a_file_that_is_whole_is_never_called_damaged(tmp_path):
     read_file(path)
     span, draw, stopped = time.perf_counter() - begin, random.Random(0), 0
     for _ in range(40):
-        with ctrl_c():
-            timer = threading.Timer(draw.uniform(0, span), os.kill, (os.getpid(), signal.SIGINT))
-            try:
-                timer.start()
-                arrays, _ = read_file(path)
-                assert len(arrays) == 400
-                timer.join()
-                time.sleep(0.001)
-            except KeyboardInterrupt:
-                stopped += 1
+        timer = threading.Timer(draw.uniform(0, span), os.kill, (os.getpid(), signal.SIGINT))
+        try:
+            timer.start()
+            arrays, _ = read_file(path)
+            assert len(arrays) == 400
+            timer.join()
+            time.sleep(0.001)
+        except KeyboardInterrupt:
+            stopped += 1
     assert stopped == 40  # none was lost

@@ -21,13 +21,6 @@ def model():
     return nn.TransformerEncoder(layer, 6, enable_nested_tensor=False).eval()
 
 
-@pytest.fixture(autouse=True)
-def _raises():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def interrupted(wait, work):
     timer = threading.Timer(wait, os.kill, (os.getpid(), signal.SIGINT))
     try:

@@ -195,21 +195,18 @@ def test_a_warm_start_is_nearer_than_any_random_V(form, name):
 
 @pytest.mark.parametrize("start", ["warm", "cold"])
 def test_a_start_is_computed_on_one_core_and_the_same_on_many(start, monkeypatch):
-    usual, seen, found = torch.get_num_threads(), [], []
+    seen, found = [], []
     for where, name in ((warm_start, "_moved"), (ReparametrizedLayer, "rows")):
         real = getattr(where, name)
         counted = lambda *given, real=real: seen.append(torch.get_num_threads()) or real(*given)  # noqa: E731
         monkeypatch.setattr(where, name, counted)
-    try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            torch.manual_seed(0)
-            layer = torch.nn.TransformerEncoderLayer(96, 4, 8, batch_first=True)
-            model = torch.nn.TransformerEncoder(layer, 5, enable_nested_tensor=False)
-            steering = steering_of(steer(model, Spectral("smooth", start=start)))
-            found.append([p.detach().clone() for one in steering.reparametrized for p in (one.theta, one.psi)])
-    finally:
-        torch.set_num_threads(usual)
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        torch.manual_seed(0)
+        layer = torch.nn.TransformerEncoderLayer(96, 4, 8, batch_first=True)
+        model = torch.nn.TransformerEncoder(layer, 5, enable_nested_tensor=False)
+        steering = steering_of(steer(model, Spectral("smooth", start=start)))
+        found.append([p.detach().clone() for one in steering.reparametrized for p in (one.theta, one.psi)])
     assert seen == [1] * (20 if start == "warm" else 10)  # a warm start reads the new weights: biases follow them
     assert len(found[0]) == 10
     assert all(torch.equal(*pair) for pair in zip(*found, strict=True))

@@ -1,12 +1,10 @@
 """Two real processes, joined by gloo, and one alone beside them: each runs the ``work(ranks, name)`` of a script."""
 
-import os
 import socket
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.interpreters import python
 from support.places import TEST_FOLDERS
 
 
@@ -57,15 +55,13 @@ def run(script: str, new_folder, ranks: str = __name__) -> Path:
 
     ranks: the module whose `Ranks` the script needs.
     """
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for _ in range(5):  # somebody else may take the port before they do
         folder = new_folder()
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
         before = _BEFORE.format(tests=TEST_FOLDERS, folder=str(folder), ranks=ranks)
-        command = [sys.executable, "-c", before + script + _AFTER.format(port=port)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment)
+        done = python("-c", before + script + _AFTER.format(port=port), OMP_NUM_THREADS=1)
         if "EADDRINUSE" not in done.stderr:
             break
     assert done.returncode == 0, done.stderr

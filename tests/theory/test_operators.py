@@ -1,10 +1,10 @@
 """One suite that every attention operator passes, whatever it is made of."""
 
-import subprocess
 import sys
 
 import pytest
 import torch
+from support.interpreters import python
 from support.nightly import nightly
 from support.oracles import attention, normal
 
@@ -144,7 +144,7 @@ print((status("VmHWM") - before) // 1024)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux's memory counters")
 def test_sixteen_thousand_tokens_in_linear_memory():
     # The matrix would take 1 GiB.
-    done = subprocess.run([sys.executable, "-c", LINEAR], capture_output=True, text=True, check=True)
+    done = python("-c", LINEAR)
     assert 0 < int(done.stdout) < 200
 
 

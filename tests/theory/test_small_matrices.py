@@ -1,14 +1,12 @@
 """Work that is shared among cores, one for each piece."""
 
-import os
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
+from support.interpreters import python
 
 from oversmooth.theory import small_matrices as small
 
@@ -16,11 +14,8 @@ from oversmooth.theory import small_matrices as small
 @pytest.fixture
 def three_threads():
     """For torch in this thread, and in those that begin; the pool begins anew."""
-    usual = torch.get_num_threads()
     torch.set_num_threads(3)
     small._started_pool.cache_clear()
-    yield
-    torch.set_num_threads(usual)
 
 
 @pytest.mark.usefixtures("three_threads")
@@ -165,10 +160,7 @@ print("as numpy has them")
 
 def test_batches_are_factorised_right_after_threads_were_set():
     """MKL under torch hangs then, or gives wrong numbers; in a process of its own, which may be ended."""
-    quiet = {**os.environ, "OMP_WAIT_POLICY": "passive"}  # threads that wait leave the core to other tests
-    done = subprocess.run(
-        [sys.executable, "-c", _FACTORISATIONS], env=quiet, capture_output=True, text=True, timeout=300, check=False
-    )
+    done = python("-c", _FACTORISATIONS, OMP_WAIT_POLICY="passive")  # threads that wait leave the core to other tests
     assert done.returncode == 0, done.stderr
     assert done.stdout == "as numpy has them\n"  # where MKL finds itself at fault, it says so here
 

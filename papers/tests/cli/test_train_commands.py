@@ -188,18 +188,6 @@ def test_a_recipe_that_is_no_file_is_refused(monkeypatch, capsys, tmp_path):
         assert "cannot be read" in refusal(monkeypatch, capsys, *given)
 
 
-@pytest.fixture
-def heard():
-    """Signals as a program of one's own has them, whatever started the suite."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGTERM, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_DFL)
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 def signalled_after_three_steps(monkeypatch, number):
     step = Step.run
 
@@ -211,7 +199,6 @@ def signalled_after_three_steps(monkeypatch, number):
     monkeypatch.setattr(Step, "run", stopped)
 
 
-@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGUSR2, 75)])
 def test_a_signal_saves_and_leaves_with_its_code(monkeypatch, capsys, tmp_path, cifar, number, code):
     signalled_after_three_steps(monkeypatch, number)
@@ -224,7 +211,7 @@ def test_a_signal_saves_and_leaves_with_its_code(monkeypatch, capsys, tmp_path, 
     assert run(monkeypatch, *given, "--resume") == 0
 
 
-@pytest.mark.usefixtures("heard", "tiny")
+@pytest.mark.usefixtures("tiny")
 def test_a_table_that_is_stopped_says_so_with_its_code(monkeypatch, capsys, tmp_path, cifar):
     given = ("reproduce", "table2", "--quick", "--data", cifar, "--results", tmp_path, "--device", "cpu")
     with monkeypatch.context() as stopping:
@@ -237,7 +224,6 @@ def test_a_table_that_is_stopped_says_so_with_its_code(monkeypatch, capsys, tmp_
         assert "by force" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
 def test_asked_to_leave_before_there_is_a_run_it_leaves(monkeypatch, capsys, tmp_path, number):
     monkeypatch.setattr(

@@ -4,13 +4,12 @@ import json
 import random
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from support.interpreters import python
 from support.places import TEST_FOLDERS
 from support.runs import LEFT, QUIET, assert_same_models
 from support.train_example import RECIPE, splits, train
@@ -194,7 +193,7 @@ def test_killed_while_it_is_written_or_on_a_full_disk_the_one_before_is_there(ru
     for name in shares:
         shutil.copytree(run, tmp_path / name)
     code = _SAVE.format(tests=TEST_FOLDERS, folder=str(tmp_path), shares=shares)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    done = python("-c", code)
     for name, share in shares.items():
         folder, killed = tmp_path / name, share >= 0
         assert (folder / checkpoint.NAME).read_bytes() == (run / checkpoint.NAME).read_bytes()

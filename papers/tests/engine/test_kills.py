@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.interpreters import python
 from support.nightly import NIGHTLY
 from support.places import TEST_FOLDERS
 from support.train_example import RECIPE
@@ -90,8 +91,7 @@ for work in {works}:
 def test_killed_at_random_moments_it_comes_to_the_same(tmp_path):
     works = ["table", "one"] if NIGHTLY else ["table"]  # a table is runs, and more
     code = _COMMON.format(tests=TEST_FOLDERS, folder=str(tmp_path), works=f"({', '.join(works)},)")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=1200)
+    done = python("-c", code, OMP_NUM_THREADS=1)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 3 * len(works), done.stdout
@@ -155,9 +155,7 @@ def test_a_child_ends_with_a_parent_that_was_killed(tmp_path):
         until(saved.exists, "the run did not begin")
         child, before = json.loads(lock.read_text())["pid"], saved.stat().st_mtime_ns
         epochs = epochs_in(log)
-        until(
-            lambda: epochs_in(log) > epochs, "the run does not go on"
-        )  # some steps, so that there is something to save
+        until(lambda: epochs_in(log) > epochs, "the run does not go on")  # so that there is something to save
         parent.kill()
         until(lambda: not lives(child), "the child lives on")
         assert not lock.exists()
@@ -187,11 +185,7 @@ def test_a_signal_to_the_parent_stops_all_children_at_checkpoints(tmp_path, monk
     sent = []
     monkeypatch.setattr(many, "start_process", start)
     monkeypatch.setattr(many.time, "sleep", slept)
-    before = signal.signal(signal.SIGUSR2, signal.SIG_DFL)
-    try:
-        outcomes = many.run_many(jobs, "", at_once=2)
-    finally:
-        signal.signal(signal.SIGUSR2, before)
+    outcomes = many.run_many(jobs, "", at_once=2)
     assert sorted(outcome.message for outcome in outcomes) == [
         "not begun, as preempted", "preempted, at a checkpoint", "preempted, at a checkpoint",
     ]  # fmt: skip

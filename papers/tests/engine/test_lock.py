@@ -2,12 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 
 import pytest
+from support.interpreters import python
 
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine import lock
@@ -30,7 +29,7 @@ def old(path, seconds):
 
 def gone():
     """The number of a process that has ended."""
-    return int(subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True).stdout)
+    return int(python("-c", "import os; print(os.getpid())").stdout)
 
 
 def test_it_says_who_and_a_directory_that_stays_empty_is_gone(tmp_path):

@@ -88,12 +88,10 @@ def test_a_signal_leaves_a_checkpoint(tmp_path, whole, monkeypatch, number, why)
     def handler(_number, _frame):
         raise AssertionError("the run did not receive it")
 
-    before = signal.signal(number, handler)  # where the suite runs in the background of a shell, SIGINT is ignored
-    try:
-        result = train(RECIPE, splits(), folder=folder, watch=watch, on_progress=press)
-        assert signal.getsignal(number) is handler
-    finally:
-        signal.signal(number, before)
+    signal.signal(number, handler)
+    result = train(RECIPE, splits(), folder=folder, watch=watch, on_progress=press)
+    assert signal.getsignal(number) is handler
+    signal.signal(number, signal.SIG_DFL)
     assert (result.why, result.step) == (why, 7)
     result = train(RECIPE, splits(), folder=folder, resume=True, watch=watch)
     assert result.finished

@@ -1,13 +1,11 @@
 """docs/first-paper.md: every figure of it is that of a cell, and what is missing is said to be."""
 
 import json
-import os
 import statistics
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
+from support.interpreters import python
 from support.places import ROOT
 
 from oversmooth.steering import Spectral
@@ -128,8 +126,7 @@ print(json.dumps(diagnose(model, picture).layers[1].dominance.verdict_heads))
 def test_a_model_of_the_repository_is_diagnosed_with_several_threads():
     """257 tokens: torch's LU of such batches hangs once threads were set. In a process that may be ended."""
     code = _DIAGNOSIS.format(model=str(RESULTS / "models" / "fa1e4b4ff5f3.safetensors"))
-    threads = {**os.environ, "OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}
-    done = subprocess.run([sys.executable, "-c", code], env=threads, capture_output=True, text=True, timeout=300)
+    done = python("-c", code, OMP_NUM_THREADS=2, OMP_WAIT_POLICY="passive")
     assert done.returncode == 0, done.stderr
     assert "oneMKL" not in done.stdout + done.stderr  # it says where it finds itself at fault
     verdicts = json.loads(done.stdout)

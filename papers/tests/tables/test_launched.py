@@ -3,13 +3,13 @@
 import json
 import os
 import signal
-import sys
 import threading
 import time
 
 import pytest
 import torch
 from support.commands import make_cifar, refusal, run
+from support.interpreters import import_path
 from support.launched_example import SlowRun
 from support.runs import QUIET, assert_same_models
 from support.train_example import RECIPE, splits, train
@@ -24,7 +24,7 @@ LOCAL = JobSettings("local")
 
 @pytest.fixture(autouse=True)
 def _jobs_find_these_modules(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(p for p in sys.path if p and not p.endswith("timm")))
+    monkeypatch.setenv("PYTHONPATH", import_path())
     monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
 
 

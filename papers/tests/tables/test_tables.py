@@ -1,11 +1,10 @@
 """Tables of trained models as objects: the cells that were kept are theirs, and a new table is one file."""
 
 import io
-import subprocess
-import sys
 
 import pytest
 import rich.console
+from support.interpreters import python
 from support.nightly import nightly
 from support.places import ROOT
 
@@ -124,7 +123,7 @@ for arguments in {[list(map(str, command)) for command in commands]!r}:
         assert not left.code, arguments
     print("NEXT")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = python("-c", code)
     assert not done.returncode, done.stderr
     listed, offered, empty, shown, status, _ = (" ".join(said.split()) for said in done.stdout.split("NEXT"))
     assert "widths Accuracy of narrow models." in listed

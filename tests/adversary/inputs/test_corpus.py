@@ -1,10 +1,7 @@
 """A sample of the corpus, the same every time; `make adversary` runs all of it."""
 
-import os
-import subprocess
-import sys
-
 import pytest
+from support.interpreters import import_path, python
 from support.nightly import NIGHTLY
 from support.places import TEST_FOLDERS
 
@@ -20,14 +17,8 @@ pytestmark = pytest.mark.xdist_group("corpus")  # the sample is run once
 def rows(tmp_path_factory):
     """The table's lines, from a process of its own: it forks, which is no good after threads."""
     table = tmp_path_factory.mktemp("corpus") / "table.tsv"
-    path = os.pathsep.join([*TEST_FOLDERS, *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, "-m", "adversary.inputs.corpus", "--sample", str(CASES), "--jobs", "1", "--table", table],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    given = ("--sample", CASES, "--jobs", 1, "--table", table)
+    done = python("-m", "adversary.inputs.corpus", *given, PYTHONPATH=import_path(*TEST_FOLDERS))
     assert table.exists(), done.stderr
     return [dict(zip(_LINE, line.split("\t"), strict=True)) for line in table.read_text("utf-8").splitlines()[1:]]
 
