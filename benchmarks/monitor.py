@@ -35,7 +35,7 @@ from measuring import HARDWARE, ON_GPU, arguments, memory, save, wait
 
 import oversmooth
 from oversmooth_papers.engine.loop import Run
-from oversmooth_papers.engine.ranks import joined
+from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.result import RunSettings, WatchSettings
 from oversmooth_papers.tasks.images.data import Images, Splits
 from oversmooth_papers.tasks.images.recipe import PAPER, Shape
@@ -92,7 +92,7 @@ def settings(device: str) -> Any:
     return replace(PAPER, data="noise", shape=Shape(patch=4), batch=16)
 
 
-def our_run(monitored: bool, device: torch.device, ranks: Any) -> Run:
+def our_run(monitored: bool, device: torch.device) -> Run:
     """ViT-Ti as `oversmooth_papers` runs it, on random images, without a folder."""
     recipe = settings(device.type)
     generator = torch.Generator().manual_seed(0)
@@ -100,7 +100,7 @@ def our_run(monitored: bool, device: torch.device, ranks: Any) -> Run:
     labels = torch.randint(100, (len(pixels),), generator=generator)
     images = Images(pixels, labels, [str(label) for label in range(100)], "noise").to(device)
     watch = WatchSettings(monitor=EVERY["vit"] if monitored else 0, evaluate=0, save=float("inf"))
-    run = Run(ImagesTask(recipe, Splits(images, images)), device, ranks, RunSettings(watch=watch))
+    run = Run(ImagesTask(recipe, Splits(images, images)), device, Ranks(), RunSettings(watch=watch))
     run.step.begin_epoch()
     return run
 
@@ -118,15 +118,14 @@ def steps_of(run: Run, count: int, *, due: bool) -> float:
 
 def measured_ours(device: torch.device, rounds: int) -> Turns:
     turns = Turns(steps=10 if device.type == "cuda" else 1)
-    with joined(device) as ranks:
-        plain, watched = our_run(False, device, ranks), our_run(True, device, ranks)
-        for run in (plain, watched, plain, watched):  # to warm up
-            steps_of(run, turns.steps, due=True)
-        for _ in range(rounds):
-            for kind in (NOT_DUE, DUE):
-                before = steps_of(plain, turns.steps, due=False)
-                turns.add(kind, steps_of(watched, turns.steps, due=kind == DUE), before)
-        assert len(watched.logs.smoothing.rows) == rounds + 2
+    plain, watched = our_run(False, device), our_run(True, device)
+    for run in (plain, watched, plain, watched):  # to warm up
+        steps_of(run, turns.steps, due=True)
+    for _ in range(rounds):
+        for kind in (NOT_DUE, DUE):
+            before = steps_of(plain, turns.steps, due=False)
+            turns.add(kind, steps_of(watched, turns.steps, due=kind == DUE), before)
+    assert len(watched.logs.smoothing.rows) == rounds + 2
     return turns
 
 
@@ -250,10 +249,9 @@ def entries(row: str, turns: Turns, held: float) -> list[dict[str, Any]]:
 def _peak(row: str, monitored: bool, size: tuple[int, int], passing: bool, compiled: bool, answer: Any) -> None:
     on_gpu = ON_GPU and DEVICE[row] != "cpu"
     if row == "vit":
-        with joined(HERE) as ranks:
-            run = our_run(monitored, HERE, ranks)
-            for _ in range(3):
-                steps_of(run, 1, due=True)
+        run = our_run(monitored, HERE)
+        for _ in range(3):
+            steps_of(run, 1, due=True)
     else:
         if not on_gpu:
             torch.set_num_threads(min(2, torch.get_num_threads()))
