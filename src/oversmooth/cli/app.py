@@ -23,7 +23,7 @@ __all__ += ["progress_bar", "status"]
 
 
 class _Command(typer.core.TyperCommand):
-    """A command whose options have a value, and numbers that can be computed with."""
+    """A command that refuses options without a value, and numbers that are not finite or exceed 64 bits."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  (printed in colour, not collected)
         print_help(self, ctx)

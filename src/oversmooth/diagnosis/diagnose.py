@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from oversmooth.models import Loaded
     from oversmooth.models.on_disk import OnDisk
 
-_STACK = 48  # blocks of the stack that are run again, about
+_STACK_BLOCKS = 48  # about how many blocks run when the whole stack is repeated
 
 
 @dataclass
@@ -113,7 +113,7 @@ def diagnose(
         stack, heads, norm: for `anatomy.locate`.
         spectra: False measures tokens alone, without attention, spectra or extrapolation.
         joined: inputs for which ρ_rough of all heads jointly is computed (slow).
-        ranks: inputs whose ranks are computed exactly (slow).
+        ranks: inputs whose ranks are computed, the first ones (slow).
         variant: "raw" leaves the norm before attention out of H, as the papers do; "folded" and "observed" include it.
         rule: "complex" uses eigenvalues as they are, "real" only their real parts (per head).
         depth: how often the last block is repeated: 16 times in fact, beyond by prediction; 0 for not at all.
@@ -146,8 +146,11 @@ def diagnose(
     """
     started = time.perf_counter()
     example, left_out = example if look is None else look, LeftOut.of(special)
-    settings = spectra, joined, ranks, variant, rule, depth, example, exact, seed, left_out, processes, special_tokens
-    options = Options(*settings, None if roles is None else Roles.given(roles))
+    options = Options(
+        spectra=spectra, joined=joined, ranks=ranks, variant=variant, rule=rule, depth=depth, example=example,
+        exact=exact, seed=seed, left_out=left_out, processes=processes, special_tokens=special_tokens,
+        roles=None if roles is None else Roles.given(roles),
+    )  # fmt: skip
     if processes and (stream or blocks is not None):
         raise InputError("processes share inputs, which stream=True and blocks= do not; leave one out")
     source = opened(model, inputs, name, tokenizer, about, stream, max_memory)
@@ -359,7 +362,7 @@ def _extrapolate(
     if several and disk is not None:
         source.notes.append(Note("stack_skipped", text="its blocks are not in memory together"))
     elif several:
-        passes = max(1, round(min(options.depth, _STACK) / len(sample.plan.blocks)))
+        passes = max(1, round(min(options.depth, _STACK_BLOCKS) / len(sample.plan.blocks)))
         entries.append(whole_stack(sample, modules, passes))
     source.notes += [Note("real_blocks_failed", what=entry.what) for entry in entries if entry.real is None]
     special = options.left_out is not None

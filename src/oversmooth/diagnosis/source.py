@@ -30,7 +30,7 @@ MOST_BLOCKS = 1_000_000  # limit of repeats to predict
 _MOST_PLACES = 12  # left-out tokens that a note names
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Options:
     """How a diagnosis is made: the settings of `diagnose` that are rarely changed, under the same names."""
 

@@ -44,7 +44,7 @@ class Metric:
     falls: bool = True
     """Whether it falls as tokens become alike; False: it rises."""
     heading: str = ""
-    """Of its column in the terminal; empty: it has no column."""
+    """Of its column in the terminal; empty: it has none. `register` puts the label in its place."""
     fixed: bool = False
     """Whether it is shown with two decimals, since it lies between −1 and 1."""
     panel: bool = False

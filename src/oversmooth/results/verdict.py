@@ -16,12 +16,14 @@ from oversmooth.results.facts import Number
 from oversmooth.results.findings import agreement, compared, ends, exponent, sublayers
 from oversmooth.results.parts import Extrapolation, standard_error
 from oversmooth.results.references import kind_of, references_for
+from oversmooth.theory.reasons import Reason
 
 _ROUNDING = 1e-6  # relative to the largest eigenvalue: anything smaller is zero
 _MOST_REFERENCES = 3
 _METRICS = {"hfc_lfc": "HFC/LFC", "cos": "the mean cosine", "effective_rank": "the effective rank"}
 _SIDES = {1: "more similar", -1: "less similar", 0: "about as similar as they began"}
 _STEEP = 0.05  # a smaller exponent is none
+_NOT_KNOWN = "the radii are not known well enough to say which is larger"
 _PULLS = {"smooth": "pulls towards smoothing", "rough": "does not pull towards smoothing"}
 _JUDGED = {
     "right": ", as measured",
@@ -212,7 +214,7 @@ def _predicted(diagnosis: DiagnosisData) -> str:
     why = why or next((words for one in found for words in one.undecided_because), "the reason was not recorded")
     clauses = []
     if share is None and undecided:
-        clauses.append(f"all {triples:,} (input, layer, head) triples are undecided, because {why}")
+        clauses.append(f"all {triples:,} (input, layer, head) triples are undecided; first reason: {why}")
     if share is not None:
         open_ones = f" ({undecided:,} undecided; first reason: {why})" if undecided else ""
         clauses.append(f"{share:.1%} of {triples:,} (input, layer, head) triples smooth in the long run{open_ones}")
@@ -227,7 +229,7 @@ def _predicted(diagnosis: DiagnosisData) -> str:
 def _others(judged: list[str]) -> str:
     ties, undecided = judged.count("tie"), judged.count("undecided")
     others = [f"{ties} tie{'s' if ties > 1 else ''}"] if ties else []
-    others += [f"{undecided} undecided: the two radii differ by less than their numerical error"] if undecided else []
+    others += [f"{undecided} undecided: {_NOT_KNOWN}"] if undecided else []
     return f" ({', '.join(others)})" if others else ""
 
 
@@ -335,9 +337,9 @@ def _factor(rate: float) -> str:
 def _pull(entry: Extrapolation) -> str:
     if entry.verdict in _PULLS:
         return _PULLS[entry.verdict]
-    what = "is undecided" if entry.verdict == "undecided" else "is in a tie"
-    why = "the two radii differ by less than their numerical error" if entry.rho_rough is not None else entry.note
-    return f"{what}, because {entry.reason or why}"
+    if entry.verdict == "tie":
+        return f"is in a tie, because {entry.reason or Reason('equal_radii')}"
+    return f"is undecided, because {entry.reason or (entry.note if entry.rho_rough is None else _NOT_KNOWN)}"
 
 
 def _count(layers: int) -> str:

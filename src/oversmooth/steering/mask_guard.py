@@ -38,7 +38,8 @@ class MaskGuard:
         self.averaging, self.weighting = averaging, weighting
         self.projections: dict[str, tuple[nn.Module, nn.Module]] = {}
         """The modules of its values and its output where methods rely on them, by name, with those that hold them."""
-        self.longest = {True: 0, False: 0}  # most tokens of a call that hid none from another: plain, and any other
+        # The longest inputs so far in which every token saw every other: in plain calls, and with what may be a mask.
+        self.longest_plain = self.longest_masked = 0
         self.comparisons = 0  # forward passes compared with a weighted mean; `_MOST_COMPARISONS`: that is settled
 
     def hook(self, modules: dict[str, nn.Module]) -> list[Any]:
@@ -79,7 +80,7 @@ class MaskGuard:
         if values_unreadable():
             if self.averaging and isinstance(module, nn.MultiheadAttention) and kwargs.get("attn_mask") is not None:
                 raise self._masked()
-            if self.averaging and not is_plain(args, kwargs) and not self.longest[False]:
+            if self.averaging and not is_plain(args, kwargs) and not self.longest_masked:
                 raise self._unknown("it is compiled")  # with what may be a mask, for the first time
             return
         self.check_projections()
@@ -105,13 +106,13 @@ class MaskGuard:
             return mask
         if values_unreadable():
             # Of longer inputs a window, where there may be one, hides more.
-            if self.layer.causal is not False and n > max(self.longest.values()):
+            if self.layer.causal is not False and n > max(self.longest_plain, self.longest_masked):
                 raise self._unknown("it is compiled")
             return mask
         recorded = self._recorded()
         if recorded is None or not recorded.calls or any(call.shape[-2:] != (n, n) for call in recorded.calls):
             raise self._unknown("no softmax over its tokens, and no scaled_dot_product_attention")
-        settled = recorded.plain and self.longest[True] >= n
+        settled = recorded.plain and self.longest_plain >= n
         known = None if state is None else state.unrestrictive_mask  # most models use one mask for all layers
         for call in recorded.calls:
             checked = call.mask is None or settled or (call.A is None and call.mask is known)
@@ -120,7 +121,10 @@ class MaskGuard:
                     self._check_pairs(call.pairs(tokens[:-1].numel(), x.device), mask)
                 if state is not None:
                     state.unrestrictive_mask = call.mask
-        self.longest[recorded.plain] = max(n, self.longest[recorded.plain])
+        if recorded.plain:
+            self.longest_plain = max(n, self.longest_plain)
+        else:
+            self.longest_masked = max(n, self.longest_masked)
         return mask
 
     def _check_pairs(self, pairs: Tensor | None, mask: Tensor | None) -> None:

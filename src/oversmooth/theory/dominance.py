@@ -37,7 +37,7 @@ stories15m are those of the full search, and radii within 2e-4.
 # be off; in between it is open.
 _RANK_ONE = {torch.float64: 1e-9, torch.float32: 1e-5}
 _NOT_RANK_ONE = 1e-3
-# Tokens of a limit of rank one are parallel, but for those that are zero up to rounding, whose direction is nothing.
+# Tokens of a limit of rank one are parallel, except those that are zero up to rounding, which have no direction.
 _PARALLEL = 1 - 1e-3
 
 
@@ -52,7 +52,7 @@ class Dominance(Radii):
     array: LimitArray | None
     """What X tends to when the rough part wins, with its own ratio, angle and rank; None if not asked for."""
     rank_one: Tensor
-    """Whether the rough dominator, all that ties with it included, is an array of rank one at every depth."""
+    """Whether the dominant rough modes, ties included, are arrays of rank one at every depth."""
     smooth_floor: float = 0.0
     """1 with biases: a constant offset is a smooth mode of eigenvalue 1."""
     rough_floor: float = 0.0
@@ -297,7 +297,7 @@ def of_radii(radii: Radii, mask: Tensor | None, update: Update, tie: float, rule
         rank_known = rank_known & (radii.mixed | is_one | (ratio > _NOT_RANK_ONE))
     return Dominance(
         **{**vars(radii), "rank_known": rank_known, "eigenarray": None},
-        # Nothing is decided more finely than it is known.
+        # A margin below the numerical error counts as a tie.
         tolerance=torch.maximum(tie * scale, radii.residual + radii.weights_error.clamp(max=DEFECTIVE * scale)),
         rule=rule,
         array=array,

@@ -19,9 +19,8 @@ from oversmooth.safety.errors import InputError
 from oversmooth.trace.layout import says_batch_first
 from oversmooth.trace.valid import Padding, decodes
 
+# Tracing replaces forward functions and settings of torch, which all threads share: threads that trace take turns.
 ONE_AT_A_TIME = threading.RLock()
-# A model that is traced has other forward functions, and torch other settings, which all threads share: threads that
-# trace take turns.
 ModelInput = Tensor | Mapping[str, Tensor] | Batch
 SHORT = 64
 """Tokens of a text that show where the stream is."""

@@ -142,7 +142,7 @@ class Plan:
         return [site for call, block in enumerate(self.blocks) for site in block.sites(call)]
 
     def undecided(self, calls: Iterable[int], why: Reason) -> Plan:
-        """The same plan, in which these calls of blocks have no H."""
+        """The same plan with these calls of blocks marked undecided, for this reason."""
         blocks = list(self.blocks)
         for call in calls:
             blocks[call] = dataclasses.replace(blocks[call], undecided=why)

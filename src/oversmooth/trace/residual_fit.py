@@ -166,7 +166,7 @@ class _Search:
         return branches
 
     def attention(self) -> _Addition | None:
-        # The plainest sum first: arrays that have little in them are explained by many.
+        # Simple sums first: arrays that are nearly empty fit many sums.
         for granularity in CONSTANT:
             for target in self.targets:
                 if addition := self._plainest(target, granularity):

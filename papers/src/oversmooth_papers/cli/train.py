@@ -136,7 +136,7 @@ def train(
         from oversmooth_papers.engine.smoothing import MonitorWatcher, SmoothingProbe
         from oversmooth_papers.tasks.registry import task_of
 
-        changed = _changed(begun(task, quick, recipe, data), settings, augment)
+        changed = _changed(starting_recipe(task, quick, recipe, data), settings, augment)
         watcher: MakesWatcher = SmoothingProbe if (look or metrics) is Metrics.tokens else MonitorWatcher
         if rank_and_world()[0]:  # under torchrun only the first process prints
             out.quiet = err.quiet = True
@@ -210,7 +210,7 @@ def load(data: str, recipe: BaseRecipe = images.PAPER) -> Any:
         return load_data(recipe, data)
 
 
-def begun(task: str | None, quick: bool, path: Path | None, data: str | None) -> BaseRecipe:
+def starting_recipe(task: str | None, quick: bool, path: Path | None, data: str | None) -> BaseRecipe:
     """The recipe before options change it: from a file, or the task's default for these data."""
     if task is not None and task not in TASKS:
         raise InputError(f"--task is {task!r}; choose {' or '.join(TASKS)}")

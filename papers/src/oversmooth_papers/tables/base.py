@@ -28,7 +28,7 @@ Rows = tuple[Sequence[str], list[list[str]]]
 
 @dataclass(frozen=True)
 class Case:
-    """A row: its title, what it changes of the recipe or its shape, and what of value and output decays."""
+    """A row: its title, what it changes of the recipe or its shape, and which value and output weights decay."""
 
     title: str
     changes: Mapping[str, Any] = field(default_factory=dict)
