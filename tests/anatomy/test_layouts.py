@@ -112,6 +112,17 @@ def test_linear_attention_with_the_names_of_others_is_none():
     assert [layer.name for layer in locate(model, heads=HEADS)] == ["layers.1.attn"]
 
 
+def test_what_else_a_list_of_ones_own_holds_is_no_block():
+    """Only of transformers' models is it known that a list of blocks holds nothing else."""
+    blocks = [
+        nn.ModuleDict({"attn": own_attention()}),
+        nn.Linear(WIDTH, WIDTH),
+        nn.ModuleDict({"attn": own_attention()}),
+    ]
+    found = locate(nn.ModuleDict({"layers": nn.ModuleList(blocks)}), heads=HEADS)
+    assert list(found.blocks) == ["layers.0", "layers.2"]
+
+
 def own_attention():
     names = ("q_proj", "k_proj", "v_proj", "o_proj")
     return nn.ModuleDict({name: nn.Linear(WIDTH, WIDTH) for name in names})

@@ -1,6 +1,7 @@
 """Spectra of weights stored as 8-bit floats, against scales that are applied entry by entry."""
 
 import json
+import types
 
 import numpy
 import pytest
@@ -10,6 +11,7 @@ from support.families import FAMILIES, GQA, hf, text
 
 from oversmooth import InputError, diagnose
 from oversmooth.anatomy import locate
+from oversmooth.anatomy.quantised import of_module
 from oversmooth.cli.spectrum import spectra_of
 
 ROWS, COLUMNS = 12, 20  # of a block: neither divides the shape of every weight
@@ -135,6 +137,7 @@ def four_bits(name, shape, draw, nested):
 WAYS = {
     "packed 4 bits": lambda *given: compressed(*given, 4, False, False),
     "packed 8 bits, with zeros": lambda *given: compressed(*given, 8, True, False),
+    "packed 4 bits, 8 elsewhere": lambda *given: compressed(*given, 4 if "self_attn" in given[0] else 8, False, False),
     "packed 4 bits, with zeros, in another order": lambda *given: compressed(*given, 4, True, True),
     "bitsandbytes 8 bits": eight_bits,
     "bitsandbytes 4 bits": lambda *given: four_bits(*given, False),
@@ -154,7 +157,8 @@ def test_packed_weights_stand_for_numbers_found_by_hand(way, tmp_path):
         stored |= arrays
     save_file(stored, tmp_path / "model.safetensors", {"format": "pt"})
     config = json.loads((tmp_path / "config.json").read_text())
-    groups = {"group_0": {"weights": {"num_bits": 8 if "8" in way else 4, "group_size": 16}}}
+    sizes = {"packed 4 bits, 8 elsewhere": (8, 4)}.get(way, (8,) if "8" in way else (4,))
+    groups = {f"group_{i}": {"weights": {"num_bits": bits, "group_size": 16}} for i, bits in enumerate(sizes)}
     config["quantization_config"] = {"config_groups": groups}
     (tmp_path / "config.json").write_text(json.dumps(config))
     for index, layer in enumerate(locate(tmp_path)):
@@ -162,6 +166,16 @@ def test_packed_weights_stand_for_numbers_found_by_hand(way, tmp_path):
         torch.testing.assert_close(layer.W_V, values.unflatten(0, (2, 8)).mT.repeat_interleave(2, 0), rtol=1e-5, atol=0)
         torch.testing.assert_close(layer.W_O, outputs.T.unflatten(0, (4, 8)), rtol=1e-5, atol=0)
     spectra_of(str(tmp_path))
+
+
+def test_a_bias_beside_weights_in_eight_bits_is_as_it_stands():
+    """bitsandbytes keeps the scale of a layer's rows in its module."""
+    layer = torch.nn.Linear(3, 2)
+    numbers, largest = torch.tensor([[1, -127, 5], [0, 64, 127]], dtype=torch.int8), torch.tensor([0.5, 2.0])
+    layer.state = types.SimpleNamespace(SCB=largest)
+    assert of_module(layer, layer.bias) is None
+    expected = [[n * most / 127 for n in row] for row, most in zip(numbers.tolist(), (0.5, 2.0), strict=True)]
+    torch.testing.assert_close(of_module(layer, numbers), torch.tensor(expected))
 
 
 def test_formats_that_are_not_read_are_one_sentence(tmp_path):
@@ -172,7 +186,7 @@ def test_formats_that_are_not_read_are_one_sentence(tmp_path):
     with pytest.raises(InputError, match="quantised by GPTQ or AWQ, whose weights are not read; give the model"):
         locate(tmp_path)
     save_file(weights | {f"{name}_packed": torch.zeros(4, 4, dtype=torch.int32)}, file)
-    with pytest.raises(InputError, match=r"v_proj\.weight_packed is packed in None bits, and 2, 4 and 8 are read"):
+    with pytest.raises(InputError, match=r"v_proj\.weight_packed is packed in unknown bits, and 2, 4 and 8 are read"):
         locate(tmp_path)
     state = torch.tensor(list(b"{}"), dtype=torch.uint8)
     save_file(weights | {f"{name}.quant_state.bitsandbytes__nf4": state}, file)

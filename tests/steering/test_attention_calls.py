@@ -1,9 +1,12 @@
 """What is recorded of attention's calls: how far values are only weighted, and how a module is called."""
 
+import sys
+
 import pytest
 import torch
+from torch import nn
 
-from oversmooth.steering.attention_calls import AttentionCall, is_plain
+from oversmooth.steering.attention_calls import AttentionCall, call_signature
 
 
 def weighted(seed=0):
@@ -38,17 +41,25 @@ def test_fused_attention_that_only_weights_its_values():
 
 
 @pytest.mark.parametrize(
-    ("more", "plain"),
+    ("more", "masked"),
     [
-        ({}, True),
-        ({"need_weights": False, "rope": None, "scale": 0.5, "layer": 3, "kind": "full"}, True),
-        ({"positions": torch.arange(5), "is_causal": False}, True),
-        ({"mask": torch.ones(2, 5).bool()}, False),
-        ({"bias": torch.zeros(2, 5, 5)}, False),
-        ({"cache": object()}, False),
-        ({"is_causal": True}, False),
+        ({}, False),
+        ({"need_weights": False, "rope": None, "scale": 0.5, "layer": 3, "kind": "full"}, False),
+        ({"positions": torch.arange(5)}, False),
+        ({"mask": torch.ones(2, 5).bool()}, True),
+        ({"bias": torch.zeros(2, 5, 5)}, True),
+        ({"cache": object()}, True),
     ],
 )
-def test_what_may_be_a_mask(more, plain):
+def test_what_may_be_a_mask(more, masked):
     x = torch.randn(2, 5, 4)
-    assert is_plain((x,), more) == plain
+    words, found, n = call_signature(nn.Identity(), (x,), more)
+    assert (found, n) == (masked, 5)
+    assert words != call_signature(nn.Identity(), (x,), {**more, "is_causal": True})[0]
+
+
+def test_the_number_of_tokens():
+    x = torch.randn(2, 5, 4)
+    assert call_signature(nn.MultiheadAttention(4, 1), (x, x, x), {})[2] == 2
+    assert call_signature(nn.MultiheadAttention(4, 1, batch_first=True), (x, x, x), {})[2] == 5
+    assert call_signature(nn.Identity(), (torch.arange(5),), {})[2] == sys.maxsize

@@ -164,10 +164,13 @@ def _check_depth(source: Source, depth: int) -> None:
 
 
 def _without_attention(source: Source, layers: tuple[AttentionLayer, ...]) -> tuple[str, ...]:
-    """The other blocks in the one list of blocks of a live model: those of hybrids that mix tokens in another way."""
+    """The other blocks in the one list of blocks of a live model: those of hybrids that mix tokens in another way.
+
+    Of a model by transformers alone: a list of one's own may hold anything beside its blocks.
+    """
     lists = {layer.block.rpartition(".")[0] for layer in layers}
     around = source.modules.get(lists.pop()) if len(lists) == 1 else None
-    if not isinstance(around, nn.ModuleList):
+    if not isinstance(around, nn.ModuleList) or not source.config.get("model_type"):
         return ()
     known = {id(source.modules[layer.block]) for layer in layers}
     found = ((f"{layers[0].block.rpartition('.')[0]}.{index}", block) for index, block in enumerate(around))

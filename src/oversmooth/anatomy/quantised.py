@@ -39,7 +39,7 @@ def packed_shapes(shapes: Shapes, read: Read, config: dict[str, Any]) -> Shapes:
     for name in shapes:
         if name.endswith(_PACKED):
             rows, words = shapes[name]
-            found[name.removesuffix("_packed")] = rows, words * 32 // _bits(name, config)
+            found[name.removesuffix("_packed")] = rows, words * 32 // _bits(name, shapes, read, config)
         elif _STATE in name:
             found[name.partition(_STATE)[0]] = tuple(_state(read(name))["shape"])
     return found
@@ -49,7 +49,7 @@ def unpacked(name: str, shape: tuple[int, ...], shapes: Shapes, read: Read, conf
     """A weight of `packed_shapes`, in float32."""
     if (state := next((one for one in shapes if one.startswith(f"{name}{_STATE}")), None)) is not None:
         return _four_bits(name, _state(read(state)), read).view(shape)
-    bits = _bits(name, config)
+    bits = _bits(f"{name}_packed", shapes, read, config)
     value = _whole_numbers(read(f"{name}_packed"), bits).float()
     if (zero := f"{name}_zero_point") in shapes:  # packed along the rows
         zeros = _whole_numbers(read(zero).mT.contiguous(), bits).mT[: shape[0]].float()
@@ -94,7 +94,9 @@ def of_module(module: torch.nn.Module, value: Tensor) -> Tensor | None:
         return found
     scale = getattr(value, "SCB", None)
     scale = getattr(getattr(module, "state", None), "SCB", None) if scale is None else scale
-    return None if scale is None else value.data.float() * scale.float()[:, None] / 127
+    if scale is None or value.dtype != torch.int8:  # biases have the module's scale beside them too
+        return None
+    return value.data.float() * scale.float()[:, None] / 127
 
 
 def _spread(
@@ -158,11 +160,15 @@ def _groups(config: dict[str, Any]) -> list[dict[str, Any]]:
     return [one for one in found if isinstance(one, dict)]
 
 
-def _bits(name: str, config: dict[str, Any]) -> int:
-    bits = next((one.get("num_bits") for one in _groups(config)), None)
-    if bits not in (2, 4, 8):
-        raise InputError(f"{name} is packed in {bits} bits, and 2, 4 and 8 are read; {_REMEDY}")
-    return int(bits)
+def _bits(name: str, shapes: Shapes, read: Read, config: dict[str, Any]) -> int:
+    known: set[Any] = {one.get("num_bits") for one in _groups(config)}
+    if len(known) > 1 and (whole := f"{name.removesuffix('_packed')}_shape") in shapes:  # the weight's size tells
+        columns, words = int(read(whole).flatten()[-1]), shapes[name][1]
+        known = {bits for bits in known if isinstance(bits, int) and -(-columns * bits // 32) == words}
+    if len(known) != 1 or not known <= {2, 4, 8}:
+        listed = " or ".join(map(str, known)) or "unknown"
+        raise InputError(f"{name} is packed in {listed} bits, and 2, 4 and 8 are read; {_REMEDY}")
+    return int(known.pop())
 
 
 def _block_size(config: dict[str, Any]) -> list[int]:

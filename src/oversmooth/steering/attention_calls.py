@@ -6,12 +6,13 @@ anything; `mask_guard` does.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from oversmooth.steering.methods.arrays import repeat_heads
@@ -25,11 +26,17 @@ _SHARE = 0.9  # of the tokens that must agree
 
 
 class AttentionCalls(TorchFunctionMode):
-    """Records what attention calls while it runs, in one thread, for its guard; plain: as `is_plain` says."""
+    """Records what attention calls while it runs, in one thread, for a guard.
 
-    def __init__(self, owner: object, plain: bool) -> None:
+    Args:
+        owner: the guard.
+        signature: how attention was called, from `call_signature`.
+        masked: whether it was passed arrays that may be masks.
+    """
+
+    def __init__(self, owner: object, signature: str, masked: bool) -> None:
         super().__init__()
-        self.owner, self.plain = owner, plain
+        self.owner, self.signature, self.masked = owner, signature, masked
         self.calls: list[AttentionCall] = []
         self.dropped = False  # whether dropout removed weights
         self.V: Tensor | None = None  # (..., n, kv_heads, k): the values, as methods leave them
@@ -105,13 +112,25 @@ def _relative_distance(a: Tensor, b: Tensor) -> float | None:
     return float(distance.quantile(_SHARE)) if len(distance) else None
 
 
-def is_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a module is called with tokens alone, and nothing that may be a mask."""
-    arrays = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.ndim > 1]
-    rest = [value for value in (*args, *kwargs.values()) if not isinstance(value, Tensor)]
-    alone = all(array is arrays[0] and array.is_floating_point() for array in arrays)
-    causal = any(value is True and name.endswith("causal") for name, value in kwargs.items())
-    return alone and not causal and all(value is None or isinstance(value, (bool, int, float, str)) for value in rest)
+def call_signature(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, bool, int]:
+    """How a module is called: its switches and kinds of arrays; whether some may be masks; the number of tokens.
+
+    What one call does not hide, a call with another signature may.
+    """
+    passed = [("", value) for value in args] + list(kwargs.items())
+    switches = [(name, getattr(module, name, None)) for name in ("is_causal", "causal")]
+    words, masked, x = [], False, None
+    for name, value in passed + switches:
+        if isinstance(value, Tensor):
+            words.append(f"{name}:{value.ndim}{value.is_floating_point()}")
+            x = value if x is None and value.ndim > 1 and value.is_floating_point() else x
+            masked = masked or (value.ndim > 1 and value is not x)
+        else:
+            words.append(f"{name}:{value if value is None or isinstance(value, (bool, str)) else type(value).__name__}")
+            masked = masked or not (value is None or isinstance(value, (bool, int, float, str)))
+    if x is None or x.ndim != 3:
+        return " ".join(words), masked, sys.maxsize
+    return " ".join(words), masked, x.shape[-2] if getattr(module, "batch_first", True) else x.shape[0]
 
 
 def values_unreadable() -> bool:

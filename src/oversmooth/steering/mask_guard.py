@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from oversmooth.anatomy.calls import PADDING_HIDDEN, PADDING_SHOWN
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
-from oversmooth.steering.attention_calls import AttentionCalls, is_plain, values_unreadable
+from oversmooth.steering.attention_calls import AttentionCalls, call_signature, values_unreadable
 from oversmooth.steering.forward_state import ForwardStates
 from oversmooth.trace.valid import valid_tokens
 
@@ -27,8 +27,15 @@ _MOST_COMPARISONS = 3
 
 
 class MaskGuard:
-    """The checks of one layer, for the methods, in words, that average over tokens, and those that rely on attention
-    being a weighted mean of values where it is not known to be one.
+    """The checks of one layer.
+
+    Args:
+        index: of the layer in the stack.
+        layer: its attention.
+        states: of the steered model.
+        averaging: the methods that average over tokens, in words; empty: none.
+        weighting: the methods that rely on attention being a weighted mean of values, in words; empty: none, or
+            attention is known to be one.
     """
 
     def __init__(
@@ -38,8 +45,7 @@ class MaskGuard:
         self.averaging, self.weighting = averaging, weighting
         self.projections: dict[str, tuple[nn.Module, nn.Module]] = {}
         """The modules of its values and its output where methods rely on them, by name, with those that hold them."""
-        # The longest inputs so far in which every token saw every other: in plain calls, and with what may be a mask.
-        self.longest_plain = self.longest_masked = 0
+        self.unmasked: dict[str, int] = {}  # signatures of calls that hid nothing, each with the most tokens
         self.comparisons = 0  # forward passes compared with a weighted mean; `_MOST_COMPARISONS`: that is settled
 
     def hook(self, modules: dict[str, nn.Module]) -> list[Any]:
@@ -60,7 +66,11 @@ class MaskGuard:
         return handles
 
     def check_projections(self) -> None:
-        """Refuse projections that were replaced, as adapters do."""
+        """Refuse projections that were replaced, as adapters do.
+
+        Raises:
+            InputError: a steered projection is another module now.
+        """
         for name, (holder, module) in self.projections.items():
             now = holder._modules.get(name.rpartition(".")[2])
             if now is not module:
@@ -78,14 +88,12 @@ class MaskGuard:
             pairs = None if isinstance(module, nn.MultiheadAttention) else kwargs.get(PADDING_SHOWN)
             state.mask = valid_tokens(hidden=hidden, pairs=pairs)
         if values_unreadable():
-            if self.averaging and isinstance(module, nn.MultiheadAttention) and kwargs.get("attn_mask") is not None:
-                raise self._masked()
-            if self.averaging and not is_plain(args, kwargs) and not self.longest_masked:
-                raise self._unknown("it is compiled")  # with what may be a mask, for the first time
+            if self.averaging:
+                self._check_compiled(module, args, kwargs)
             return
         self.check_projections()
         if self.averaging or self.comparisons < _MOST_COMPARISONS:
-            AttentionCalls(self, is_plain(args, kwargs)).__enter__()  # type: ignore[no-untyped-call]
+            AttentionCalls(self, *call_signature(module, args, kwargs)[:2]).__enter__()  # type: ignore[no-untyped-call]
 
     def _leave(self, *_: Any) -> None:
         if not values_unreadable() and (recorded := self._recorded()) is not None:
@@ -97,22 +105,27 @@ class MaskGuard:
         return next((mode for mode in modes if isinstance(mode, AttentionCalls) and mode.owner is self), None)
 
     def averaged_over(self, x: Tensor, tokens: torch.Size) -> Tensor | None:
-        """``(batch, n)``: the valid tokens, over which methods average x; None: all. Refused where attention hid some
-        of them from others, or no call was recorded. tokens: x's ``(batch, n)``, or ``(n,)``.
+        """``(batch, n)``: the valid tokens, over which methods average; None: all.
+
+        Args:
+            x: what is averaged.
+            tokens: its ``(batch, n)``, or ``(n,)``.
+
+        Raises:
+            InputError: attention hid some of them from others, or no call was recorded.
         """
         state, n = self.states.current(), tokens[-1]
         mask = None if state is None else state.valid_for(tokens)
         if n < 2 or x.is_meta or isinstance(x, FakeTensor):  # which have shapes but no values
             return mask
         if values_unreadable():
-            # Of longer inputs a window, where there may be one, hides more.
-            if self.layer.causal is not False and n > max(self.longest_plain, self.longest_masked):
+            if not self.unmasked and self.layer.causal is not False:
                 raise self._unknown("it is compiled")
             return mask
         recorded = self._recorded()
         if recorded is None or not recorded.calls or any(call.shape[-2:] != (n, n) for call in recorded.calls):
             raise self._unknown("no softmax over its tokens, and no scaled_dot_product_attention")
-        settled = recorded.plain and self.longest_plain >= n
+        settled = not recorded.masked and self.unmasked.get(recorded.signature, 0) >= n
         known = None if state is None else state.unrestrictive_mask  # most models use one mask for all layers
         for call in recorded.calls:
             checked = call.mask is None or settled or (call.A is None and call.mask is known)
@@ -121,10 +134,7 @@ class MaskGuard:
                     self._check_pairs(call.pairs(tokens[:-1].numel(), x.device), mask)
                 if state is not None:
                     state.unrestrictive_mask = call.mask
-        if recorded.plain:
-            self.longest_plain = max(n, self.longest_plain)
-        else:
-            self.longest_masked = max(n, self.longest_masked)
+        self.unmasked[recorded.signature] = max(n, self.unmasked.get(recorded.signature, 0))
         return mask
 
     def _check_pairs(self, pairs: Tensor | None, mask: Tensor | None) -> None:
@@ -142,6 +152,17 @@ class MaskGuard:
             padding = f"some from all others, as padding is, which no {PADDING_SHOWN} or {PADDING_HIDDEN} names"
             raise self._refused(padding, "pass the mask under one of these names where the blocks are run,")
         raise self._masked()
+
+    def _check_compiled(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Compiled code runs with masks whose entries cannot be read."""
+        if isinstance(module, nn.MultiheadAttention) and kwargs.get("attn_mask") is not None:
+            raise self._masked()
+        signature, masked, n = call_signature(module, args, kwargs)
+        seen = self.unmasked.get(signature, 0)
+        bidirectional = self.layer.causal is False and not getattr(module, "is_causal", False)
+        # Of longer inputs a window, where there may be one, hides more.
+        if seen < n and not (bidirectional and (seen or not masked)):
+            raise self._unknown("it is compiled")
 
     def _refused(self, hides: str, remedy: str) -> InputError:
         where = f"layer {self.index} ({self.layer.name})"

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +31,7 @@ Function = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class AttackSettings:
-    """Settings of PGD in `under_attack`. FGSM is one step of size ε from the image itself."""
+    """Settings of PGD, as `pgd` has them. FGSM is one step of size ε from the image itself."""
 
     steps: int = STEPS
     step_size: float | None = None
@@ -55,7 +54,7 @@ def fgsm(
     >>> round(float((adversarial - 0.5).abs().max()), 4)
     0.1
     """
-    return pgd(model, images, labels, epsilon, 1, epsilon, normalise=normalise)
+    return pgd(model, images, labels, epsilon, 1, epsilon, random_start=False, normalise=normalise)
 
 
 def pgd(
@@ -65,35 +64,40 @@ def pgd(
     epsilon: float,
     steps: int = STEPS,
     step_size: float | None = None,
+    restarts: int = 1,
+    random_start: bool = True,
+    generator: torch.Generator | None = None,
     *,
-    start: Tensor | None = None,
     normalise: Function | None = None,
 ) -> Tensor:
     """``(n, c, h, w), (n,) -> (n, c, h, w)``: xₜ₊₁ = clip(x₀ + clip(xₜ + α sign ∇ₓL − x₀, −ε, ε), 0, 1).
+
+    Each image keeps its worst restart: a misclassified one, else the one of highest loss L. So with the same generator,
+    more restarts never leave more images right.
 
     Args:
         model: from normalised images to ``(n, classes)`` logits
         images: bytes, or floats in [0, 1]
         labels: the right classes
         epsilon: radius of the ball, in units of pixels in [0, 1]
-        steps: how many
+        steps, restarts: how many, 1 or more
         step_size: α; by default 2.5 · epsilon / steps
-        start: numbers in [0, 1] of the images' shape, for the point of the ball to start at; by default at the image
+        random_start: start at a uniformly random point of the ball, not at the image
+        generator: of the random starts; by default a new one with seed 0
         normalise: from pixels in [0, 1] to the model's input; without it the model receives pixels
     """
-    radius = _radius(epsilon)
-    step = _STEP_SHARE * radius / steps if step_size is None else step_size
-    with _attacked(model, normalise, images, labels) as (pixels, labels, scores):
-        x = pixels
-        if start is not None:
-            x = (pixels + (2 * start.to(pixels.device) - 1).to(pixels.dtype) * radius).clamp(0, 1)
-        for _ in range(steps):
-            x = x.detach().requires_grad_()
-            # Summed, not averaged: an image's gradient is then independent of the batch and does not underflow with it
-            loss = F.cross_entropy(scores(x), labels, reduction="sum")
-            x = x.detach() + step * torch.autograd.grad(loss, x)[0].sign()
-            x = (pixels + (x - pixels).clamp(-radius, radius)).clamp(0, 1)
-        return x
+    draws, how = generator or torch.Generator().manual_seed(0), AttackSettings(steps, step_size, restarts, random_start)
+    with _attacked(model, normalise, images, labels) as attack:
+        worst, right = attack.pixels, torch.ones_like(attack.labels, dtype=torch.bool)
+        highest = worst.new_full(right.shape, -torch.inf)
+        for _ in range(how.restarts):
+            # On the generator's own device: the same generator gives the same numbers wherever the model is.
+            start = torch.rand(worst.shape, generator=draws, device=draws.device) if random_start else None
+            x, loss, still = attack.climbed(slice(None), start, _radius(epsilon), how)
+            worse = (right & ~still) | ((right == still) & (loss > highest))
+            worst = torch.where(worse[:, None, None, None], x, worst)
+            right, highest = right & still, torch.where(worse, loss, highest)
+        return worst
 
 
 def under_attack(
@@ -123,25 +127,20 @@ def under_attack(
     for number, radius in enumerate(right):
         how = AttackSettings(1, radius, random_start=False) if is_fgsm else how
         for first in range(0, len(images), at_once):
-            some, classes = images[first : first + at_once], labels[first : first + at_once]
-            robust = _right(model, normalise, some, classes).nonzero()[:, 0].to(some.device)  # that nothing has fooled
-            for restart in range(how.restarts if radius else 0):
-                if not len(robust):
-                    break
-                draw = CorruptionDraws(f"{how.seed}/{attack}/{restart}", first, len(some), some.device)
-                start = draw.uniform(*some.shape[1:])[robust] if how.random_start else None
-                own = some[robust], classes[robust]
-                found = pgd(model, *own, radius, how.steps, how.step_size, start=start, normalise=normalise)
-                robust = robust[_right(model, normalise, found, own[1]).to(robust.device)]
-            right[radius] += len(robust)
+            part = slice(first, first + at_once)
+            with _attacked(model, normalise, images[part], labels[part]) as one:
+                with torch.no_grad():
+                    robust = one.scores(one.pixels, one.labels)[1].nonzero()[:, 0]  # that no restart has fooled yet
+                for restart in range(how.restarts if radius else 0):
+                    if not len(robust):
+                        break
+                    draw = CorruptionDraws(f"{how.seed}/{attack}/{restart}", first, len(one.pixels), one.pixels.device)
+                    start = draw.uniform(*one.pixels.shape[1:])[robust] if how.random_start else None
+                    robust = robust[one.climbed(robust, start, radius, how)[2]]
+                right[radius] += len(robust)
             done = number * len(images) + min(first + at_once, len(images))
             progress(done, len(right) * len(images), f"ε {shown_radius(radius)}")
     return {radius: count / len(images) for radius, count in right.items()}
-
-
-def _right(model: nn.Module, normalise: Function | None, images: Tensor, labels: Tensor) -> Tensor:
-    with _attacked(model, normalise, images, labels) as (pixels, labels, scores), torch.no_grad():
-        return scores(pixels).argmax(1) == labels
 
 
 def _radius(epsilon: float) -> float:
@@ -157,11 +156,46 @@ def shown_radius(epsilon: float) -> str:
     return f"{255 * epsilon:.4g}/255"
 
 
+@dataclass
+class _Attack:
+    """A model under attack: the pixels and the labels on its device."""
+
+    model: nn.Module
+    normalise: Function | None
+    pixels: Tensor
+    labels: Tensor
+
+    def scores(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The losses of pixels, and whether they are classified right."""
+        out = self.model(x if self.normalise is None else self.normalise(x))
+        if not isinstance(out, Tensor) or out.ndim != 2 or out.shape[1] <= int(labels.max()):
+            given = f"shape {tuple(out.shape)}" if isinstance(out, Tensor) else arguments.kind(out)
+            wanted = f"logits (n, classes) for labels to {labels.max()}"
+            raise InputError(f"the model returns {given}; give one with {wanted}")
+        if not bool(out.isfinite().all()):
+            raise InputError("the model's logits are not finite; check its weights for NaN and overflow")
+        return F.cross_entropy(out, labels, reduction="none"), out.argmax(1) == labels
+
+    def climbed(
+        self, rows: slice | Tensor, start: Tensor | None, radius: float, how: AttackSettings
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """PGD on some images, and its `scores`; from the point of the ball that numbers in [0, 1] stand for."""
+        step = _STEP_SHARE * radius / how.steps if how.step_size is None else how.step_size
+        x = pixels = self.pixels[rows]
+        if start is not None:
+            x = (pixels + (2 * start.to(pixels.device) - 1).to(pixels.dtype) * radius).clamp(0, 1)
+        for _ in range(how.steps):
+            x = x.detach().requires_grad_()
+            # Summed, not averaged: an image's gradient is then independent of the batch and does not underflow with it
+            (gradient,) = torch.autograd.grad(self.scores(x, self.labels[rows])[0].sum(), x)
+            x = x.detach() + step * gradient.sign()
+            x = (pixels + (x - pixels).clamp(-radius, radius)).clamp(0, 1)
+        with torch.no_grad():
+            return x, *self.scores(x, self.labels[rows])
+
+
 @contextmanager
-def _attacked(
-    model: nn.Module, normalise: Function | None, images: Tensor, labels: Tensor
-) -> Iterator[tuple[Tensor, Tensor, Function]]:
-    """Pixels in [0, 1] and labels on the model's device, and what gives the logits of pixels."""
+def _attacked(model: nn.Module, normalise: Function | None, images: Tensor, labels: Tensor) -> Iterator[_Attack]:
     device, tf32 = next(model.parameters(), images).device, torch.backends.cudnn.allow_tf32
     with (
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
@@ -177,19 +211,11 @@ def _attacked(
             has = f"shape {tuple(x.shape)} and values from {x.min():.4g} to {x.max():.4g}"
             remedy = "give (n, channels, height, width), bytes or pixels from 0 to 1, and normalise= for what the model"
             raise InputError(f"images has {has}; {remedy} does to them")
-        if labels.is_floating_point() or labels.shape != x.shape[:1]:
+        if labels.is_floating_point() or labels.shape != x.shape[:1] or int(labels.min()) < 0:
             has = f"shape {tuple(labels.shape)} and dtype {labels.dtype} for {len(x)} images"
             raise InputError(f"labels has {has}; give one class, a whole number from 0, for each")
-
-        def scores(pixels: Tensor) -> Tensor:
-            out: Any = model(pixels if normalise is None else normalise(pixels))
-            if not isinstance(out, Tensor) or out.ndim != 2:
-                given = f"shape {tuple(out.shape)}" if isinstance(out, Tensor) else arguments.kind(out)
-                raise InputError(f"the model returns {given}; give one with logits (n, classes)")
-            return out
-
         torch.backends.cudnn.allow_tf32 = False
         try:
-            yield x, labels.to(device, torch.int64).clone(), scores
+            yield _Attack(model, normalise, x, labels.to(device, torch.int64).clone())
         finally:
             torch.backends.cudnn.allow_tf32 = tf32
