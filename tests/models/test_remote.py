@@ -12,7 +12,7 @@ from support.families import FAMILIES
 from oversmooth import InputError
 from oversmooth.anatomy import locate
 from oversmooth.cli.spectrum import spectra_of
-from oversmooth.models.remote import RemoteCheckpoint
+from oversmooth.models.remote import RemoteCheckpoint, in_parts
 
 NAME = "someone/a-model"
 
@@ -119,3 +119,8 @@ def test_a_damaged_header_and_a_missing_shard_are_one_sentence(hub):
     last.unlink()
     with pytest.raises(InputError, match=f"names {last.name}, which {NAME} does not have"):
         spectra_of(NAME)
+
+
+def test_a_name_that_no_repository_can_have_is_one_sentence():
+    with pytest.raises(InputError, match=r"'\[/b\]' is not a path and could not be fetched from the hub"):
+        in_parts("[/b]")

@@ -117,7 +117,9 @@ def in_parts(name: str) -> RemoteCheckpoint | None:
     """A hub id that can be read in parts, and is worth it; None where it is in the cache, steered, or must be whole."""
     hub = import_library("huggingface_hub", f"reading {name}")
     kept = (_INDEX, _SINGLE, "pytorch_model.bin", "pytorch_model.bin.index.json")
-    if "/" not in name or any(isinstance(hub.try_to_load_from_cache(name, file), str) for file in kept):
+    with fetching(name):  # which no name with brackets, say, can be
+        cached = "/" in name and any(isinstance(hub.try_to_load_from_cache(name, file), str) for file in kept)
+    if "/" not in name or cached:
         return None
     check_reachable(name, ())
     try:
