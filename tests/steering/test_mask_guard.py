@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.blocks import Stack, own_block, torch_block
+from support.blocks import Block, SelfAttention, Stack, own_block, torch_block
 from torch import nn
 
 from oversmooth import InputError
@@ -27,19 +27,8 @@ def test_compiled_code_averages_after_a_pass_as_it_is():
 
 def test_compiled_code_takes_no_mask_that_was_never_seen():
     """A window that the pass as it is did not have would be averaged across without a word."""
-
-    class Windowed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = nn.ModuleList(own_block(16, together=False) for _ in range(2))
-
-        def forward(self, x, near=None):
-            for layer in self.layers:
-                x = layer(x, near)
-            return x
-
     torch.manual_seed(0)
-    model = steer(Windowed().eval(), Centred(0.5))
+    model = steer(Stack(*(own_block(16, together=False) for _ in range(2))).eval(), Centred(0.5))
     near = (torch.arange(8)[:, None] - torch.arange(8)).abs() < 3
     compiled = torch.compile(model, backend="eager", dynamic=False)
     with torch.no_grad():
@@ -47,6 +36,23 @@ def test_compiled_code_takes_no_mask_that_was_never_seen():
         torch.testing.assert_close(compiled(TOKENS), expected, rtol=0, atol=1e-6)
         with pytest.raises(InputError, match="it is compiled"):
             compiled(TOKENS, near)
+
+
+class Flagged(SelfAttention):
+    """Causal by a flag alone."""
+
+    def mix(self, q, k, v, decoder=False):
+        return super().mix(q, k, v, torch.ones(8, 8, dtype=torch.bool).tril() if decoder else None)
+
+
+def test_a_flag_that_no_earlier_pass_had_is_looked_at():
+    """Attention that hid nothing in one call may hide tokens in the next."""
+    torch.manual_seed(0)
+    model = steer(Stack(*(Block(16, Flagged(16, 2, together=False)) for _ in range(2))).eval(), Centred(0.5))
+    with torch.no_grad():
+        model(TOKENS)
+        with pytest.raises(InputError, match="hides some of them from others"):
+            model(TOKENS, True)
 
 
 class Told(nn.Module):
