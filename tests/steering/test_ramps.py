@@ -208,7 +208,7 @@ def test_what_is_saved_and_said_is_the_strength_that_acts(tmp_path):
 def test_what_is_undecided_says_the_strength_that_acts():
     model = steer(make(NAME), ContraNorm(0.1))
     ramp(model, to=0.3, steps=1).step()
-    assert [site for site in steering_of(model).hooks.values() if "strength=0.3" not in site.undecided()] == []
+    assert [one for one in steering_of(model).hooks.values() if "strength=0.3" not in one.why_undecided()] == []
 
 
 def test_averaged_models_say_what_acts_in_them():

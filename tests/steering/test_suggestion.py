@@ -160,7 +160,7 @@ def test_what_is_undecided_counts_as_such_and_is_said(monkeypatch):
 
     def one_unknown(*args, **kwargs):
         sample = real(*args, **kwargs)
-        sample.plan = sample.plan.undecided([1], Reason("gated_per_token"))
+        sample.plan = sample.plan.with_undecided([1], Reason("gated_per_token"))
         return sample
 
     monkeypatch.setattr(module, "study", one_unknown)

@@ -111,7 +111,7 @@ def test_blocks_by_name_are_read_at_their_ends():
 def test_blocks_whose_attention_is_not_explained_have_no_verdict():
     model, x = encoder(), torch.randn(2, 5, 4)
     plan = trace.plan(model, x, attention=True)
-    known, partly = trace.HeadSpectra(plan), trace.HeadSpectra(plan.undecided([1], why := Reason("unexplained")))
+    known, partly = trace.HeadSpectra(plan), trace.HeadSpectra(plan.with_undecided([1], why := Reason("unexplained")))
     trace.run(model, x, plan, [known])
     trace.run(model, x, partly.plan, [partly])
     assert partly.result.verdict[1] == [["undecided"] * 2] * 2

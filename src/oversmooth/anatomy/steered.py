@@ -30,7 +30,7 @@ class SteeredLayer(Protocol):
     def change(self, run: int) -> AttentionChange | None:
         """What is done to attention in this run of the layer, where it is linear in A; None: nothing."""
 
-    def undecided(self) -> str:
+    def why_undecided(self) -> str:
         """Why spectra do not decide about this layer, steered as it is; empty where they do."""
 
     def formula(

@@ -271,7 +271,7 @@ def _assemble(
 ) -> Diagnosis:
     """Layers, facts, provenance, notes and verdict."""
     (facts, tokens, heads, sinks, top1), model = observed, source.model
-    plan = planned.plan.undecided(facts.input_dependent, Reason("input_dependent"))
+    plan = planned.plan.with_undecided(facts.input_dependent, Reason("input_dependent"))
     lengths = facts.lengths.tolist()
     steering = steered_as(model)
     notes = [*source.notes, *input_notes(source.inputs, lengths)]

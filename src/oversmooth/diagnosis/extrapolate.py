@@ -45,14 +45,14 @@ def last_block(
     """What repeating the last block so often does, of all modules by name. exact: spectra without a budget."""
     blocks, block = sample.blocks, sample.last
     found = _predicted(sample, modules, depth)
-    if block.plan.undecided:
-        unknown = block.plan.undecided
+    if block.plan.why_undecided:
+        unknown = block.plan.why_undecided
         return Extrapolation("last block", 0, None, None, "undecided", None, "raw", reason=unknown, **found)
     assert block.A is not None
     A, keep = block.A.select(torch.tensor([0], device=block.A.device)), block.plan.layer.keep
     steering = steered_as(modules[""])
-    site = None if steering is None else steering.steered_layer(block.plan.layer.name)
-    change = None if site is None else site.change(len(blocks))
+    steered = None if steering is None else steering.steered_layer(block.plan.layer.name)
+    change = None if steered is None else steered.change(len(blocks))
     with torch.autocast(A.device.type, enabled=False):
         gains = change is not None and change.constant_gain is not None
         W_V, W_O, offset, variant = _effective(block, centre=not gains)

@@ -91,7 +91,7 @@ def _spectra(plan: Plan, heads: HeadNumbers, exact: bool) -> list[Spectrum | Non
         sigma, factor = heads.inverse_sigma.get(call), block.layer.factor
         inverse = float(sigma.mean()) if sigma is not None and block.norm_agrees else None
         shown = tuple(factor.flatten().tolist()) if isinstance(factor, Tensor) else factor
-        keys.append((block.layer.name, block.layer.keep, block.undecided, shown, inverse))
+        keys.append((block.layer.name, block.layer.keep, block.why_undecided, shown, inverse))
         different[keys[-1]] = block, inverse
 
     def spectrum(of: tuple[BlockPlan, float | None]) -> Spectrum:
@@ -100,7 +100,7 @@ def _spectra(plan: Plan, heads: HeadNumbers, exact: bool) -> list[Spectrum | Non
         layer = dataclasses.replace(block.layer, norm_position=seen)
         joined = exact or weights.joined_size(layer) <= weights.LARGE
         found = layer_spectrum(layer, inverse_sigma=inverse, joined=joined)
-        return without_radii(found) if block.undecided else found
+        return without_radii(found) if block.why_undecided else found
 
     # Sharded weights are gathered by all processes, in one order.
     sharded = torch.distributed.is_available() and torch.distributed.is_initialized()

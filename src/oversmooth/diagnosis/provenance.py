@@ -104,8 +104,8 @@ def plan_notes(plan: Plan) -> list[Note]:
     if differs := [b for b in blocks if b.layer.norm is not None and b.norm_position != b.layer.norm_position]:
         names = [block.layer.name for block in differs[:MOST_NAMES]]
         notes.append(Note("norm_elsewhere", len(differs), names=names, what=differs[0].norm_position))
-    for why in dict.fromkeys(block.undecided for block in blocks if block.undecided):
-        names = [block.layer.name for block in blocks if block.undecided == why]
+    for why in dict.fromkeys(block.why_undecided for block in blocks if block.why_undecided):
+        names = [block.layer.name for block in blocks if block.why_undecided == why]
         notes.append(Note("undecided_layers", len(names), len(blocks), names=names[:MOST_NAMES], reason=why))
     without = [block for block in blocks if block.norm_position == "pre" and not block.norm_agrees]
     for kind, known in (("norm_of_another_kind", True), ("norm_not_found", False)):

@@ -349,21 +349,21 @@ def _operator() -> Any:
         state: Tensor,
         flag: Tensor,  # noqa: ARG001  (an input, so that captured graphs read it anew)
         key: int,
-        site: int,
+        depth: int,  # below 0: −1 − the index of a module around the blocks, which is called
     ) -> None:
         recorder = _RECORDERS.get(key)
         if recorder is None or not (recorder.due or is_captured(x)):
             return
         try:
-            if site < 0:
-                recorder.current.begin(-1 - site)
+            if depth < 0:
+                recorder.current.begin(-1 - depth)
             else:
-                recorder.measure(site, x, mask, state)
+                recorder.measure(depth, x, mask, state)
         except Exception as error:  # nothing that goes wrong here is the training's business
             recorder.note(error)
 
     @observe.register_fake
-    def _(x: Tensor, mask: Tensor | None, state: Tensor, flag: Tensor, key: int, site: int) -> None:  # noqa: ARG001
+    def _(x: Tensor, mask: Tensor | None, state: Tensor, flag: Tensor, key: int, depth: int) -> None:  # noqa: ARG001
         return None
 
     return observe

@@ -42,8 +42,8 @@ def steering(model: MonitoredModel, *, constraints: bool) -> dict[str, list[floa
         return {}
     found: dict[str, list[float | None] | float] = {}
     layers = list(record.anatomy)
-    sites = [record.steered_layer(layer.name) for layer in layers]
-    strengths = [None if site is None else _strength(site.parts.values()) for site in sites]
+    steered = [record.steered_layer(layer.name) for layer in layers]
+    strengths = [None if one is None else _strength(one.parts.values()) for one in steered]
     if any(value is not None for value in strengths):
         found["strength"] = strengths
     if constraints and record.reparametrized:

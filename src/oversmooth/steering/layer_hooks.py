@@ -68,7 +68,7 @@ class LayerHooks:
         identity = AttentionChange.none(self.layer.heads) if change is None else change
         return dataclasses.replace(identity, constant_gain=gains[0], centred_gain=gains[1])
 
-    def undecided(self) -> str:
+    def why_undecided(self) -> str:
         unknown = [
             f"{self.method_at(place)} {part.why_unknown}"
             for place, part in self.parts.items()

@@ -118,7 +118,7 @@ class Steering:
     def remarks(self) -> list[str]:
         where = "all layers" if len(self.layers) == len(self.anatomy) else f"layers {', '.join(map(str, self.layers))}"
         remarks = [f"steered by {' and '.join(map(str, self.methods))} on {where}"]
-        if any(hooks.parts and not hooks.undecided() for hooks in self.hooks.values()):
+        if any(hooks.parts and not hooks.why_undecided() for hooks in self.hooks.values()):
             what = "attention as the method changes it"
             remarks.append(f"smoothing cases and ρ are of {what}; spectra of H are the weights'")
         return remarks

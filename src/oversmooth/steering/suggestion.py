@@ -157,7 +157,7 @@ def suggest(
         with Trace(inside, plan, [EachAttention(sweep.record)]) as trace:
             for _ in trace.over(run, batches, inputs, progress):
                 pass
-        plan = plan.undecided(trace.facts.input_dependent, Reason("input_dependent"))
+        plan = plan.with_undecided(trace.facts.input_dependent, Reason("input_dependent"))
     return sweep.suggestion(plan.blocks)
 
 
@@ -177,7 +177,7 @@ class _StrengthSweep:
         if not len(several):
             return
         answer = None
-        if not block.undecided:
+        if not block.why_undecided:
             with about(block.layer.name):
                 answer = shifted_dominance(
                     A.select(several), W_V, W_O, self.strengths, residual=block.layer.keep, seed=self.seed
@@ -189,7 +189,7 @@ class _StrengthSweep:
         if not any(layer.cases for layer in layers):
             raise InputError("every input has fewer than two valid tokens; give longer ones")
         curve = self._curve(layers)
-        because = list(dict.fromkeys(str(block.undecided) for block in blocks if block.undecided))[:_REASONS]
+        because = list(dict.fromkeys(str(block.why_undecided) for block in blocks if block.why_undecided))[:_REASONS]
         last = list(itertools.takewhile(lambda point: point.steered_share == 0, reversed(curve)))
         strength = last[-1].strength if last else None
         cases, inputs = [case for layer in layers for case in layer.cases], max(self.inputs.values(), default=0)
@@ -200,7 +200,7 @@ class _StrengthSweep:
         empty = torch.zeros(0, len(self.strengths))
         smoothing, undecided, rough, cases = [empty.bool()], [empty.bool()], [empty], []
         for which, heads, answer in self.results.get(call, []):
-            if answer is None or block.undecided:
+            if answer is None or block.why_undecided:
                 unknown = torch.ones(len(which), heads, len(self.strengths), dtype=torch.bool)
                 smooths, rho = ~unknown, torch.full(unknown.shape, torch.nan)
                 least = rho[..., 0]

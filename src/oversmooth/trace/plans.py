@@ -37,7 +37,7 @@ class Branch:
     """What attention adds to the stream, and the factors that one input showed."""
 
     terms: tuple[tuple[str, int], ...]
-    """The modules, and which of their calls, whose outputs are added to what entered: what runs beside attention, if
+    """The modules, and which of their calls, whose outputs are added to what entered: what runs in parallel, if
     anything does, and attention's branch."""
     factors: tuple[Tensor, ...]  # of what entered, and of the terms
 
@@ -78,7 +78,7 @@ class BlockPlan:
     norm_agrees: bool = False  # whether the norm before attention is what anatomy says it is
     continues: bool = True  # whether it starts from the output of the block before it
     branch: Branch | None = None  # what the factors are compared with for other inputs; None: nothing is compared
-    undecided: Reason | None = None  # why the theorems do not apply to it: there is then neither ρ nor verdict
+    why_undecided: Reason | None = None  # why the theorems do not apply to it: there is then neither ρ nor verdict
 
     @property
     def attention_stage(self) -> int | None:
@@ -141,11 +141,11 @@ class Plan:
         """Every point where the stream can be read, in order."""
         return [site for call, block in enumerate(self.blocks) for site in block.sites(call)]
 
-    def undecided(self, calls: Iterable[int], why: Reason) -> Plan:
+    def with_undecided(self, calls: Iterable[int], why: Reason) -> Plan:
         """The same plan with these calls of blocks marked undecided, for this reason."""
         blocks = list(self.blocks)
         for call in calls:
-            blocks[call] = dataclasses.replace(blocks[call], undecided=why)
+            blocks[call] = dataclasses.replace(blocks[call], why_undecided=why)
         return dataclasses.replace(self, blocks=blocks)
 
     def __str__(self) -> str:
@@ -154,7 +154,7 @@ class Plan:
             steps = ", ".join(
                 f"{stage.part} ({stage.where}{' of ' + stage.module if stage.module else ''})" for stage in block.stages
             )
-            why = f"; undecided: {block.undecided}" if block.undecided else ""
+            why = f"; undecided: {block.why_undecided}" if block.why_undecided else ""
             norm = "" if self.named else f", norm {block.norm_position}"
             rows.append(f"{call}: {block.block}{norm}: {steps}{why}")
         return "\n".join(rows)

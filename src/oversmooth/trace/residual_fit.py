@@ -19,7 +19,7 @@ from oversmooth.theory.reasons import Reason
 from oversmooth.trace.plans import BlockPlan, Branch, Stage
 from oversmooth.trace.sums import CONSTANT, Granularity, Sum, fit_sum, same
 
-# Mixers that run beside attention, by the names of their modules; what else runs beside it is an MLP.
+# Mixers that run in parallel with attention, by the names of their modules; anything else there is an MLP.
 _MIXERS = ("mamba", "ssm", "conv", "rnn", "recurrent")
 
 
@@ -68,7 +68,7 @@ class _Addition:
 
     state: _Array
     base: _Array
-    beside: _Array | None
+    parallel: _Array | None
     branch: _Array
     total: Sum
 
@@ -81,7 +81,7 @@ def fit_residual(arrays: BlockArrays, y: Tensor, rest: str) -> BlockPlan:
     addition = search.attention()
     fit = None if addition is None else search.fit(addition)
     unexplained = BlockPlan(
-        layer.block, [Stage(f"attention and {rest}", "end")], layer, undecided=Reason("unexplained")
+        layer.block, [Stage(f"attention and {rest}", "end")], layer, why_undecided=Reason("unexplained")
     )
     return fit or replace(unexplained, norm_position=search.position(arrays.x))
 
@@ -105,15 +105,15 @@ class _Search:
 
     def fit(self, addition: _Addition) -> BlockPlan | None:
         """All that follows from the sum; None where its state does not lead to the end."""
-        total, beside, state = addition.total, addition.beside, addition.state
+        total, parallel, state = addition.total, addition.parallel, addition.state
         keep, factor, why = self._factors(addition)
         stages = self._stages_before(addition.base)
         source = addition.branch.event
-        if beside is None:
+        if parallel is None:
             stages.append(state.stage("attention"))
         else:
             stages.append(Stage("attention", "sum", source.name, source.nth, total.factors[0], total.factors[-1]))
-            own = beside.event.name.rpartition(".")[2]
+            own = parallel.event.name.rpartition(".")[2]
             stages.append(state.stage(own if any(word in own.lower() for word in _MIXERS) else self.rest))
         normed = False
         if state is not self.end:
@@ -127,12 +127,12 @@ class _Search:
             position = "post"
         branch = None
         if addition.base is self.start and total.granularity != "by token":
-            beside_it = [] if beside is None else [(beside.event.name, beside.event.nth)]
-            branch = Branch((*beside_it, (source.name, source.nth)), total.factors)
+            parallel_call = [] if parallel is None else [(parallel.event.name, parallel.event.nth)]
+            branch = Branch((*parallel_call, (source.name, source.nth)), total.factors)
         layer = self.layer
         if why is None:  # the factors that the arrays show include what its weights say of them
             layer = replace(layer, layer_scale=None, on_branch=None, factor=factor, keep=keep, feed=values_factor)
-        return BlockPlan(layer.block, stages, layer, position, branch=branch, undecided=why)
+        return BlockPlan(layer.block, stages, layer, position, branch=branch, why_undecided=why)
 
     def _distinct(self) -> list[_Array]:
         """Every array once, in the order met; where a norm reads an array, at that norm, which reads whole tokens."""
@@ -171,8 +171,8 @@ class _Search:
             for target in self.targets:
                 if addition := self._plainest(target, granularity):
                     return addition
-            for target, beside, branch in product(self.targets, self._beside(), self.branches):
-                if addition := self._fitted(target, self.start, beside, branch, granularity):
+            for target, parallel, branch in product(self.targets, self._parallel_outputs(), self.branches):
+                if addition := self._fitted(target, self.start, parallel, branch, granularity):
                     return addition
         one, zero = (torch.full((), value, dtype=torch.float64, device=self.x.device) for value in (1.0, 0.0))
         shut = next((a for a in self.arrays if a.later and a.where == "input" and same(a.x, self.x)), None)
@@ -201,17 +201,17 @@ class _Search:
         return found
 
     def _fitted(
-        self, target: _Array, base: _Array, beside: _Array | None, branch: _Array, granularity: Granularity
+        self, target: _Array, base: _Array, parallel: _Array | None, branch: _Array, granularity: Granularity
     ) -> _Addition | None:
         """The sum, where all but the base is in it."""
-        terms = [one.x for one in (base, beside, branch) if one is not None]
+        terms = [one.x for one in (base, parallel, branch) if one is not None]
         expected = [*[None] * (len(terms) - 1), self.scale if branch is self.out else None]
         total = fit_sum(target.x, terms, expected, (granularity,))
         enters = total is not None and all(bool(factor.any()) for factor in total.factors[1:])
-        return _Addition(target, base, beside, branch, total) if total is not None and enters else None
+        return _Addition(target, base, parallel, branch, total) if total is not None and enters else None
 
-    def _beside(self) -> Iterator[_Array]:
-        """What modules gave that may run beside attention: those next to it first, then those inside them."""
+    def _parallel_outputs(self) -> Iterator[_Array]:
+        """What may run in parallel with attention: modules next to it first, then those inside them."""
         for one in sorted(self.outputs, key=lambda one: one.event.name.count(".")):
             event = one.event
             if event.acts_on_features or event.name.startswith(self.layer.name):
@@ -296,8 +296,8 @@ class _Search:
             if _kept(fit_sum(target, [base, one.x], granularity=(*CONSTANT, "by token"))):
                 return True
         whole = (one for one in parts if not one.event.acts_on_features)
-        beside = [one.x for one in whole if one.event.name.rpartition(".")[0] == self.layer.block]
-        return any(_kept(fit_sum(target, [base, a, b])) for i, a in enumerate(beside) for b in beside[:i])
+        siblings = [one.x for one in whole if one.event.name.rpartition(".")[0] == self.layer.block]
+        return any(_kept(fit_sum(target, [base, a, b])) for i, a in enumerate(siblings) for b in siblings[:i])
 
     def _plainer(self, target: Tensor, base: Tensor, other: Tensor) -> bool:
         """Whether target is a sum on base, and not as plain a one on the other."""

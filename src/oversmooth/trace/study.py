@@ -250,19 +250,19 @@ class Study:
             raise InputError(f"{block} ran without its attention {layer.name}; it cannot be observed")
         A = None if record.captured is None else record.captured.A
         why = None if A is None else self._check_attention(call, layer, record)
-        site = None if self.steering is None else self.steering.steered_layer(layer.name)
+        steered = None if self.steering is None else self.steering.steered_layer(layer.name)
         fit = fit_residual(record.few, few_y, self._rest(layer))
         self.arrays.clear()
         eps: float | None = self._eps(layer)
         if fit.norm_position == "pre":
             # A norm that reads anything but what entered the block is known by name only.
             eps = self._agreeing_eps(layer) if fit.stages[0].part.startswith("attention") else None
-        if site is not None and (unknown := site.undecided()):
+        if steered is not None and (unknown := steered.why_undecided()):
             why = why or Reason("steering", detail=unknown)
         for before in self.blocks:  # n by n arrays are not kept beyond their layer, but for the last
             before.A = before.A if is_light(before.A) else None
         known = dict(norm_eps=eps or 0.0, norm_agrees=eps is not None, continues=continues)
-        plan = dataclasses.replace(fit, **known, undecided=fit.undecided or why)  # type: ignore[arg-type]
+        plan = dataclasses.replace(fit, **known, why_undecided=fit.why_undecided or why)  # type: ignore[arg-type]
         self.blocks.append(SampleBlock(plan, A, record.x, y, record.args, record.kwargs, running))
 
     def _rest(self, layer: AttentionLayer) -> str:
@@ -324,15 +324,15 @@ class Study:
         V = layer.values(x).transpose(1, 2)
         self.first_values = V if self.first_values is None else self.first_values
         left = 1.0 if captured.row_sums is None else captured.row_sums.to(V)[..., None]
-        site = None if self.steering is None else self.steering.steered_layer(layer.name)
+        steered = None if self.steering is None else self.steering.steered_layer(layer.name)
 
         def attend(V: Tensor) -> Tensor:
             return (left * (A @ V.transpose(1, 2))).transpose(1, 2)
 
-        mixed = attend(V) if site is None else site.formula(call, V, attend, mask, self.first_values, x)
+        mixed = attend(V) if steered is None else steered.formula(call, V, attend, mask, self.first_values, x)
         out = (mixed.transpose(1, 2) @ layer.raw_W_O.to(x)).sum(-3)
         out = out if layer.output_bias is None else out + layer.output_bias.to(out)
-        return mixed, out if site is None else site.projected(out, mask, record.x.to(out))
+        return mixed, out if steered is None else steered.projected(out, mask, record.x.to(out))
 
     def _eps(self, layer: AttentionLayer) -> float:
         norm = None if layer.norm is None else self.modules.get(layer.norm.name)

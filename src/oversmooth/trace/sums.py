@@ -84,10 +84,10 @@ def few_tokens(x: Tensor) -> Tensor:
 def holds(target: Tensor, terms: Sequence[Tensor], factors: Sequence[Tensor]) -> Tensor:
     """Whether target is the sum of the terms with these factors: ``()``, on its device, which is not waited for."""
     fit = _LeastSquares([target, *terms])
-    return fit.explained([beside(f, fit.target) for f in factors])
+    return fit.explained([to_match(f, fit.target) for f in factors])
 
 
-def beside(factor: Tensor, x: Tensor) -> Tensor:
+def to_match(factor: Tensor, x: Tensor) -> Tensor:
     """The factor on x's device and in its precision; the device is not waited for."""
     return factor.to(x.device, x.dtype, non_blocking=True)
 

@@ -24,7 +24,7 @@ from oversmooth.trace.feed import ONE_AT_A_TIME, ModelInput, OnProgress, Runner,
 from oversmooth.trace.layout import as_tokens
 from oversmooth.trace.plans import BlockPlan, Plan, Site, Stage
 from oversmooth.trace.reducers.base import PassFacts, Reducer
-from oversmooth.trace.sums import beside, few_tokens, holds
+from oversmooth.trace.sums import few_tokens, holds, to_match
 from oversmooth.trace.valid import LeftOut, ValidTokens, mask_of
 from oversmooth.trace.watch import Watch
 
@@ -247,7 +247,7 @@ class Trace:
             if stage.where == "sum":
                 assert stage.keep is not None
                 assert stage.factor is not None
-                self._site(call, index, here.x * beside(stage.keep, here.x) + y * beside(stage.factor, y))
+                self._site(call, index, here.x * to_match(stage.keep, here.x) + y * to_match(stage.factor, y))
             else:
                 state = x if stage.where == "input" else y
                 self._check_factors(call, state)

@@ -383,8 +383,8 @@ def test_a_steered_model_hands_its_scales_over():
     from support.families import FAMILIES
 
     model = steering.steer(FAMILIES["ViT"].make(), steering.FeatScale(low=0.3, high=-0.2, as_published=True))
-    site = steering.steering_of(model).hooks
-    change = next(iter(site.values())).change(0)
+    hooks = steering.steering_of(model).hooks
+    change = next(iter(hooks.values())).change(0)
     assert torch.allclose(change.constant_gain, torch.tensor(1.6))
     assert torch.allclose(change.centred_gain, torch.tensor(0.6))
 

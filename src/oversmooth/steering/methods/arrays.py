@@ -1,4 +1,4 @@
-"""What formulas are written with: means over tokens, and strengths beside arrays."""
+"""What formulas are written with: means over tokens, and strengths that fit arrays."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def mean_over_tokens(x: Tensor, mask: Tensor | None, dim: int) -> Tensor:
 
 
 def scaled(value: Tensor | float, x: Tensor, dims: int = 0) -> Tensor:
-    """``value · x``: of a strength that is learned (see `beside`), fixed, or changed by a ramp."""
+    """``value · x``: of a strength that is learned (see `broadcastable`), fixed, or changed by a ramp."""
     if isinstance(value, Tensor) and value.ndim == 0:
         # As torch multiplies by a number, which it does not round to half precision first.
         wide = torch.promote_types(x.dtype, torch.float32)
         return (value.to(wide) * x.to(wide)).to(x.dtype)
-    return beside(value, x, dims) * x
+    return broadcastable(value, x, dims) * x
 
 
-def beside(value: Tensor | float, x: Tensor, dims: int = 0) -> Tensor | float:
+def broadcastable(value: Tensor | float, x: Tensor, dims: int = 0) -> Tensor | float:
     """A learned number in x's precision, followed by ``dims`` dimensions of 1; a fixed one as it is."""
     return value.to(x.dtype).reshape(-1, *[1] * dims) if isinstance(value, Tensor) else value
 

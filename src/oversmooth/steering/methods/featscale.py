@@ -9,7 +9,7 @@ from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety import arguments
-from oversmooth.steering.methods.arrays import beside, mean_over_tokens
+from oversmooth.steering.methods.arrays import broadcastable, mean_over_tokens
 from oversmooth.steering.methods.base import Method, Part, number_or_parameter, register
 
 
@@ -68,4 +68,4 @@ class _FeatScale(Part):
     def forward(self, Y: Tensor, mask: Tensor | None) -> Tensor:
         """Y ``(..., n, d)``."""
         low = mean_over_tokens(Y, mask, -2)
-        return Y + self.times * (beside(self.s, Y) * low + beside(self.t, Y) * (Y - low))
+        return Y + self.times * (broadcastable(self.s, Y) * low + broadcastable(self.t, Y) * (Y - low))

@@ -105,17 +105,17 @@ class HeadSpectra(EachAttention):
             self._rows["inverse_sigma", site.call].append(self._sigma)
 
     def attend(self, call: int, block: BlockPlan, A: AttentionOperator) -> None:
-        if not block.undecided:
+        if not block.why_undecided:
             super().attend(call, block, A)
         else:
             unknown = torch.full(A.shape[:2], torch.nan, device=A.device)
             self._add(call, unknown, unknown, [["undecided"] * A.shape[1]] * A.shape[0], [0] * A.shape[0])
-            self._found.undecided_because[call] = [block.undecided]
+            self._found.undecided_because[call] = [block.why_undecided]
 
     def call(self, call: int, block: BlockPlan, A: AttentionOperator, W_V: Tensor, W_O: Tensor) -> None:
         layer, W_V = block.layer, self._with_norm(W_V, block)
-        site = None if self.steering is None else self.steering.steered_layer(layer.name)
-        change = None if site is None else site.change(call)
+        steered = None if self.steering is None else self.steering.steered_layer(layer.name)
+        change = None if steered is None else steered.change(call)
         with about(layer.name):
             A.check_finite()
             if self.settings.rule == "real":

@@ -43,15 +43,15 @@ def quadrature(x: Tensor, share: Tensor, valid: Tensor, basis: Tensor) -> Tensor
         return product(x.mT, squared * product(x, q))
 
     q = outside(q * valid[..., None] if by_token else q)
-    q, before, beside = q / torch.linalg.vector_norm(q, dim=1, keepdim=True), torch.zeros_like(q), q.new_zeros(())
+    q, before, off_diagonal = q / torch.linalg.vector_norm(q, dim=1, keepdim=True), torch.zeros_like(q), q.new_zeros(())
     found = []
     for _ in range(STEPS):
-        image = torch.addcmul(outside(applied(q)), beside, before, value=-1)
+        image = torch.addcmul(outside(applied(q)), off_diagonal, before, value=-1)
         diagonal = (q * image).sum(1, keepdim=True)
         image = torch.addcmul(image, diagonal, q, value=-1)
-        beside = torch.linalg.vector_norm(image, dim=1, keepdim=True)
-        before, q = q, image / beside.clamp(min=torch.finfo(q.dtype).tiny)
-        found.append(torch.cat([diagonal, beside], 1))
+        off_diagonal = torch.linalg.vector_norm(image, dim=1, keepdim=True)
+        before, q = q, image / off_diagonal.clamp(min=torch.finfo(q.dtype).tiny)
+        found.append(torch.cat([diagonal, off_diagonal], 1))
     return torch.stack(found, 2)
 
 
@@ -60,10 +60,11 @@ def effective_rank_of(coefficients: Tensor, grams: Tensor, squares: Tensor, side
 
     side: ``(batch,)``: rows of XᵀX or XXᵀ, whichever was taken.
     """
-    diagonal, beside = coefficients.double().mT.unbind(1)
+    diagonal, off_diagonal = coefficients.double().mT.unbind(1)
     known = singular_values(grams)[0]
     finite = diagonal.isfinite().all(-1).all(-1) & known.isfinite().all(-1)
-    matrix = torch.diag_embed(diagonal) + torch.diag_embed(beside[..., :-1], 1) + torch.diag_embed(beside[..., :-1], -1)
+    above = torch.diag_embed(off_diagonal[..., :-1], 1)
+    matrix = torch.diag_embed(diagonal) + above + above.mT
     values, vectors = torch.linalg.eigh(torch.where(finite[:, None, None, None], matrix, 0.0))
     s, weights = values.clamp(min=0).sqrt(), vectors[..., 0, :].square()
     others = (side - known.shape[-1]).clamp(min=0)
