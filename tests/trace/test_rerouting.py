@@ -1,6 +1,7 @@
 """Blocks left out or run twice, against models that are built without these blocks, or with them twice."""
 
 import copy
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -29,6 +30,23 @@ class InPlace(nn.Module):
         return x.add_(self.attn(self.block.norm1(x)))
 
 
+class Returned(NamedTuple):
+    logits: torch.Tensor
+    weights: None
+
+
+class Named(nn.Module):
+    """A block that returns, and takes, a named tuple."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.block = own_block(width)
+        self.attn = self.block.attn
+
+    def forward(self, x):
+        return Returned(self.block(getattr(x, "logits", x)), None)
+
+
 def llama():
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, num_key_value_heads=1, use_cache=False))
 
@@ -48,6 +66,7 @@ MODELS = {
     "bert, padded": (bert, "bert.encoder.layer", PADDED),
     "torch's encoder": (encoder, "1.layers", X[..., :4].clone()),
     "a stack": (lambda: Stack(*(own_block(16) for _ in range(4))), "blocks", X),
+    "blocks that return a named tuple": (lambda: Stack(*(Named(16) for _ in range(4))), "blocks", X),
     "blocks that write to their input": (lambda: Stack(*(InPlace(16) for _ in range(4))), "blocks", X),
 }
 

@@ -6,6 +6,7 @@ it: then the block's axes are not those of its attention.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -33,10 +34,15 @@ def first_tensor(args: Any, kwargs: dict[str, Any], needed: bool = True) -> Any:
     return None
 
 
+def tensors_in(out: Any) -> list[Tensor]:
+    """The arrays that a block or a model returned."""
+    parts = out if isinstance(out, (tuple, list)) else out.values() if isinstance(out, Mapping) else [out]
+    return [part for part in parts if isinstance(part, Tensor)]
+
+
 def tensors_like(x: Tensor, out: Any) -> list[Tensor]:
     """The arrays of x's shape among what a block returned, the stream first; some return attention weights, too."""
-    parts = out if isinstance(out, (tuple, list)) else out.values() if isinstance(out, Mapping) else [out]
-    return [p for p in parts if isinstance(p, Tensor) and p.is_floating_point() and p.shape == x.shape]
+    return [part for part in tensors_in(out) if part.is_floating_point() and part.shape == x.shape]
 
 
 def results_like(x: Tensor, out: Any, block: str) -> list[Tensor]:
@@ -46,6 +52,21 @@ def results_like(x: Tensor, out: Any, block: str) -> list[Tensor]:
     raise InputError(
         f"{block} takes tokens of shape {tuple(x.shape)} and returns nothing of that shape; blocks must pass tokens on"
     )
+
+
+def with_stream(given: Any, old: object, new: Any) -> Any:
+    """What a block takes or returns, with another stream in it: new in every place of old."""
+    if given is old:
+        return new
+    if isinstance(given, Mapping):
+        changed: Any = copy.copy(given)
+        for name, value in given.items():
+            if value is old:
+                changed[name] = new
+        return changed
+    if isinstance(given, (tuple, list)) and any(value is old for value in given):
+        return getattr(given, "_make", type(given))(new if value is old else value for value in given)
+    return given
 
 
 def as_tokens(x: Tensor, batch_first: bool) -> Tensor:

@@ -7,20 +7,18 @@ after the span, and everything around blocks, run as they are.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from oversmooth.safety.errors import InputError
-from oversmooth.trace.layout import as_tokens, first_tensor, results_like, stream_batch_first
+from oversmooth.trace.layout import as_tokens, first_tensor, results_like, stream_batch_first, tensors_in, with_stream
 from oversmooth.trace.plans import Plan, SampleBlock
-from oversmooth.trace.watch import replaced, run_again, without_fast_path
+from oversmooth.trace.watch import BlockCalls, run_again, without_fast_path
 
 Place = tuple[int, int]
 """The first block, and the one after the last, counted by what ran before."""
@@ -36,7 +34,7 @@ class _Call(SampleBlock):
     """The stream in it."""
 
 
-class Rerouting:
+class Rerouting(BlockCalls):
     """Context manager: `record` a pass of the model, then run it again with a span of blocks left out or run twice.
 
     Args:
@@ -54,18 +52,17 @@ class Rerouting:
     """
 
     def __init__(self, model: nn.Module, plan: Plan) -> None:
-        self.plan, self.modules = plan, dict(model.named_modules(remove_duplicate=False))
+        super().__init__(dict(model.named_modules(remove_duplicate=False)), (block.block for block in plan.blocks))
+        self.plan = plan
         self._calls: list[_Call] = []
         self._run: Callable[[], Any]
-        self._next, self._inside = 0, False
         self._stand_in: tuple[int, Tensor] | None = None  # the call that returns another stream, and that stream
         self._stack = ExitStack()
 
     def __enter__(self) -> Rerouting:
         with ExitStack() as stack:
             stack.enter_context(without_fast_path())
-            for name in dict.fromkeys(block.block for block in self.plan.blocks):
-                stack.enter_context(replaced(self.modules[name], partial(self._call_block, name)))
+            stack.enter_context(self._counted())
             self._stack = stack.pop_all()
         return self
 
@@ -100,7 +97,7 @@ class Rerouting:
         """What the model returns if these blocks run once more on what the last of them returned."""
         i, j = span
         x = self._calls[j - 1].y.clone()
-        with self._as_they_are():
+        with self._uncounted():
             for call in self._calls[i:j]:
                 x = run_again(self.modules, call, x)
         self._stand_in = j - 1, x
@@ -112,7 +109,7 @@ class Rerouting:
         """
         self._stand_in = 0, self._calls[0].y.clone()
         try:
-            same = all(map(torch.equal, _arrays(out), _arrays(self._again())))
+            same = all(map(torch.equal, tensors_in(out), tensors_in(self._again())))
         except InputError:  # steering that looks for what the first block computes
             same = False
         if not same:
@@ -134,48 +131,15 @@ class Rerouting:
         self._next = 0
         return self._run()
 
-    @contextmanager
-    def _as_they_are(self) -> Iterator[None]:
-        """Blocks, and blocks inside blocks, run without being noticed."""
-        self._inside = True
-        try:
-            yield
-        finally:
-            self._inside = False
-
-    def _call_block(self, name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if self._inside:
-            return original(*args, **kwargs)
-        number, self._next = self._next, self._next + 1
+    def _call(self, number: int, name: str, original: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         if self._stand_in is not None and number <= self._stand_in[0]:
             known, (last, stream) = self._calls[number], self._stand_in
-            return known.out if number < last else _with_stream(known.out, known.returned, stream)
-        with self._as_they_are():
-            if self._stand_in is not None:
-                return original(*args, **kwargs)
-            given = first_tensor(args, kwargs)
-            x = given.clone()
+            return known.out if number < last else with_stream(known.out, known.returned, stream)
+        x = None if self._stand_in is not None else first_tensor(args, kwargs).clone()
+        with self._uncounted():
             out = original(*args, **kwargs)
-        y = results_like(x, out, name)[0]
-        plan = self.plan.blocks[min(number, len(self.plan.blocks) - 1)]
-        self._calls.append(_Call(plan, None, x, y.clone(), args, kwargs, out=out, returned=y))
+        if x is not None:
+            y = results_like(x, out, name)[0]
+            plan = self.plan.blocks[min(number, len(self.plan.blocks) - 1)]
+            self._calls.append(_Call(plan, None, x, y.clone(), args, kwargs, out=out, returned=y))
         return out
-
-
-def _arrays(out: Any) -> list[Tensor]:
-    """The arrays that a model returned, without those of single blocks."""
-    parts = out.values() if isinstance(out, Mapping) else out if isinstance(out, (tuple, list)) else [out]
-    return [part for part in parts if isinstance(part, Tensor)]
-
-
-def _with_stream(out: Any, old: Tensor | None, new: Tensor) -> Any:
-    """What a block returned, with another stream in it."""
-    if out is old:
-        return new
-    if isinstance(out, Mapping):
-        changed: Any = copy.copy(out)
-        for name, value in out.items():
-            if value is old:
-                changed[name] = new
-        return changed
-    return type(out)(new if value is old else value for value in out)

@@ -6,21 +6,20 @@ return what they returned, and the pass ends where the next one begins. What lie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from oversmooth.safety.errors import InputError
-from oversmooth.trace.layout import first_tensor, results_like
+from oversmooth.trace.layout import first_tensor, results_like, with_stream
 from oversmooth.trace.plans import Plan
 from oversmooth.trace.reducers.base import Reducer
 from oversmooth.trace.tracing import Trace, _Batch
 from oversmooth.trace.valid import LeftOut
-from oversmooth.trace.watch import Watch, replaced
+from oversmooth.trace.watch import BlockCalls, Watch
 
 OTHER_WAYS = "diagnose it without --stream, on a machine that holds it"
 
@@ -32,34 +31,31 @@ class _Reached(BaseException):
         self.block, self.x = block, x
 
 
-class Steps:
+class Steps(BlockCalls):
     """Runs one block at a time of a model's forward pass; modules and blocks by name."""
 
     STATE = ("forms",)
 
-    def __init__(self, modules: dict[str, nn.Module], blocks: Sequence[str]) -> None:
-        self.modules, self.blocks = modules, list(dict.fromkeys(blocks))
-        self.forms: list[tuple[bool, int, int] | None] = []
-        """By call: whether the block returns a tuple or a list, its length, the stream's place; None: the stream."""
-        self._call = self._count = 0
+    def __init__(self, modules: dict[str, nn.Module], blocks: Iterable[str]) -> None:
+        super().__init__(modules, blocks)
+        self.forms: list[Any] = []
+        """By call: what the block returns, with True in place of the stream."""
+        self._at = 0
         self._given: Tensor | None = None
         self._left: Tensor | None = None
-        self._inside = False
 
     @contextmanager
     def at(self, call: int) -> Iterator[None]:
-        """While `run` runs this call of a block. Nothing else may replace forward functions inside."""
-        self._call = call
-        with ExitStack() as stack:
-            for name in self.blocks:
-                stack.enter_context(replaced(self.modules[name], partial(self._block, name)))
+        """While `run` runs this call of a block."""
+        self._at = call
+        with self._counted():
             yield
 
     def run(self, given: Tensor | None, forward: Callable[[], Any]) -> tuple[Tensor, Any, str | None]:
         """What the block leaves; what the model returns, and None, or the name of the next block where there is one.
         given: what the block before left; None before the first.
         """
-        self._count, self._given, self._left = 0, given, None
+        self._next, self._given, self._left = 0, given, None
         out, following = None, None
         try:
             out = forward()
@@ -79,57 +75,34 @@ class Steps:
 
     def _first(self, forward: Callable[[], Any]) -> _Reached:
         with self.at(-1):
-            self._count, self._given = 0, None
+            self._next = 0
             try:
                 forward()
             except _Reached as reached:
                 return reached
         raise InputError(f"the model ran without running {self.blocks[0]}; give inputs that pass through its layers")
 
-    def _block(self, name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if self._inside:
-            return original(*args, **kwargs)
-        call, self._count = self._count, self._count + 1
-        if call > self._call:
-            raise _Reached(name, first_tensor(args, kwargs))
+    def _call(self, number: int, name: str, original: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         x = first_tensor(args, kwargs)
-        if call < self._call:
-            assert self._given is not None
+        if number > self._at:
+            raise _Reached(name, x)
+        if number < self._at:
             # What is no longer held is not a number, so that nobody takes it for what it was.
-            y = self._given if call == self._call - 1 else torch.full_like(x, torch.nan)
-            return self._as_returned(y, call)
-        if call and bool(x.isnan().any()) and not bool(self._given.isnan().any()):  # type: ignore[union-attr]
+            y = self._given if number == self._at - 1 else torch.full_like(x, torch.nan)
+            return with_stream(self.forms[number], True, y)
+        if number and bool(x.isnan().any()) and not bool(self._given.isnan().any()):  # type: ignore[union-attr]
             raise InputError(
                 f"{name} receives more than the block before it left, and cannot be streamed; {OTHER_WAYS}"
             )
-        self._inside = True
-        try:
+        with self._uncounted():
             out = original(*args, **kwargs)
-        finally:
-            self._inside = False
         self._left = results_like(x, out, name)[0]
-        self._learn(name, call, out)
-        return out
-
-    def _learn(self, name: str, call: int, out: Any) -> None:
-        form, others = None, out is not self._left
-        if type(out) in (tuple, list):
-            place = next(i for i, part in enumerate(out) if part is self._left)
-            form, others = (
-                (type(out) is tuple, len(out), place),
-                any(p is not None for i, p in enumerate(out) if i != place),
-            )
-        if others:
+        parts = out if type(out) in (tuple, list) else [out]
+        if any(part is not None and part is not self._left for part in parts):
             raise InputError(f"{name} returns more than the stream, so it cannot be streamed; {OTHER_WAYS}")
-        if call == len(self.forms):
-            self.forms.append(form)
-
-    def _as_returned(self, y: Tensor, call: int) -> Any:
-        if (form := self.forms[call]) is None:
-            return y
-        is_tuple, length, place = form
-        returned = [y if i == place else None for i in range(length)]
-        return tuple(returned) if is_tuple else returned
+        if number == len(self.forms):
+            self.forms.append(with_stream(out, self._left, True))
+        return out
 
 
 class StreamedTrace(Trace):

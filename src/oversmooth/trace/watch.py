@@ -30,6 +30,7 @@ from oversmooth.trace.layout import (
     received,
     results_like,
     seen_batch_first,
+    with_stream,
 )
 from oversmooth.trace.plans import SampleBlock
 from oversmooth.trace.valid import MasksRead, PassArguments, UnknownPaddingError
@@ -286,13 +287,48 @@ class Watch:
         self.layouts[name] = found
 
 
+class BlockCalls:
+    """The calls of blocks in a pass, counted; a block that runs inside another is part of its call."""
+
+    def __init__(self, modules: dict[str, nn.Module], blocks: Iterable[str]) -> None:
+        self.modules, self.blocks = modules, list(dict.fromkeys(blocks))
+        self._next, self._inside = 0, False
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """While every call of a block goes through `_call`. Nothing else may replace forward functions inside."""
+        with ExitStack() as stack:
+            for name in self.blocks:
+                stack.enter_context(replaced(self.modules[name], functools.partial(self._receive, name)))
+            yield
+
+    @contextmanager
+    def _uncounted(self) -> Iterator[None]:
+        """While blocks run as they are."""
+        self._inside = True
+        try:
+            yield
+        finally:
+            self._inside = False
+
+    def _receive(self, name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self._inside:
+            return original(*args, **kwargs)
+        self._next += 1
+        return self._call(self._next - 1, name, original, args, kwargs)
+
+    def _call(self, number: int, name: str, original: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+        """What this call returns."""
+        raise NotImplementedError
+
+
 def run_again(modules: Mapping[str, nn.Module], block: SampleBlock, x: Tensor) -> Tensor:
     """The same call of a block with other tokens, as it takes and returns them, and without a cache that would remember
     them.
     """
     name, old = block.plan.block, first_tensor(block.args, block.kwargs)
-    args = (x if value is old else None if hasattr(value, "get_seq_length") else value for value in block.args)
-    kwargs = {name: x if value is old else None if name in CACHES else value for name, value in block.kwargs.items()}
+    args = (None if hasattr(value, "get_seq_length") else with_stream(value, old, x) for value in block.args)
+    kwargs = {key: None if key in CACHES else with_stream(value, old, x) for key, value in block.kwargs.items()}
     kwargs |= {USE_CACHE: False} if USE_CACHE in kwargs else {}
     return results_like(x, modules[name](*args, **kwargs), name)[0]
 
