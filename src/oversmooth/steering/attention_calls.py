@@ -1,4 +1,4 @@
-"""The calls by which one attention module mixes tokens: what their masks hide, and how far values are only weighted.
+"""The calls by which one attention module mixes tokens: which pairs get weight, and how far values are only weighted.
 
 `AttentionCalls` records calls of scaled_dot_product_attention and of softmax while attention runs. Nothing here refuses
 anything; `mask_guard` does.
@@ -20,8 +20,9 @@ from oversmooth.steering.methods.arrays import repeat_heads
 _SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
 _FUSED, _DROPOUT = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), ("input", "p", "training")
 """Names of torch's arguments, in order."""
-# A score this far below the largest of its row is hidden, as masks of −100 are: e⁻⁵⁰ is nothing beside 1 in float32.
-_HIDDEN = 50.0
+# A score this far below the largest of its row gets no weight, as with masks of −100: e⁻⁵⁰ is nothing beside 1 in
+# float32. `trace.valid` has a wider bound, since it reads what a mask means and not what a softmax makes of scores.
+_NO_WEIGHT = 50.0
 _SHARE = 0.9  # of the tokens that must agree
 
 
@@ -76,7 +77,7 @@ class AttentionCall:
             return torch.ones(1, *self.shape[-2:], dtype=torch.bool, device=device).tril()
         mask = self.mask
         assert mask is not None
-        pairs = mask if mask.dtype == torch.bool else ~(mask < mask.amax(-1, keepdim=True) - _HIDDEN)
+        pairs = mask if mask.dtype == torch.bool else ~(mask < mask.amax(-1, keepdim=True) - _NO_WEIGHT)
         pairs = pairs.reshape((1,) * (len(self.shape) - pairs.ndim) + pairs.shape)
         if pairs.ndim == 3:  # heads are among the inputs
             pairs = pairs[:, None] if len(pairs) % batch else pairs.unflatten(0, (batch, -1))

@@ -15,7 +15,7 @@ from torch._subclasses import FakeTensor
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _disable_current_modes
 
-from oversmooth.anatomy.calls import PADDING_HIDDEN, PADDING_SHOWN
+from oversmooth.anatomy.calls import ATTENTION_MASK, KEY_PADDING_MASK
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
 from oversmooth.steering.attention_calls import AttentionCalls, call_signature, values_unreadable
@@ -84,9 +84,9 @@ class MaskGuard:
         state, kwargs = self.states.current(), kwargs or {}
         if self.averaging and state is not None and not state.has_mask:
             # The model around it may have another name for the mask.
-            hidden = kwargs.get("key_padding_mask") if isinstance(module, nn.MultiheadAttention) else None
-            pairs = None if isinstance(module, nn.MultiheadAttention) else kwargs.get(PADDING_SHOWN)
-            state.mask = valid_tokens(hidden=hidden, pairs=pairs)
+            padding = kwargs.get("key_padding_mask") if isinstance(module, nn.MultiheadAttention) else None
+            pairs = None if isinstance(module, nn.MultiheadAttention) else kwargs.get(ATTENTION_MASK)
+            state.mask = valid_tokens(key_padding_mask=padding, pairs=pairs)
         if values_unreadable():
             if self.averaging:
                 self._check_compiled(module, args, kwargs)
@@ -149,7 +149,7 @@ class MaskGuard:
         if not hides(mask):
             return
         if mask is None and not hides(pairs.any(-2)):
-            padding = f"some from all others, as padding is, which no {PADDING_SHOWN} or {PADDING_HIDDEN} names"
+            padding = f"some from all others, as padding is, which no {ATTENTION_MASK} or {KEY_PADDING_MASK} names"
             raise self._refused(padding, "pass the mask under one of these names where the blocks are run,")
         raise self._masked()
 

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from oversmooth.safety.errors import InputError
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, SoftmaxAttention, attend_with_lse
-from oversmooth.trace.valid import MasksRead, Pairs, may_see, read_once, read_pairs
+from oversmooth.trace.valid import MasksRead, Pairs, allowed_pairs, read_once, read_pairs
 
 _SOFTMAX: tuple[Callable[..., Any], ...] = (F.softmax, torch.softmax, Tensor.softmax)
 _FUSED = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
@@ -55,15 +55,16 @@ class CapturedAttention:
 class CaptureAttention(TorchFunctionMode):
     """While active, captures the attention of every call that mixes tokens.
 
-    named: ``(batch, n)``: tokens that are not padding, from an argument of the model, which decides what rows leave
-    undecided. operators: False to read masks only. known: masks of other layers.
+    argument_mask: ``(batch, n)``: tokens that are not padding, from an argument of the model, which decides what rows
+    leave open. operators: False to read masks only. known: masks of other layers.
     """
 
     def __init__(
-        self, heads: int, named: Tensor | None, *, operators: bool = True, known: MasksRead | None = None
+        self, heads: int, argument_mask: Tensor | None, *, operators: bool = True, known: MasksRead | None = None
     ) -> None:
         super().__init__()
-        self.heads, self.named, self.operators, self.known = heads, named, operators, {} if known is None else known
+        self.heads, self.argument_mask, self.operators = heads, argument_mask, operators
+        self.known = {} if known is None else known
         self.captured: list[CapturedAttention] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -101,7 +102,7 @@ class CaptureAttention(TorchFunctionMode):
     def _capture(
         self, q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, scale: float | None = None
     ) -> CapturedAttention:
-        read = None if mask is None else read_once(mask.to(q.device), len(q), self.named, self.known)
+        read = None if mask is None else read_once(mask.to(q.device), len(q), self.argument_mask, self.known)
         pairs = read or Pairs(causal=causal)
         self.captured.append(CapturedAttention(pairs, q, k, scale) if self.operators else CapturedAttention(pairs))
         return self.captured[-1]
@@ -131,8 +132,8 @@ class CaptureAttention(TorchFunctionMode):
             pairs, causal = torch.ones(n, n, dtype=torch.bool, device=q.device).triu(1), False
         mask = None if pairs is None else _added(pairs.unflatten(0, (-1, number)) if pairs.ndim == 3 else pairs)
         if padding is not None:
-            hidden = _added(padding.reshape(len(q), 1, 1, n))
-            mask = hidden if mask is None else mask + hidden
+            padding = _added(padding.reshape(len(q), 1, 1, n))
+            mask = padding if mask is None else mask + padding
         captured = self._capture(q, k, mask, causal)
         captured.values_in = value.transpose(0, 1) if value.ndim == 3 else value[None]
 
@@ -146,10 +147,10 @@ class CaptureAttention(TorchFunctionMode):
         sums = A.sum(-1) if sink else None
         if sums is not None:
             A = A / sums[..., None].clamp(min=torch.finfo(A.dtype).tiny)
-        pairs = read_pairs(may_see(scores), len(A), self.named)
+        pairs = read_pairs(allowed_pairs(scores), len(A), self.argument_mask)
         self.captured.append(CapturedAttention(pairs, weights=A if self.operators else None, row_sums=sums))
 
 
 def _added(mask: Tensor) -> Tensor:
-    """A mask of torch's own attention, in which True hides, as what is added to scores."""
+    """A mask of torch's own attention, in which True masks, as what is added to scores."""
     return torch.where(mask, -torch.inf, 0.0) if mask.dtype == torch.bool else mask

@@ -229,9 +229,9 @@ class Study:
         """Positions of a few tokens: the first ones, which may be unlike all others, and some spread over the rest."""
         n = x.shape[1]
         if n not in self.positions:
-            valid, named = torch.arange(n), self.watch.named
-            if named is not None and named.shape == x.shape[:2]:
-                valid = named.any(0).nonzero()[:, 0].cpu()
+            valid, mask = torch.arange(n), self.watch.argument_mask
+            if mask is not None and mask.shape == x.shape[:2]:
+                valid = mask.any(0).nonzero()[:, 0].cpu()
             few = max(_FEWEST, min(_TOKENS, _NUMBERS // x.shape[-1]))
             spread = torch.linspace(0, len(valid) - 1, min(len(valid), few)).long()
             self.positions[n] = valid[torch.cat([torch.arange(min(4, len(valid))), spread]).unique()].to(x.device)

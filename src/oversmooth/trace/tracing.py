@@ -299,16 +299,16 @@ class Trace:
         if captured is None and batch.earlier is not None:
             batch.tokens = batch.earlier
         else:
-            named, special, shape = self._watch.named, batch.special, x.shape[:2]
-            if captured is None and (self._watch.misfit or (named is not None and named.shape != shape)):
-                named = None
+            given, special, shape = self._watch.argument_mask, batch.special, x.shape[:2]
+            if captured is None and (self._watch.misfit or (given is not None and given.shape != shape)):
+                given = None
                 facts.unread.add("mask_unread")
             if special is not None and special.shape != shape:
                 special = None
                 facts.unread.add("special_unread")
             left_out = None if self.left_out is None else self.left_out.mask(x)
             pairs, packed = None if captured is None else captured.pairs, not (self.plan.windows or self.plan.named)
-            batch.tokens = ValidTokens.of(pairs, named, special, left_out, packed=packed)
+            batch.tokens = ValidTokens.of(pairs, given, special, left_out, packed=packed)
         self._tell(batch.tokens)
         if batch.earlier is None:  # not the same inputs once more
             valid, here = batch.tokens.valid, len(batch.tokens.apart(x))

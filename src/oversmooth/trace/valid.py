@@ -1,7 +1,9 @@
-"""Which tokens are valid: the one reader of masks, whatever their form and whoever receives them.
+"""Which tokens are valid: the one reader of masks for that, whatever their form and whoever receives them.
 
 A mask may be an argument of the model, known by its name, or what attention itself used. Libraries write it per token
-or per pair of tokens, as truth values, as zeros and ones, or as numbers that are added to scores.
+or per pair of tokens, as truth values, as zeros and ones, or as numbers that are added to scores. A pair is *allowed*
+where its query may attend to its key. A token is *valid* where a valid query may attend to it; `ValidTokens` leaves
+special tokens out as well, and calls *visible* all that attention sees.
 """
 
 from __future__ import annotations
@@ -16,85 +18,89 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from oversmooth.anatomy.calls import DECODER_PADDING_SHOWN, PADDING_HIDDEN, PADDING_SHOWN
+from oversmooth.anatomy.calls import ATTENTION_MASK, DECODER_ATTENTION_MASK, KEY_PADDING_MASK
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, SoftmaxAttention
 from oversmooth.trace.layout import around
 
-MASKS = (PADDING_SHOWN, PADDING_HIDDEN)
+MASKS = (ATTENTION_MASK, KEY_PADDING_MASK)
 """Names of arguments that say what is padding."""
-_DECODER_PADDING_HIDDEN = "tgt_key_padding_mask"  # torch's decoder: True where a token is padding
-# Scores this low, and this far below the largest of their row, are hidden by hand: nothing of them is left.
-_HIDDEN, _BELOW = -5e3, 1e3
+_DECODER_KEY_PADDING_MASK = "tgt_key_padding_mask"  # torch's decoder: True where a token is padding
+# Scores this low, and this far below the largest of their row, are masked by hand: no model computes such. Which pairs
+# receive any weight is another question, for which `steering.attention_calls` has a bound that models' scores do reach.
+_MASKED, _BELOW = -5e3, 1e3
 
 
 class UnknownPaddingError(InputError):
     """The padding mask is that of other tokens."""
 
 
-def valid_tokens(shown: Any = None, hidden: Any = None, pairs: Any = None) -> Tensor | None:
-    """``(batch, n)``: the tokens that the first mask with an answer shows; None where none has one.
+def valid_tokens(attention_mask: Any = None, key_padding_mask: Any = None, pairs: Any = None) -> Tensor | None:
+    """``(batch, n)``: the valid tokens by the first mask with an answer; None where none has one.
 
     Nothing here waits for the device, so compiled code and CUDA graphs can run it.
 
     Args:
-        shown: ``(batch, n)``: not 0 where a token is valid, or what is added to its scores; or as ``pairs``.
-        hidden: ``(batch, n)`` or ``(n,)``: True, or −inf, where a token is padding.
+        attention_mask: ``(batch, n)``: not 0 where a token is valid, or what is added to its scores; or as ``pairs``.
+        key_padding_mask: ``(batch, n)`` or ``(n,)``: True, or −inf, where a token is padding.
         pairs: ``(batch, heads or 1, queries or 1, n)``: who may see whom, or what is added to scores.
     """
-    if isinstance(shown, Tensor) and shown.ndim == 2:
-        if not shown.is_floating_point():
-            return shown != 0
+    if isinstance(attention_mask, Tensor) and attention_mask.ndim == 2:
+        if not attention_mask.is_floating_point():
+            return attention_mask != 0
         # 1 for valid tokens and 0 for others, or added to scores: 0 for valid tokens and negative for others.
-        added = (shown < 0).any() | (shown == 0).all()
-        return torch.where(added, shown >= 0, shown != 0)
-    if isinstance(hidden, Tensor) and hidden.ndim in (1, 2):
-        return (hidden[None] if hidden.ndim == 1 else hidden) == 0
-    for mask in (shown, pairs):
+        added = (attention_mask < 0).any() | (attention_mask == 0).all()
+        return torch.where(added, attention_mask >= 0, attention_mask != 0)
+    if isinstance(key_padding_mask, Tensor) and key_padding_mask.ndim in (1, 2):
+        return (key_padding_mask[None] if key_padding_mask.ndim == 1 else key_padding_mask) == 0
+    for mask in (attention_mask, pairs):
         if isinstance(mask, Tensor) and mask.ndim == 4:
-            allowed = may_see(mask, alone=True) if mask.is_floating_point() else mask != 0
+            allowed = allowed_pairs(mask, alone=True) if mask.is_floating_point() else mask != 0
             if mask.shape[-2] not in (1, mask.shape[-1]):  # queries that follow on a cache
                 return allowed.any((1, 2))
             return valid_of_pairs(allowed)
     return None
 
 
-def may_see(scores: Tensor, *, alone: bool = False) -> Tensor:
-    """Which pairs a mask that was added to the scores ``(..., n, n)`` leaves; alone: given the mask itself, in which a
-    row that is hidden whole is far below the others.
+def allowed_pairs(scores: Tensor, *, alone: bool = False) -> Tensor:
+    """The pairs that a mask added to the scores ``(..., n, n)`` allows; alone: given the mask itself, in which a row
+    that is masked whole is far below the others.
 
-    Libraries hide with −inf, with the most negative number of some type, or with −1e9 or −1e4 by hand. A row that is
-    hidden whole stays hidden in the first two ways.
+    Libraries mask with −inf, with the most negative number of some type, or with −1e9 or −1e4 by hand. A row that is
+    masked whole stays masked in the first two ways.
     """
     low = torch.finfo(scores.dtype).min / 2
     top = scores.amax((-2, -1) if alone else -1, keepdim=True)
-    return (scores > low) & ((scores > _HIDDEN) | (scores >= top - _BELOW))
+    return (scores > low) & ((scores > _MASKED) | (scores >= top - _BELOW))
 
 
-def valid_of_pairs(allowed: Tensor, named: Tensor | None = None) -> Tensor:
+def valid_of_pairs(allowed: Tensor, argument_mask: Tensor | None = None) -> Tensor:
     """``(b, n)``: the valid tokens, those that a valid query may see.
 
-    Queries that see nothing do not vote, nor do those whose row was hidden whole and opened again, as some kernels
-    need: they see everything, and nobody whose row is as the mask meant it sees them. A mask under its usual name,
-    ``(b, n)``, decides what rows leave undecided; without it such tokens are valid at the end of a text.
+    Queries that see nothing do not vote, nor do those whose row was masked whole and unmasked again, as some kernels
+    need: they see everything, and nobody whose row is as the mask meant it sees them. argument_mask: ``(b, n)``, the
+    tokens that are no padding by an argument of the model, decides what rows leave open; without it such tokens are
+    valid at the end of a text.
     """
     allowed = allowed.any(-3)  # seen in any head
-    named = None if named is None or named.shape[-1] != allowed.shape[-1] else named.to(allowed.device) != 0
+    given = None
+    if argument_mask is not None and argument_mask.shape[-1] == allowed.shape[-1]:
+        given = argument_mask.to(allowed.device) != 0
     sees_all = allowed.all(-1)
     votes = allowed.any(-1) & ~sees_all
     seen = (allowed & votes[..., None]).any(-2)
     strangers = sees_all & ~seen
-    # The last token of a causal text sees all and no other sees it; the same holds for padding whose rows were opened.
-    valid = seen | (strangers & (strangers.flip(-1).cummin(-1).values.flip(-1) if named is None else named))
+    # The last token of a causal text sees all and no other sees it; so does padding whose rows were unmasked.
+    valid = seen | (strangers & (strangers.flip(-1).cummin(-1).values.flip(-1) if given is None else given))
     valid = valid | (valid & sees_all).any(-1, keepdim=True)  # what a valid token sees is valid
-    plain = ~votes.any(-1, keepdim=True)  # nobody's view is narrowed: all who see anything are valid
-    valid = torch.where(plain, sees_all, valid)
-    if named is None:
+    unrestricted = ~votes.any(-1, keepdim=True)  # nobody's view is narrowed: all who see anything are valid
+    valid = torch.where(unrestricted, sees_all, valid)
+    if given is None:
         return valid
     # Padding that sees itself or other padding, and that no token sees, is not valid.
-    noticed = (allowed & named[..., None] & ~named[..., None, :]).any((-2, -1))
-    return torch.where((noticed | ~(valid & named).any(-1))[..., None], valid, valid & named)
+    noticed = (allowed & given[..., None] & ~given[..., None, :]).any((-2, -1))
+    return torch.where((noticed | ~(valid & given).any(-1))[..., None], valid, valid & given)
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,7 @@ class Pairs:
     valid: Tensor | None = None  # (b, n); None: all
     causal: bool = False
     plain: bool = True  # whether hiding padding, and later tokens where it is causal, is all that it does
-    added: Tensor | None = None  # as allowed: what is added to the scores of pairs that are not hidden
+    added: Tensor | None = None  # as allowed: what is added to the scores of the pairs that are allowed
     apart: bool = False  # whether in some input no token sees all valid tokens, so that it may hold several texts
 
     @property
@@ -116,7 +122,7 @@ class Pairs:
             return None
         bias = torch.zeros((), device=self.allowed.device) if self.added is None else self.added.float()
         bias = torch.where(self.allowed, bias, -torch.inf)
-        # A hidden query may look anywhere.
+        # The query of a token that is not valid may look anywhere.
         return bias if self.valid is None else bias.masked_fill(~self.valid[:, None, :, None], 0.0)
 
     def segments(self) -> Tensor | None:
@@ -147,34 +153,35 @@ MasksRead = dict[Any, tuple[Any, Pairs]]
 """Masks that were read, with what they do."""
 
 
-def read_once(mask: Tensor, inputs: int, named: Tensor | None, known: MasksRead) -> Pairs:
+def read_once(mask: Tensor, inputs: int, argument_mask: Tensor | None, known: MasksRead) -> Pairs:
     """What a mask does, as it is used or added to scores, read once however many layers receive it."""
-    key = (id(mask), None if mask.is_inference() else mask._version, inputs, id(named))
+    key = (id(mask), None if mask.is_inference() else mask._version, inputs, id(argument_mask))
     if key not in known:
         if len(known) > 1:  # some models have one mask for windows and one without
             known.clear()
         pairs = mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
         added = pairs if mask.is_floating_point() else None
-        allowed = pairs if added is None else may_see(added, alone=True)
-        known[key] = ((mask, named), read_pairs(allowed, inputs, named, added))  # held, so that their ids stay theirs
+        allowed = pairs if added is None else allowed_pairs(added, alone=True)
+        # Masks are held, so that their ids stay theirs.
+        known[key] = ((mask, argument_mask), read_pairs(allowed, inputs, argument_mask, added))
     return known[key][1]
 
 
-def read_pairs(allowed: Tensor, inputs: int, named: Tensor | None, added: Tensor | None = None) -> Pairs:
+def read_pairs(allowed: Tensor, inputs: int, argument_mask: Tensor | None, added: Tensor | None = None) -> Pairs:
     """What a mask does; the device is waited for once.
 
-    allowed: ``(b, h, n, n)`` or broadcastable: who may see whom; b is ``inputs``. named: as of `valid_of_pairs`. added:
-    the mask, where it is added to scores.
+    allowed: ``(b, h, n, n)`` or broadcastable: who may see whom; b is ``inputs``. argument_mask: of `valid_of_pairs`.
+    added: the mask, where it is added to scores.
     """
     n = allowed.shape[-1]
     allowed = allowed.expand(inputs, -1, n, n)
-    valid = valid_of_pairs(allowed, named)
+    valid = valid_of_pairs(allowed, argument_mask)
     valid = valid | ~valid.any(-1).all()  # nobody sees anybody: no mask that can be read
     queries, keys = valid[:, None, :, None], valid[:, None, None, :]
     lower = keys.expand(-1, 1, n, n).tril()
     sees_all = (allowed.any(1) | ~valid[:, None]).all(-1) & valid
     nothing = torch.zeros((), dtype=torch.bool, device=allowed.device)
-    every, all_valid, hides, hides_later, adds, sees_later, apart = torch.stack(
+    every, all_valid, of_padding, of_later, adds, sees_later, apart = torch.stack(
         [
             allowed.all(),
             valid.all(),
@@ -187,8 +194,8 @@ def read_pairs(allowed: Tensor, inputs: int, named: Tensor | None, added: Tensor
     ).tolist()
     if every and not adds:
         return Pairs()
-    plain = not adds and (hides or hides_later)
-    causal = not (hides if plain else sees_later)
+    plain = not adds and (of_padding or of_later)
+    causal = not (of_padding if plain else sees_later)
     return Pairs(allowed, None if all_valid else valid, causal, plain, added if adds else None, apart)
 
 
@@ -206,7 +213,7 @@ class ValidTokens:
     def of(
         cls,
         pairs: Pairs | None,
-        named: Tensor | None = None,
+        argument_mask: Tensor | None = None,
         special: Tensor | None = None,
         left_out: Tensor | None = None,
         *,
@@ -215,9 +222,9 @@ class ValidTokens:
         """Those that attention's mask shows or, where it shows none, that arguments name; without special ones, unless
         an input has no others, and without those left out in any case. packed: an input may hold several texts.
         """
-        visible = mask = named if pairs is None else pairs.valid
+        visible = mask = argument_mask if pairs is None else pairs.valid
         segments = pairs.segments() if pairs is not None and packed else None
-        hides = special is None and left_out is None and pairs is not None  # as was seen when it was read
+        some_masked = special is None and left_out is None and pairs is not None  # as was seen when it was read
         if special is not None:
             every = torch.ones_like(special, dtype=torch.bool) if mask is None else mask
             mask = every & ~special.to(every.device)
@@ -227,7 +234,7 @@ class ValidTokens:
             special = special if bool(special.any()) else None
         if left_out is not None:
             mask = ~left_out if mask is None else mask & ~left_out.to(mask.device)
-        return cls(mask if mask is None or hides or not bool(mask.all()) else None, segments, visible, special)
+        return cls(mask if mask is None or some_masked or not bool(mask.all()) else None, segments, visible, special)
 
     @cached_property
     def _texts(self) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -339,16 +346,18 @@ class Padding:
             parameters = {}  # type: ignore[assignment]
         self.names = list(parameters)
         """Of all that the module takes, in order."""
-        pairs = ((DECODER_PADDING_SHOWN, PADDING_SHOWN), (_DECODER_PADDING_HIDDEN, PADDING_HIDDEN))
+        pairs = ((DECODER_ATTENTION_MASK, ATTENTION_MASK), (_DECODER_KEY_PADDING_MASK, KEY_PADDING_MASK))
         # Where a module takes the masks of both, each stack has its own. Wrappers take whatever comes.
         both = bool(getattr(getattr(module, "config", None), "is_encoder_decoder", False))
         both = both and any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
-        self.shown, self.hidden = (own if decodes and (own in self.names or both) else other for own, other in pairs)
+        self.attention_mask, self.key_padding_mask = (
+            own if decodes and (own in self.names or both) else other for own, other in pairs
+        )
 
     def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
         """``(batch, n)``: the valid tokens among these arguments; None where no mask says."""
-        named = {**dict(zip(self.names, args, strict=False)), **kwargs}
-        return valid_tokens(named.get(self.shown), named.get(self.hidden), named.get("attn_mask"))
+        passed = {**dict(zip(self.names, args, strict=False)), **kwargs}
+        return valid_tokens(passed.get(self.attention_mask), passed.get(self.key_padding_mask), passed.get("attn_mask"))
 
 
 class PassArguments:
@@ -396,14 +405,14 @@ class PassArguments:
         # A mask of another shape that does not reach the innermost is of other tokens: a text's, beside pictures.
         if not (strict or self._reaches or x.shape[1] in self._sizes):
             return None
-        if not readable:  # where it hides something no token counts, so that the numbers are NaN
+        if not readable:  # where it masks any, no token is valid, so that the numbers are NaN
             return (mask != 0).all().expand(shape).to(x.device)
         return mask_of(x, mask)
 
 
 def mask_of(x: Tensor, mask: Tensor | None) -> Tensor | None:
-    """The mask of the model's inputs ``(batch, n)`` for an array ``(batch, n, d)``, on its device; None where it hides
-    nothing and is of another shape: the model may cut, join or add to its inputs. UnknownPaddingError where it hides.
+    """The mask of the model's inputs ``(batch, n)`` for an array ``(batch, n, d)``, on its device; None where it masks
+    nothing and is of another shape: the model may cut, join or add to its inputs. UnknownPaddingError where it masks.
     """
     if mask is None or mask.shape == x.shape[:2]:
         return None if mask is None else mask.to(x.device)

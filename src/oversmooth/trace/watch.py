@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from oversmooth.anatomy.calls import CACHES, PADDING_HIDDEN, USE_CACHE
+from oversmooth.anatomy.calls import CACHES, KEY_PADDING_MASK, USE_CACHE
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
 from oversmooth.trace.attention import CaptureAttention, CapturedAttention
@@ -87,7 +87,7 @@ class Watch:
         self._watched = list(blocks) if only is None else [only]
         self.operators, self.replay = attention, replay
         self.wants_mask = True  # whether that of the first block's attention is still of interest
-        self.named: Tensor | None = None  # (b, n): tokens of this pass that are not padding, by arguments
+        self.argument_mask: Tensor | None = None  # (b, n): tokens of this pass that are not padding, by arguments
         self.misfit: UnknownPaddingError | None = None  # why an argument that may be a mask was not read
         self.layouts = {} if layouts is None else layouts
         self.calls = 0
@@ -95,7 +95,7 @@ class Watch:
         self._block: str | None = None
         self._thread: int | None = threading.get_ident()
         self._shape = torch.Size()
-        self._beside: list[Tensor] = []  # other arrays of the stream's shape that the previous block returned
+        self._other_outputs: list[Tensor] = []  # other arrays of the stream's shape that the previous block returned
         self._masks: MasksRead = {}
         self._replayed: set[str] = set()  # blocks that run twice
         self._stack = ExitStack()
@@ -129,7 +129,7 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-        self._block, self._beside, self._masks = None, [], {}
+        self._block, self._other_outputs, self._masks = None, [], {}
 
     def _listen(self, stack: ExitStack, block: str) -> None:
         for name in self.parts(block):
@@ -161,7 +161,7 @@ class Watch:
 
     def _watched_block(self, name: str, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         x, known = first_tensor(args, kwargs), self.blocks[name] is not None
-        if known and any(value is array for value in (*args, *kwargs.values()) for array in self._beside):
+        if known and any(value is array for value in (*args, *kwargs.values()) for array in self._other_outputs):
             raise InputError(
                 f"{name} receives two arrays of tokens from the block before it, and neither alone is the stream; "
                 "wrap the blocks so that they pass one on"
@@ -178,7 +178,7 @@ class Watch:
                 self._read_arguments(name, x, tokens)
                 self.listener.enter(self.calls, name, tokens, args, kwargs)
             out = original(*args, **kwargs)
-            y, *self._beside = results_like(x, out, name)
+            y, *self._other_outputs = results_like(x, out, name)
             with _apart(y):
                 self.listener.leave(self.calls, name, self.tokens(name, name, y), y)
         finally:
@@ -194,9 +194,9 @@ class Watch:
         block, known = self.modules[name], self.blocks[name] is not None
         if declared_layout(block) is None and not layout_modules(block):
             check_axes(name, self._passed.shapes, x.shape)
-        self.named = self.misfit = None
+        self.argument_mask = self.misfit = None
         try:
-            self.named = self._passed.mask(tokens, strict=known)
+            self.argument_mask = self._passed.mask(tokens, strict=known)
         except UnknownPaddingError as error:
             if not known:
                 raise
@@ -205,7 +205,7 @@ class Watch:
     def _run_attention(self, layer: AttentionLayer, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not self._here() or self._block is None or not (self.operators or self.wants_mask):
             return original(*args, **kwargs)
-        capture = CaptureAttention(layer.heads, self.named, operators=self.operators, known=self._masks)
+        capture = CaptureAttention(layer.heads, self.argument_mask, operators=self.operators, known=self._masks)
         module = self.modules[layer.name]
         own = isinstance(module, nn.MultiheadAttention)
         if self.replay and own and not module.training and layer.block not in self._replayed:
@@ -390,5 +390,5 @@ def _unnested(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any,
         return args, kwargs
     lengths = torch.tensor([len(part) for part in args[0].unbind()], device=args[0].device)
     x = torch.nested.to_padded_tensor(args[0], 0.0)
-    hidden = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]
-    return (x, *args[1:]), {**kwargs, PADDING_HIDDEN: hidden}
+    padding = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]
+    return (x, *args[1:]), {**kwargs, KEY_PADDING_MASK: padding}
