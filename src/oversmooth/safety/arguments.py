@@ -63,12 +63,18 @@ def mask(value: Any, device: torch.device) -> Tensor:
     return given.to(device)
 
 
+def broadcast(*shapes: Sequence[int]) -> torch.Size:
+    """The shape that arrays of these shapes broadcast to; RuntimeError where they do not."""
+    # torch.broadcast_shapes imports sympy, which takes longer than a small diagnosis.
+    return torch.broadcast_tensors(*(torch.empty(()).expand(tuple(shape)) for shape in shapes))[0].shape
+
+
 def check_broadcast(**shapes: Sequence[int]) -> None:
     """Refuse arrays, by their names, whose dimensions do not broadcast."""
     if torch.compiler.is_compiling():
         return
     try:
-        torch.broadcast_shapes(*map(tuple, shapes.values()))
+        broadcast(*shapes.values())
     except RuntimeError:
         leading = [f"{tuple(shape)} of {name}" for name, shape in shapes.items() if len(shape)]
         raise InputError(

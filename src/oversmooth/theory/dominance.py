@@ -234,7 +234,7 @@ def _weights_that_fit(A: AttentionOperator, W_V: Tensor, W_O: Tensor) -> tuple[T
     batch = A.shape[:-3]
     for name, W in (("W_V", W_V), ("W_O", W_O)):
         arguments.check_broadcast(attention=batch, **{name: W.shape[:-3]})
-        if torch.broadcast_shapes(batch, W.shape[:-3]) != batch:
+        if arguments.broadcast(batch, W.shape[:-3]) != batch:
             raise InputError(
                 f"{name} has batch {tuple(W.shape[:-3])}, which does not align with attention's {tuple(batch)}; "
                 "give one for all, or attention for each"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -55,6 +54,8 @@ class LinearSystem(Protocol):
 _RIVALS = 2
 _LOST = 0.7
 _RIVAL_WEIGHT = 0.1
+# So many items of a group are refined at a time.
+_TOGETHER = 8
 
 Score = Callable[[Tensor, Tensor, Tensor], Tensor]
 """From Ritz values ``(b, m)``, reach ``(b, 1)`` or ``(b, m)`` and item indices ``(b,)`` to the highest score ``(b, m)``
@@ -192,8 +193,8 @@ def extremal(
     first: int = 16,
     most: int,
     restarts: int = 0,
-    refined: int | None = None,
     group: Tensor | None = None,
+    refined: int | None = None,
     vectors: bool = False,
     seed: int = 0,
 ) -> Extremal:
@@ -208,76 +209,101 @@ def extremal(
         score: what is to be highest.
         tolerance: of the score, relative to it or to 1.
         first: steps before the first check; later ones come where the decay of the residuals points to.
-        most: steps after which what has not converged stops as it is, or is restarted.
+        most: steps after which what has not converged stops as it is, or is restarted or refined.
         restarts: thick restarts at most, item by item.
-        refined: at most so many items of a group are restarted, those that score highest; None: all that may win.
         group: ``(items,)``, numbers of the groups in which items compete; None: each stands alone.
+        refined: steps up to which the best few of a group go on together, and no others; None: all that may win, few
+            at a time, as far as they need. Their vectors are taken to be short: all are kept.
         vectors: whether to return Ritz vectors.
         seed: of the random start.
     """
-    items, device = system.items, system.device
-    alone = group is None
-    group = torch.arange(items, device=device) if group is None else group.unique(return_inverse=True)[1]
-    ritz, index = Extremal.nothing(system, vectors), torch.arange(items, device=device)
-    basis = Arnoldi(system, seed)
-    steps = min(first, most)
-    while True:
-        # An item whose subspace is exhausted drops out before the others go on.
-        steps = min(steps, int(basis.system.rank.min()))
-        basis.extend(steps)
-        error = _record(ritz, basis, index, group, score, tolerance)
-        left = ~ritz.settled[index]
-        if not left.any() or (steps >= most and not restarts):
-            return ritz
-        index, basis = index[left], basis.select(left)
-        if steps >= most:
-            break
-        # Residuals fall about geometrically: go to where most of the rest should have converged, within limits.
-        typical = float(error[left].nan_to_num(nan=0.5).clamp(min=1e-30, max=0.5).quantile(0.7))
-        expected = steps * math.log(tolerance) / math.log(typical)
-        # Where items compete, checks in between let the beaten ones stop.
-        furthest = 3 * steps if alone else 1.5 * steps
-        steps = min(most, int(min(max(expected, 1.25 * steps), furthest)) + 1)
-
-    tried: Counter[int] = Counter()
-    for i in ritz.score[index].argsort(descending=True).tolist():
-        one, own = basis.select(torch.tensor([i], device=device)), index[i : i + 1]
-        which = int(group[own])
-        if refined is not None and tried[which] >= refined:
-            continue
-        tried[which] += 1
-        for _ in range(restarts):
-            if ritz.settled[own]:
-                break
-            one.restart(most // 2, score, own)
-            one.extend(min(most, int(one.system.rank)))
-            _record(ritz, one, own, group, score, tolerance)
+    alone, items = group is None, torch.arange(system.items, device=system.device)
+    group = items if group is None else group.unique(return_inverse=True)[1]
+    search = _Search(score, tolerance, group, Extremal.nothing(system, vectors))
+    ritz = search.found
+    # Where items compete, checks in between let the beaten ones stop.
+    index, basis = search.grow(Arnoldi(system, seed), items, first, most, 3.0 if alone else 1.5)
+    if alone and restarts:
+        for i in ritz.score[index].argsort(descending=True).tolist():
+            one, own = basis.select(torch.tensor([i], device=system.device)), index[i : i + 1]
+            for _ in range(restarts):
+                if ritz.settled[own]:
+                    break
+                one.restart(most // 2, score, own)
+                one.extend(min(most, int(one.system.rank)))
+                search.record(one, own)
+    elif not alone:
+        place = _place(ritz.score[index], group[index]) // _TOGETHER
+        for turn in range(int(place.max()) + 1 if len(index) else 0):
+            some = (place == turn) & ~ritz.settled[index]
+            if refined is None or turn == 0:
+                search.grow(basis.select(some), index[some], most + 1, refined or system.size, 2.0)
     return ritz
 
 
-def _record(ritz: Extremal, basis: Arnoldi, index: Tensor, group: Tensor, score: Score, tolerance: float) -> Tensor:
-    """Record these items as they stand, and which items of all are beaten; returns the error of each."""
-    all_theta = basis.ritz_values()
-    scores = score(all_theta, torch.zeros_like(basis.reach()), index)
-    top = scores.argmax(-1, keepdim=True)
-    theta, high = (x.gather(1, top)[:, 0] for x in (all_theta, scores))
-    y, condition = eigenvectors(basis.H[:, : basis.steps], theta)
-    residual = basis.residual(y)
-    error = (score(theta[:, None], residual[:, None], index)[:, 0] - high) / high.clamp(min=1)
-    good = error <= tolerance
-    if good.any():
-        lead = _rivals_lead(basis, good, all_theta[good], top[good], high[good], score, index[good])
-        error[good] = torch.maximum(error[good], _RIVAL_WEIGHT * lead / high[good].clamp(min=1))
-        good = error <= tolerance
-    ritz.value[index], ritz.score[index], ritz.residual[index] = theta, high, residual
-    ritz.converged[index], ritz.condition[index] = good, condition
-    ritz.slack[index] = score(theta[:, None], (SAFETY * (condition * residual))[:, None], index)[:, 0] - high
-    lowest = torch.full_like(ritz.score, -torch.inf)
-    least = lowest.scatter_reduce(0, group, ritz.score - ritz.slack, "amax")
-    ritz.beaten = ritz.score + ritz.slack < least[group]
-    if ritz.vector is not None:
-        ritz.vector[index] = basis.expand(y)
-    return error
+def _place(score: Tensor, group: Tensor) -> Tensor:
+    """How many items of its group score higher, or as high and come before."""
+    order = score.argsort(descending=True, stable=True)
+    place = torch.empty_like(group)
+    for one in group.unique():
+        members = order[group[order] == one]
+        place[members] = torch.arange(len(members), device=group.device)
+    return place
+
+
+@dataclass
+class _Search:
+    """What `extremal` seeks, and what it has found of all items."""
+
+    score: Score
+    tolerance: float
+    group: Tensor
+    found: Extremal
+
+    def grow(self, basis: Arnoldi, index: Tensor, steps: int, most: int, furthest: float) -> tuple[Tensor, Arnoldi]:
+        """More steps with these items, at most `furthest` times as many from one check to the next; returns those that
+        have not settled by the last.
+        """
+        while len(index):
+            # An item whose subspace is exhausted drops out before the others go on.
+            steps = min(steps, most, int(basis.system.rank.min()))
+            basis.extend(steps)
+            error = self.record(basis, index)
+            left = ~self.found.settled[index]
+            index, basis = index[left], basis.select(left)
+            if steps >= most:
+                break
+            if len(index):
+                # Residuals fall about geometrically: go to where most of the rest should have converged, within limits.
+                typical = float(error[left].nan_to_num(nan=0.5).clamp(min=1e-30, max=0.5).quantile(0.7))
+                expected = steps * math.log(self.tolerance) / math.log(typical)
+                steps = int(min(max(expected, 1.25 * steps), furthest * steps)) + 1
+        return index, basis
+
+    def record(self, basis: Arnoldi, index: Tensor) -> Tensor:
+        """Record these items as they stand, and which items of all are beaten; returns the error of each."""
+        score, ritz = self.score, self.found
+        all_theta = basis.ritz_values()
+        scores = score(all_theta, torch.zeros_like(basis.reach()), index)
+        top = scores.argmax(-1, keepdim=True)
+        theta, high = (x.gather(1, top)[:, 0] for x in (all_theta, scores))
+        y, condition = eigenvectors(basis.H[:, : basis.steps], theta)
+        residual = basis.residual(y)
+        error = (score(theta[:, None], residual[:, None], index)[:, 0] - high) / high.clamp(min=1)
+        good = error <= self.tolerance
+        if good.any():
+            lead = _rivals_lead(basis, good, all_theta[good], top[good], high[good], score, index[good])
+            error[good] = torch.maximum(error[good], _RIVAL_WEIGHT * lead / high[good].clamp(min=1))
+            good = error <= self.tolerance
+        ritz.value[index], ritz.score[index], ritz.residual[index] = theta, high, residual
+        ritz.converged[index], ritz.condition[index] = good, condition
+        ritz.slack[index] = score(theta[:, None], (SAFETY * (condition * residual))[:, None], index)[:, 0] - high
+        lowest = torch.full_like(ritz.score, -torch.inf)
+        least = lowest.scatter_reduce(0, self.group, ritz.score - ritz.slack, "amax")
+        ritz.beaten = ritz.score + ritz.slack < least[self.group]
+        if ritz.vector is not None:
+            ritz.vector[index] = basis.expand(y)
+        return error
 
 
 def _rivals_lead(

@@ -347,7 +347,7 @@ class SoftmaxAttention(AttentionOperator):
 
     def __matmul__(self, v: Tensor) -> Tensor:
         check_product(self.tokens, v)
-        lead = torch.broadcast_shapes(self.batch_shape, v.shape[:-2])
+        lead = arguments.broadcast(self.batch_shape, v.shape[:-2])
         c = v.shape[-1]
         # Fused kernels want queries, keys and values of one width: zeros change neither scores nor results.
         width = max(c, self.q.shape[-1])

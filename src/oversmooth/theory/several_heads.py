@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from oversmooth.safety import arguments
 from oversmooth.theory.operators import AttentionOperator, DenseAttention
 from oversmooth.theory.radii import Radii, Search, Update
 from oversmooth.theory.reducible import Parts, fallen_apart, union_of_heads
@@ -21,7 +22,7 @@ from oversmooth.theory.small_matrices import complex_of
 def radii(A: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, search: Search) -> Radii:
     """The radii of all heads jointly, ``(...)``; weights have A's batch, part of it or none."""
     batch, flat = A.shape[:-3], A.flatten(keep=1)
-    lead = torch.broadcast_shapes(W_V.shape[:-3], W_O.shape[:-3])
+    lead = arguments.broadcast(W_V.shape[:-3], W_O.shape[:-3])
     V, O = (W.expand(*lead, *W.shape[-3:]).reshape(-1, *W.shape[-3:]) for W in (W_V, W_O))  # noqa: E741
     # Weights may differ over the batch (layers, say): one group of items per set of weights.
     group = torch.arange(len(V)).reshape(lead).expand(batch).reshape(-1)

@@ -37,8 +37,8 @@ _CAUSAL_LIMIT = 1 << 30
 _EQUAL = 1e-6
 # Arnoldi: basis vectors before the first restart, and restarts at most of what has not converged by then.
 _STEPS, _RESTARTS = 64, 80
-# Where the number of steps is given, so many tokens of causal attention are refined all the same.
-_REFINED = 8
+# Where the number of steps is given, the best tokens of causal attention take so many all the same.
+_REFINED = 256
 # Entries of Krylov bases held at once: 2 GiB in float32.
 _HELD = 1 << 29
 
@@ -162,17 +162,15 @@ class SharedWeights:
     ) -> Extremal:
         """Within the number of steps that was given, if any; but the best of a group are always refined."""
         how, steps = self.how, None if exact else self.how.steps
-        tolerance = min(how.tolerance, _WEIGHTS_TOLERANCE) if exact else how.tolerance
         most = min(_STEPS, steps or _STEPS)
-        within = _RESTARTS if steps is None or group is not None else (steps - most) // (most - most // 2)
         return extremal(
             system,
             lambda theta, reach, _: (self.update.base + theta).abs() + reach,
-            tolerance=tolerance,
+            tolerance=min(how.tolerance, _WEIGHTS_TOLERANCE) if exact else how.tolerance,
             first=min(16 if group is None else 24, most),  # few of the tokens that compete are beaten before
             most=most,
-            restarts=within,
-            refined=None if steps is None else _REFINED,
+            restarts=_RESTARTS if steps is None else (steps - most) // (most - most // 2),
+            refined=None if steps is None else max(steps, _REFINED),
             group=group,
             vectors=vectors,
             seed=how.seed,

@@ -147,7 +147,7 @@ def simulate(
     layers = arguments.whole(layers, "layers", least=1, most=MOST_LAYERS)
     if not X.isfinite().all():
         raise InputError("the tokens have NaN or infinite entries; start from finite ones")
-    X = X.to(first.A.dtype).expand(*torch.broadcast_shapes(X.shape[:-2], first.batch_shape), *X.shape[-2:])
+    X = X.to(first.A.dtype).expand(*arguments.broadcast(X.shape[:-2], first.batch_shape), *X.shape[-2:])
     strength = one_per_head(neutreno, first.W_V, "neutreno")
     if strength.any() and any(layer.W_V.shape[-3:] != first.W_V.shape[-3:] for layer in stack):
         raise InputError("NeuTRENO adds the first layer's values to every layer's; give all layers heads of one shape")

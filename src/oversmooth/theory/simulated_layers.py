@@ -27,7 +27,7 @@ class Layer:
 
     @property
     def batch_shape(self) -> torch.Size:
-        return torch.broadcast_shapes(self.A.shape[:-3], self.W_V.shape[:-3], self.W_O.shape[:-3])
+        return arguments.broadcast(self.A.shape[:-3], self.W_V.shape[:-3], self.W_O.shape[:-3])
 
     @property
     def tokens(self) -> Tensor | None:
