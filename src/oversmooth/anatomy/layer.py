@@ -147,7 +147,12 @@ class AttentionLayer:
     @property
     def W_V(self) -> Tensor:
         """``(heads, d, k)``, the value weight, one slice per query head; shared value heads repeated."""
-        W = self.raw_W_V
+        return repeat_shared_heads(self.shared_W_V, self.heads)
+
+    @property
+    def shared_W_V(self) -> Tensor:
+        """``(kv_heads, d, k)``, the value weight, one slice per value head."""
+        W = self._values().mT
         return W if self.feed == 1 else W * self.feed
 
     @property

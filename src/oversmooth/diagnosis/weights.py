@@ -5,8 +5,12 @@ from __future__ import annotations
 import datetime
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -25,39 +29,67 @@ from oversmooth.theory.reasons import Reason
 from oversmooth.theory.small_matrices import eigenvalues
 from oversmooth.theory.weights import centre_features, fold_norm, smaller_product, stack_heads
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 _ZERO = 1e-6  # relative: the sign of a zero that centring or rank leaves is rounding
 _DIGITS = 6  # enough for any plot, and half the size of the file
 LARGE = 1024
 """Above this size a diagnosis leaves the joined spectrum out: LAPACK takes time with its cube, for one core alone."""
 
 
+@dataclass(frozen=True)
+class Heads:
+    """The weights of a layer's heads, in float32 or better, and their eigenvalues."""
+
+    variants: dict[str, Tensor]
+    """W_V ``(kv_heads, d, k)``, as it is and with the norm before it folded in."""
+    W_O: Tensor
+    """``(kv_heads, group, k, d)``, of the query heads that share a value head."""
+    eigenvalues: dict[str, Tensor]
+    """``(kv_heads, group, m)``, of each variant."""
+
+    @classmethod
+    def of(cls, layer: AttentionLayer) -> Heads:
+        # torch has no eigenvalues in half precision; what is stored in it is exact in float32.
+        W_V, W_O = (W.to(torch.promote_types(W.dtype, torch.float32)) for W in (layer.shared_W_V, layer.W_O))
+        W_O, variants = W_O.unflatten(0, (layer.kv_heads, -1)), {"raw": W_V}
+        with about(layer.name):
+            if layer.norm is not None and layer.norm_position == "pre":
+                variants["folded"] = fold_norm(W_V, layer.norm.gamma.to(W_V), kind=layer.norm.kind)
+            # The heads that share values are one product with them, which copies nothing.
+            smaller = "vdm,vgme->vgde" if layer.width < layer.head_dim else "vdm,vgkd->vgkm"
+            products = torch.stack([torch.einsum(smaller, V, W_O) for V in variants.values()])
+            return cls(variants, W_O, dict(zip(variants, eigenvalues(products), strict=True)))
+
+
 def layer_spectrum(
     layer: AttentionLayer,
     *,
+    known: Heads | None = None,
     inverse_sigma: float | None = None,
     joined: bool = True,
     verdicts: bool = False,
 ) -> Spectrum:
     """All spectra of one layer: joined, of all heads together; verdicts, what weights alone decide, per head.
-    inverse_sigma: the mean 1/σ of observed tokens, where the norm stands before the layer.
+    known: its heads, where they are read already; inverse_sigma: the mean 1/σ of observed tokens, where the norm stands
+    before the layer.
     """
-    # torch has no eigenvalues in half precision; what is stored in it is exact in float32.
-    W_V, W_O = (W.to(torch.promote_types(W.dtype, torch.float32)) for W in (layer.W_V, layer.W_O))
-    variants, keep = {"raw": W_V}, layer.keep
+    per_head, keep = known or Heads.of(layer), layer.keep
+    variants, W_O = per_head.variants, per_head.W_O
     decides = verdicts and keep and not why_undecided(layer)
     with about(layer.name):
-        if layer.norm is not None and layer.norm_position == "pre":
-            variants["folded"] = fold_norm(W_V, layer.norm.gamma.to(W_V), kind=layer.norm.kind)
-        # One batch of matrices for all variants; products by variant, as one of a batch would copy W_O.
-        products = torch.stack([smaller_product(V, W_O) for V in variants.values()])
-        per_head = dict(zip(variants, eigenvalues(products), strict=True))
-        by_head = {name: [_eigenvalues(row, keep) for row in rows] for name, rows in per_head.items()}
+        by_head = {
+            name: [_eigenvalues(head, keep) for head in values.flatten(0, 1)]
+            for name, values in per_head.eigenvalues.items()
+        }
         together = {name: Eigenvalues(None, None, None) for name in variants}
         if joined:
             together = {name: _eigenvalues(v, keep, layer.width) for name, v in _all(variants, W_O, layer).items()}
         # Per head the zeros of H do not count, so only the ratio to what is kept matters; nothing kept is another rule.
-        kept = W_O if keep == 1 else W_O / keep
-        decided = head_verdicts(W_V, kept, bool(layer.causal), per_head["raw"] / keep) if decides else []
+        kept, W_V = W_O if keep == 1 else W_O / keep, variants["raw"][:, None].expand(-1, W_O.shape[1], -1, -1)
+        values = per_head.eigenvalues["raw"] / keep
+        found = head_verdicts(W_V, kept, bool(layer.causal), values) if decides else []
+        decided = [word for group in found for word in group]
     if inverse_sigma is not None and "folded" in variants:
         # A factor on W_V is a factor on every eigenvalue.
         by_head["observed"] = [_scaled(e, inverse_sigma, keep) for e in by_head["folded"]]
@@ -101,16 +133,14 @@ def joined_size(layer: AttentionLayer) -> int:
 
 def _all(variants: dict[str, Tensor], W_O: Tensor, layer: AttentionLayer) -> dict[str, Tensor]:
     """The eigenvalues of the joined H that can differ from zero."""
-    shared, group, d = layer.kv_heads, layer.heads // layer.kv_heads, layer.width
     # Query heads that share values add up; taken one by one they would leave zeros whose sign is rounding.
-    output = W_O.unflatten(0, (shared, group)).sum(1)
-    size = joined_size(layer)
+    output, size, d = W_O.sum(1), joined_size(layer), layer.width
     centred = d > 1 and layer.norm is not None and layer.norm.kind == "layer"
     products = {}
     for name, V in variants.items():
         # C M has M's eigenvalues on features of zero mean, and one zero, which only a product of d by d shows.
         at_rest = name == "folded" and centred and size == d
-        V, O = stack_heads(*(centre_features(V[::group], output) if at_rest else (V[::group], output)))  # noqa: E741
+        V, O = stack_heads(*(centre_features(V, output) if at_rest else (V, output)))  # noqa: E741
         products[name] = smaller_product(V, O)
     values = list(products.values())
     batches = [torch.stack(values)] if len({product.shape for product in values}) == 1 else values
@@ -177,16 +207,14 @@ def diagnose_weights(
     """
     started = time.perf_counter()
     done = memory.read() if memory is not None else {}
-    blocks, known = [], {}
+    heads = _one_ahead(Heads.of, {layer.name: layer for layer in anatomy if layer.name not in done}.values())
+    blocks = []
     for index, layer in enumerate(anatomy):
-        if layer.name not in known:
-            spectrum = done.get(layer.name)
-            if spectrum is None:
-                spectrum = layer_spectrum(layer, joined=joined, verdicts=True)
-                if memory is not None:
-                    memory.add(layer.name, spectrum)
-            known[layer.name] = spectrum
-        blocks.append(Layer(layer.block or layer.name, {}, spectrum=known[layer.name]))
+        if layer.name not in done:
+            done[layer.name] = layer_spectrum(layer, known=next(heads), joined=joined, verdicts=True)
+            if memory is not None:
+                memory.add(layer.name, done[layer.name])
+        blocks.append(Layer(layer.block or layer.name, {}, spectrum=done[layer.name]))
         if progress is not None:
             progress(index + 1, len(anatomy))
     notes = [Note("anatomy", text=remark) for remark in anatomy.remarks]
@@ -212,6 +240,18 @@ def diagnose_weights(
     if memory is not None:
         memory.forget()
     return diagnosis
+
+
+def _one_ahead(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """``work(item)`` of each, in order; the next one's is done in a thread meanwhile."""
+    with ThreadPoolExecutor(1, thread_name_prefix="oversmooth-read") as thread:
+        ahead: deque[Future[Result]] = deque()
+        for item in items:
+            ahead.append(thread.submit(work, item))
+            if len(ahead) == 2:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
 
 
 class Memory(Finished[Spectrum]):
