@@ -20,7 +20,7 @@ from oversmooth.diagnosis import weights
 from oversmooth.diagnosis.extrapolate import last_block, whole_stack
 from oversmooth.diagnosis.layers import add_roles, layers_observed, layers_of_blocks, massive_origin
 from oversmooth.diagnosis.observing import Accuracy, Reducers
-from oversmooth.diagnosis.one_input import InputShown, one_input
+from oversmooth.diagnosis.one_input import ExampleInput, one_input
 from oversmooth.diagnosis.processes import Share
 from oversmooth.diagnosis.provenance import input_kind, input_notes, plan_notes, provenance
 from oversmooth.diagnosis.result import Diagnosis
@@ -241,7 +241,7 @@ def _streamed(
         study = Study(source.model, anatomy, options.spectra)
         plan = Plan(anatomy, [], layouts=study.layouts, attention=options.spectra)
         reducers = Reducers.of(source, plan, options.variant, options)
-        shown = InputShown(first, one, run.mask(one), source.tokenizer) if options.example else None
+        example = ExampleInput(first, one, run.mask(one), source.tokenizer) if options.example else None
         accuracy, extrapolation = Accuracy(run.classes), list[Extrapolation]()
 
         def on_progress(block: int, blocks: int, done: int) -> None:
@@ -252,14 +252,15 @@ def _streamed(
         folder = folder_for(disk.files, batches, disk.device, disk.dtype, how, options)
         states = States(placed.where, disk.device, folder)
         stream = Streamed(
-            disk, run, one, batches, reducers, shown, plan, study, options.left_out, states, accuracy.add, on_progress,
+            disk, run, one, batches, reducers, example, plan, study, options.left_out, states, accuracy.add,
+            on_progress,
         )  # fmt: skip
         for block in stream.blocks():
             device = block.x.device
             extrapolation = _extrapolate(Sample(plan, [block]), source, options, first, disk)
-        variant, example = _variant(plan, source, options), None if shown is None else shown.result()
+        variant, kept = _variant(plan, source, options), None if example is None else example.result()
         kind = input_kind(source.inputs, first)
-        planned = _Planned(plan, device, iter(batches), variant, extrapolation, example, kind)
+        planned = _Planned(plan, device, iter(batches), variant, extrapolation, kept, kind)
         observed = *reducers.observed(stream.facts), accuracy.share
         found = _assemble(source, anatomy, planned, observed, options, started)
     stream.progress.forget()

@@ -22,7 +22,7 @@ from oversmooth.trace.feed import ModelInput
 from oversmooth.trace.plans import BlockPlan
 from oversmooth.trace.reducers.heads import HeadNumbers
 from oversmooth.trace.reducers.sinks import SinkNumbers
-from oversmooth.trace.reducers.tokens import Place, TokenNumbers
+from oversmooth.trace.reducers.tokens import SiteKey, TokenNumbers
 from oversmooth.trace.valid import LeftOut
 
 
@@ -50,19 +50,19 @@ def layers_observed(
 
 def add_roles(layers: list[Layer], plan: Plan, sinks: SinkNumbers) -> None:
     """Metrics of tokens by role, at every depth where they were measured."""
-    places = [(0, -1), *((call, len(block.stages) - 1) for call, block in enumerate(plan.blocks))]
-    for layer, place in zip(layers, places, strict=True):
-        layer.roles = {role: means(columns) for role, columns in sinks.roles.get(place, {}).items()}
+    keys = [(0, -1), *((call, len(block.stages) - 1) for call, block in enumerate(plan.blocks))]
+    for layer, key in zip(layers, keys, strict=True):
+        layer.roles = {role: means(columns) for role, columns in sinks.roles.get(key, {}).items()}
 
 
 def massive_origin(plan: Plan, sinks: SinkNumbers) -> MassiveOrigin | None:
-    """The first place where at least half as many inputs have a massive token as anywhere."""
-    shares = {place: float((one["ratio"] > MASSIVE_RATIO).double().mean()) for place, one in sinks.longest.items()}
+    """The first site where at least half as many inputs have a massive token as anywhere."""
+    shares = {key: float((one["ratio"] > MASSIVE_RATIO).double().mean()) for key, one in sinks.longest.items()}
     if not (most := max(shares.values(), default=0.0)):
         return None
-    places = list(shares)
-    index = next(i for i, place in enumerate(places) if shares[place] >= most / 2)
-    (call, stage), found = places[index], sinks.longest[places[index]]
+    keys = list(shares)
+    index = next(i for i, key in enumerate(keys) if shares[key] >= most / 2)
+    (call, stage), found = keys[index], sinks.longest[keys[index]]
     there = found["ratio"] > MASSIVE_RATIO
     held: Counter[int] = Counter()
     for channel, share in zip(*(found[name][there].flatten().tolist() for name in ("channels", "shares")), strict=True):
@@ -72,9 +72,9 @@ def massive_origin(plan: Plan, sinks: SinkNumbers) -> MassiveOrigin | None:
         depth=call + (stage >= 0),
         part="enter" if stage < 0 else plan.blocks[call].stages[stage].part,
         position=Counter(found["position"][there].long().tolist()).most_common(1)[0][0],
-        before=plain(sinks.longest[places[index - 1]]["ratio"].mean(), 4) if index else None,
+        before=plain(sinks.longest[keys[index - 1]]["ratio"].mean(), 4) if index else None,
         after=plain(found["ratio"].mean(), 4),
-        input_share=plain(shares[places[index]], 4),
+        input_share=plain(shares[keys[index]], 4),
         channels=[channel for channel, _ in channels],
         channel_share=plain(sum(share for _, share in channels), 4),
     )
@@ -127,10 +127,10 @@ def layers_of_blocks(
     return layers, facts.lengths.tolist(), facts.width
 
 
-def _layer(name: str, found: TokenNumbers, place: Place, inputs: int, **more: Any) -> Layer:
-    here = found.at[place]
-    without = means(found.without_massive[place]) if place in found.massive else None
-    massive = _massive(found, place, inputs)
+def _layer(name: str, found: TokenNumbers, key: SiteKey, inputs: int, **more: Any) -> Layer:
+    here = found.at[key]
+    without = means(found.without_massive[key]) if key in found.massive else None
+    massive = _massive(found, key, inputs)
     return Layer(name, means(here), spreads(here), without_massive=without, massive=massive, **more)
 
 
@@ -187,15 +187,15 @@ def _spread(values: Tensor) -> float | None:
     return plain(values.std()) if len(values) > 1 else None
 
 
-def _massive(found: TokenNumbers, place: Place, inputs: int) -> dict[str, Any] | None:
-    tokens = found.massive.get(place)
+def _massive(found: TokenNumbers, key: SiteKey, inputs: int) -> dict[str, Any] | None:
+    tokens = found.massive.get(key)
     if not tokens:
         return None
     positions = Counter(position for _, position, _ in tokens)
     often = sorted(positions, key=lambda p: (-positions[p], p))[:5]
     return {
         "input_share": plain(len({i for i, _, _ in tokens}) / inputs),
-        "tokens": found.massive_count[place],
+        "tokens": found.massive_count[key],
         "positions": {str(p): positions[p] for p in often},
         "largest_ratio": plain(max(ratio for _, _, ratio in tokens)),
     }

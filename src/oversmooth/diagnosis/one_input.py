@@ -53,14 +53,14 @@ class _Groups:
 def one_input(
     blocks: list[SampleBlock], first: Batch | Tensor, one: Batch | Tensor, mask: Tensor | None, tokenizer: Any
 ) -> OneInput | None:
-    """The first input inside the model, of all blocks of the sample that `study` returned; the rest as `InputShown`."""
-    shown = InputShown(first, one, mask, tokenizer)
+    """The first input inside the model, of all blocks that `study` returned; the rest as `ExampleInput`."""
+    example = ExampleInput(first, one, mask, tokenizer)
     for block in blocks:
-        shown.add(block)
-    return shown.result()
+        example.add(block)
+    return example.result()
 
 
-class InputShown:
+class ExampleInput:
     """The first input inside the model, gathered block by block. first: the batch that it is from; mask: ``(1, n)``:
     tokens that are not padding, None for all.
     """

@@ -38,14 +38,14 @@ from oversmooth.safety.errors import InputError
 from oversmooth.safety.model_state import preserve_state
 from oversmooth.trace import ONE_AT_A_TIME, Rerouting, study
 from oversmooth.trace.feed import ModelInput, OnProgress, Runner, batches_for
-from oversmooth.trace.rerouting import Place
+from oversmooth.trace.rerouting import BlockRange
 
 ALL, SHORT = 12, 4
 """Blocks of models in which spans of every length are measured by default, and the longest span of deeper ones."""
 _DOING = {"drop": "leaving out", "repeat": "running twice"}
 
 Inside = Batch | Tensor
-Columns = dict[str, dict[Place, Tensor]]  # by name and span: of each input
+Columns = dict[str, dict[BlockRange, Tensor]]  # by name and span: of each input
 
 
 def spans(
@@ -105,11 +105,11 @@ def spans(
             whose: Any = "given" if labels is not None else "" if any(one is None for one in targets) else "own"
             effect, vector = _effect(route, run, (batches[0], one), whose, mask_token is not None)
             passes = _Passes(route, run, effect, vector, ways, mask_token, folder, progress)
-            places = route.spans(min(longest or (blocks if blocks <= ALL else SHORT), blocks))
-            columns = passes.over(batches, targets, places)
-    rows = [_span(place, columns, found.layers) for place in places]
+            ranges = route.spans(min(longest or (blocks if blocks <= ALL else SHORT), blocks))
+            columns = passes.over(batches, targets, ranges)
+    rows = [_span(one, columns, found.layers) for one in ranges]
     _predict(rows)
-    loss = _mean(columns["unchanged"][places[0]])[0] if "unchanged" in columns else None
+    loss = _mean(columns["unchanged"][ranges[0]])[0] if "unchanged" in columns else None
     found.spans = Spans(effect, loss, vector, found.provenance["inputs"], rows)
     return found
 
@@ -209,21 +209,21 @@ class _Passes:
     memory: Path | None
     progress: OnProgress | None
 
-    def over(self, batches: list[Inside], labels: list[Tensor | None], places: list[Place]) -> Columns:
+    def over(self, batches: list[Inside], labels: list[Tensor | None], ranges: list[BlockRange]) -> Columns:
         """What was found, by "influence", "angle", "unchanged" and way."""
-        found: dict[str, dict[Place, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
+        found: dict[str, dict[BlockRange, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
         masks, finished = torch.Generator().manual_seed(0), []
-        done, total = 0, len(batches) * len(places) * len(self.ways)
+        done, total = 0, len(batches) * len(ranges) * len(self.ways)
         for batch, targets in zip(batches, labels, strict=True):
             effect = self._unchanged(batch, targets, masks)
             if effect.targets is not None:
-                found["unchanged"][places[0]].append(effect.before)
-            for place in places:
-                before, after = (x.double() for x in self.route.ends(place))
+                found["unchanged"][ranges[0]].append(effect.before)
+            for blocks in ranges:
+                before, after = (x.double() for x in self.route.ends(blocks))
                 valid = effect.valid if effect.valid is not None and effect.valid.shape == before.shape[:2] else None
-                found["influence"][place].append(block_influence(before, after, valid))
+                found["influence"][blocks].append(block_influence(before, after, valid))
                 ends = (_vector(self.vector, x, valid) for x in (before, after))
-                found["angle"][place].append(angular_distance(*ends))
+                found["angle"][blocks].append(angular_distance(*ends))
             arrays = b"".join(x.cpu().numpy().tobytes() for x in (effect.before, after))
             question = self.effect.encode() + arrays
             kept = None if self.memory is None else Finished[list[float]](self.memory, "spans", question, list[float])
@@ -231,19 +231,19 @@ class _Passes:
             known = {} if kept is None else kept.read()
             for way in self.ways:
                 again = self.route.without if way == "drop" else self.route.twice
-                for place in places:
-                    name = f"{way} {place}"
-                    values = torch.tensor(known[name], dtype=torch.float64) if name in known else effect(again(place))
+                for blocks in ranges:
+                    name = f"{way} {blocks}"
+                    values = torch.tensor(known[name], dtype=torch.float64) if name in known else effect(again(blocks))
                     if kept is not None and name not in known:
                         kept.add(name, values.tolist())
-                    found[way][place].append(values)
+                    found[way][blocks].append(values)
                     done += 1
                     if self.progress is not None:
                         self.progress(done, total, _DOING[way])
         for kept in filter(None, finished):
             kept.forget()
         return {
-            name: {place: torch.cat([x.cpu() for x in parts]) for place, parts in columns.items()}
+            name: {blocks: torch.cat([x.cpu() for x in parts]) for blocks, parts in columns.items()}
             for name, columns in found.items()
         }
 
@@ -270,17 +270,17 @@ def _vector(which: Vector, x: Tensor, valid: Tensor | None) -> Tensor:
     return x[torch.arange(len(x), device=x.device), last]
 
 
-def _span(place: Place, columns: Columns, layers: list[Layer]) -> Span:
+def _span(blocks: BlockRange, columns: Columns, layers: list[Layer]) -> Span:
     """One row of the table. layers: of the diagnosis, the input of the first block first."""
-    first, last = place[0] + 1, place[1]
+    first, last = blocks[0] + 1, blocks[1]
     inside = [change for layer in layers[first : last + 1] for change in layer.changes]
     parts = dict.fromkeys(change.part for change in inside)
-    span = Span(first, last, _mean(columns["influence"][place])[0], _mean(columns["angle"][place])[0])
+    span = Span(first, last, _mean(columns["influence"][blocks])[0], _mean(columns["angle"][blocks])[0])
     span.changes = [_summed([change for change in inside if change.part == part]) for part in parts]
     if "drop" in columns:
-        span.drop, span.drop_error = _mean(columns["drop"][place])
+        span.drop, span.drop_error = _mean(columns["drop"][blocks])
     if "repeat" in columns:
-        span.repeat, span.repeat_error = _mean(columns["repeat"][place])
+        span.repeat, span.repeat_error = _mean(columns["repeat"][blocks])
     return span
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from oversmooth.diagnosis.observing import Reducers
-from oversmooth.diagnosis.one_input import InputShown
+from oversmooth.diagnosis.one_input import ExampleInput
 from oversmooth.diagnosis.stream_state import Progress, States, Where
 from oversmooth.inputs.batches import Batch
 from oversmooth.models.on_disk import OnDisk
@@ -94,7 +94,7 @@ class Streamed:
     one: Batch | Tensor
     batches: list[Batch | Tensor]
     reducers: Reducers
-    shown: InputShown | None
+    example: ExampleInput | None
     plan: Plan
     study: Study
     left_out: LeftOut | None
@@ -112,7 +112,7 @@ class Streamed:
         last = max(i for i, name in enumerate(order) if self.run.anatomy.blocks[name] is not None)
         steps = Steps(self.study.modules, order)
         trace = StreamedTrace(self.disk.model, self.plan, self.reducers.all, self.left_out)
-        holders = [*self.reducers.all, trace, self.study, steps, *filter(None, [self.shown])]
+        holders = [*self.reducers.all, trace, self.study, steps, *filter(None, [self.example])]
         self.progress = Progress(self.states.folder, self.run.anatomy, holders)
         name = self.progress.resume(self.plan.blocks, self.states)
         self.study.blocks += [SampleBlock(plan, None, _NOTHING, _NOTHING, (), {}) for plan in self.plan.blocks]
@@ -123,8 +123,8 @@ class Streamed:
                 with self.disk.loaded(name, order[call + 1] if call + 1 < len(order) else None):
                     following = self._study(steps, call, name, call == last)
                     self._trace(steps, trace, call, following)
-                    if self.shown is not None:
-                        self.shown.add(self.study.blocks[call])
+                    if self.example is not None:
+                        self.example.add(self.study.blocks[call])
                     if call == last:
                         yield self.study.blocks[call]
                     if following is not None:
@@ -143,10 +143,10 @@ class Streamed:
             left, _, following = steps.run(self.states[-1], lambda: self.run(self.one))
         if following is not None:
             self.states[-1] = left
-        shown = self.study.blocks[call]
-        if not last and not is_light(shown.A):
-            shown.A = None  # as where all blocks are in memory
-        self.plan.blocks.append(shown.plan)
+        sample = self.study.blocks[call]
+        if not last and not is_light(sample.A):
+            sample.A = None  # as where all blocks are in memory
+        self.plan.blocks.append(sample.plan)
         if self.study.apart and self.study.apart[0] and self.study.windows:
             raise InputError(f"{name} connects tokens that the first block keeps apart; {OTHER_WAYS}")
         return following

@@ -20,7 +20,7 @@ from oversmooth.trace.layout import as_tokens, first_tensor, results_like, strea
 from oversmooth.trace.plans import Plan, SampleBlock
 from oversmooth.trace.watch import BlockCalls, run_again, without_fast_path
 
-Place = tuple[int, int]
+BlockRange = tuple[int, int]
 """The first block, and the one after the last, counted by what ran before."""
 
 
@@ -70,7 +70,7 @@ class Rerouting(BlockCalls):
         self._stack.close()
         self._calls = []
 
-    def spans(self, longest: int) -> list[Place]:
+    def spans(self, longest: int) -> list[BlockRange]:
         """Every span of at most so many blocks, shorter ones first, whose blocks hand the stream on as it is."""
         blocks = self.plan.blocks
         starts = ((i, i + length) for length in range(1, longest + 1) for i in range(len(blocks) - length + 1))
@@ -87,13 +87,13 @@ class Rerouting(BlockCalls):
             )
         return out
 
-    def without(self, span: Place) -> Any:
+    def without(self, span: BlockRange) -> Any:
         """What the model returns if the stream skips these blocks."""
         i, j = span
         self._stand_in = j - 1, self._calls[i].x.clone()  # blocks may write to their input
         return self._again()
 
-    def twice(self, span: Place) -> Any:
+    def twice(self, span: BlockRange) -> Any:
         """What the model returns if these blocks run once more on what the last of them returned."""
         i, j = span
         x = self._calls[j - 1].y.clone()
@@ -118,7 +118,7 @@ class Rerouting(BlockCalls):
                 "unsteer it, or give a model whose blocks pass tokens on"
             )
 
-    def ends(self, span: Place) -> tuple[Tensor, Tensor]:
+    def ends(self, span: BlockRange) -> tuple[Tensor, Tensor]:
         """The stream ``(b, n, d)`` before and after these blocks, in the recorded pass."""
         i, j = span
         first, last = self._calls[i], self._calls[j - 1]

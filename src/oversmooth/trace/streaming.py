@@ -140,7 +140,7 @@ class StreamedTrace(Trace):
         if call:
             self._batch = self._batches[number]
             if self._batch.tokens is not None:
-                self._tell(self._batch.tokens)
+                self._hand_masks(self._batch.tokens)
             for reducer in self.reducers:
                 reducer.begin(*self._inputs[number])
         else:

@@ -128,7 +128,7 @@ class Trace:
         # Where gradients are recorded: what each block returned, whether batch first, and the valid tokens.
         self._ends: list[tuple[Tensor, bool, Tensor | None]] = []
         self._batch = _Batch()
-        self._here: _Block
+        self._block: _Block
         self._learns, self._begun = not plan.blocks, False
         attention = any(reducer.attention for reducer in reducers)
         if attention and not plan.attention:
@@ -146,7 +146,7 @@ class Trace:
     def __exit__(self, *error: object) -> None:
         self._watch.__exit__(*error)
         if error[0] is None:
-            self._check_way()
+            self._check_calls()
             self.finish()
 
     def finish(self) -> None:
@@ -163,7 +163,7 @@ class Trace:
     def begin(self, *, special: Tensor | None = None) -> None:
         """Announce the next call of the model. special: ``(batch, n)``: tokens that are left out."""
         if self._begun:
-            self._check_way()
+            self._check_calls()
         self._begun, self._batch = True, _Batch(special)
 
     def over(
@@ -200,7 +200,7 @@ class Trace:
         rows = [(found.get(id(y)), first, mask) for y, first, mask in self._ends]
         return [None if gradient is None else (as_tokens(gradient, first), mask) for gradient, first, mask in rows]
 
-    def _check_way(self) -> None:
+    def _check_calls(self) -> None:
         """Raise where blocks ran another number of times: a shared block would be taken for another depth."""
         calls, blocks = self._watch.calls, self.plan.blocks
         if not blocks:
@@ -228,15 +228,15 @@ class Trace:
             self._batch = _Batch(self._batch.special)
         elif not plan.continues:  # another stream may have other tokens
             self._batch.tokens, self._batch.earlier = None, self._batch.tokens
-        self._here = _Block(plan, x, None if plan.branch is None else few_tokens(x))
+        self._block = _Block(plan, x, None if plan.branch is None else few_tokens(x))
         if not call and (self.plan.named or plan.layer is None):
             self._watch.wants_mask = self._watch.misfit is not None
             if not self._watch.wants_mask:
-                self._know(None)
+                self._find_valid(None)
         self._site(call, -1, x)
 
     def part(self, call: int, _block: str, name: str, x: Tensor, y: Tensor) -> None:
-        here, call = self._here, call % len(self.plan.blocks)
+        here, call = self._block, call % len(self.plan.blocks)
         nth, branch = here.ran[name], here.plan.branch
         here.ran[name] += 1
         if branch is not None and (name, nth) in branch.terms:
@@ -255,7 +255,7 @@ class Trace:
 
     def attention(self, call: int, block: str, captured: CapturedAttention, _x: Tensor | None, _y: Tensor) -> None:
         if self._batch.tokens is None:
-            self._know(captured)
+            self._find_valid(captured)
         tokens = self._batch.tokens
         if captured.A is None or tokens is None:
             return
@@ -268,14 +268,14 @@ class Trace:
         self.facts.causal = A.causal
         for reducer in self.reducers:
             if reducer.attention:
-                reducer.attend(call % len(self.plan.blocks), self._here.plan, A)
+                reducer.attend(call % len(self.plan.blocks), self._block.plan, A)
 
     def leave(self, call: int, block: str, y: Tensor, returned: Tensor) -> None:
         call %= len(self.plan.blocks)
         if self._batch.tokens is None:
-            self._know(None)
+            self._find_valid(None)
         self._check_factors(call, y)
-        self._site(call, len(self._here.plan.stages) - 1, y)
+        self._site(call, len(self._block.plan.stages) - 1, y)
         if returned.requires_grad and (tokens := self._batch.tokens) is not None:
             first = self._watch.batch_first(block, block, returned)
             self._ends.append((returned, first, mask_of(y, tokens.mask)))
@@ -293,9 +293,9 @@ class Trace:
         for reducer in self.reducers:
             reducer.site(site, x, mask)
 
-    def _know(self, captured: CapturedAttention | None) -> None:
+    def _find_valid(self, captured: CapturedAttention | None) -> None:
         """Decide which tokens are valid, now that attention has shown its mask, and reduce what waited for that."""
-        batch, x, facts = self._batch, self._here.x, self.facts
+        batch, x, facts = self._batch, self._block.x, self.facts
         if captured is None and batch.earlier is not None:
             batch.tokens = batch.earlier
         else:
@@ -309,7 +309,7 @@ class Trace:
             left_out = None if self.left_out is None else self.left_out.mask(x)
             pairs, packed = None if captured is None else captured.pairs, not (self.plan.windows or self.plan.named)
             batch.tokens = ValidTokens.of(pairs, given, special, left_out, packed=packed)
-        self._tell(batch.tokens)
+        self._hand_masks(batch.tokens)
         if batch.earlier is None:  # not the same inputs once more
             valid, here = batch.tokens.valid, len(batch.tokens.apart(x))
             facts.width = x.shape[-1]
@@ -322,7 +322,7 @@ class Trace:
             self._reduce(site, waiting, batch.tokens)
         batch.waiting = []
 
-    def _tell(self, tokens: ValidTokens) -> None:
+    def _hand_masks(self, tokens: ValidTokens) -> None:
         """Hand reducers the masks of the batch that runs, beside that of its valid tokens."""
         for reducer in self.reducers:
             reducer.visible = tokens.mask_apart(tokens.visible)
@@ -332,7 +332,7 @@ class Trace:
         """A gate may depend on the input: the factors that one input showed are compared with every other, at the first
         stage after attention.
         """
-        branch, here = self._here.plan.branch, self._here
+        branch, here = self._block.plan.branch, self._block
         if branch is None or here.few is None or set(branch.terms) - here.terms.keys():
             return
         if self._checks_factors or len(branch.terms) > 1:

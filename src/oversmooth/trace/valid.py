@@ -113,7 +113,7 @@ class Pairs:
     causal: bool = False
     plain: bool = True  # whether hiding padding, and later tokens where it is causal, is all that it does
     added: Tensor | None = None  # as allowed: what is added to the scores of the pairs that are allowed
-    apart: bool = False  # whether in some input no token sees all valid tokens, so that it may hold several texts
+    several: bool = False  # whether in some input no token sees all valid tokens, so that it may hold several texts
 
     @property
     def bias(self) -> Tensor | None:
@@ -127,7 +127,7 @@ class Pairs:
 
     def segments(self) -> Tensor | None:
         """``(b, n)``: the number of the text that each token is part of, −1 for padding; None: one text an input."""
-        if not self.apart or self.allowed is None:
+        if not self.several or self.allowed is None:
             return None
         allowed = self.allowed.any(1)
         valid = torch.ones_like(allowed[:, 0]) if self.valid is None else self.valid
@@ -181,7 +181,7 @@ def read_pairs(allowed: Tensor, inputs: int, argument_mask: Tensor | None, added
     lower = keys.expand(-1, 1, n, n).tril()
     sees_all = (allowed.any(1) | ~valid[:, None]).all(-1) & valid
     nothing = torch.zeros((), dtype=torch.bool, device=allowed.device)
-    every, all_valid, of_padding, of_later, adds, sees_later, apart = torch.stack(
+    every, all_valid, of_padding, of_later, adds, sees_later, several = torch.stack(
         [
             allowed.all(),
             valid.all(),
@@ -196,7 +196,7 @@ def read_pairs(allowed: Tensor, inputs: int, argument_mask: Tensor | None, added
         return Pairs()
     plain = not adds and (of_padding or of_later)
     causal = not (of_padding if plain else sees_later)
-    return Pairs(allowed, None if all_valid else valid, causal, plain, added if adds else None, apart)
+    return Pairs(allowed, None if all_valid else valid, causal, plain, added if adds else None, several)
 
 
 @dataclass

@@ -136,18 +136,18 @@ class Watch:
             hook = functools.partial(self._run_part, block, name)
             stack.callback(self.modules[name].register_forward_hook(hook, with_kwargs=True).remove)
 
-    def _here(self) -> bool:
+    def _listening(self) -> bool:
         """Whether what runs is the listener's business: no pass of another thread, and no repetition."""
         return threading.get_ident() == self._thread
 
     # Hooks have a default for kwargs: a pass of another thread may call one before torch knows that it takes them.
 
     def _pass(self, index: int, _: nn.Module, args: Any, kwargs: Any = None) -> None:
-        if self._here():
+        if self._listening():
             self._passed.receive(index, args, kwargs or {}, begins=not self._passed.new)
 
     def _run_block(self, name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if not self._here() or self._block is not None:  # a block inside a block
+        if not self._listening() or self._block is not None:  # a block inside a block
             return original(*args, **kwargs)
         if name not in self._replayed:
             return self._watched_block(name, original, args, kwargs)
@@ -169,7 +169,7 @@ class Watch:
         self._find_layout(name, original, x, args, kwargs)
         self._block, self._shape = name, x.shape
         try:
-            with _apart(x):
+            with _own_arithmetic(x):
                 tokens = self.tokens(name, name, x)
                 if tokens.ndim != 3 or (x.ndim != 3 and not known):  # features of inputs, or one input?
                     raise InputError(
@@ -179,7 +179,7 @@ class Watch:
                 self.listener.enter(self.calls, name, tokens, args, kwargs)
             out = original(*args, **kwargs)
             y, *self._other_outputs = results_like(x, out, name)
-            with _apart(y):
+            with _own_arithmetic(y):
                 self.listener.leave(self.calls, name, self.tokens(name, name, y), y)
         finally:
             self._block = None
@@ -203,7 +203,7 @@ class Watch:
             self.misfit = error  # attention's own mask decides
 
     def _run_attention(self, layer: AttentionLayer, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if not self._here() or self._block is None or not (self.operators or self.wants_mask):
+        if not self._listening() or self._block is None or not (self.operators or self.wants_mask):
             return original(*args, **kwargs)
         capture = CaptureAttention(layer.heads, self.argument_mask, operators=self.operators, known=self._masks)
         module = self.modules[layer.name]
@@ -226,7 +226,7 @@ class Watch:
                 "the model with attn_implementation='sdpa' or 'eager', or leave spectra out (spectra=False)"
             )
         y = first_tensor((out,), {})
-        with _apart(y):
+        with _own_arithmetic(y):
             reads = own or not layer.value_runs
             x = self.tokens(self._block, layer.name, first_tensor(args, kwargs)) if reads else None
             y = self.tokens(self._block, layer.name, y)
@@ -234,11 +234,11 @@ class Watch:
         return out
 
     def _run_part(self, block: str, name: str, _: nn.Module, args: Any, kwargs: Any = None, out: Any = None) -> None:
-        if not self._here() or self._block != block:
+        if not self._listening() or self._block != block:
             return
         x, y = first_tensor(args, kwargs, needed=False), first_tensor((out,), {}, needed=False)
         if x is not None and y is not None:
-            with _apart(y):
+            with _own_arithmetic(y):
                 self.listener.part(self.calls, block, name, self.tokens(block, name, x), self.tokens(block, name, y))
 
     def tokens(self, block: str, name: str, x: Tensor) -> Tensor:
@@ -354,7 +354,7 @@ def replaced(module: nn.Module, wrapper: Callable[..., Any]) -> Iterator[None]:
 
 
 @contextmanager
-def _apart(x: Tensor) -> Iterator[None]:
+def _own_arithmetic(x: Tensor) -> Iterator[None]:
     """Our own arithmetic: no gradients, and full precision whatever the model's autocast says."""
     with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
         yield

@@ -17,7 +17,7 @@ from oversmooth.theory.sinks import SINK, received
 from oversmooth.trace.plans import BlockPlan, Plan, Site
 from oversmooth.trace.reducers.base import PassFacts, Reducer, fetched
 from oversmooth.trace.reducers.sites import SiteMetrics
-from oversmooth.trace.reducers.tokens import Place
+from oversmooth.trace.reducers.tokens import SiteKey
 
 CHANNELS = 3
 """Features of a massive token that are named, the largest ones."""
@@ -27,13 +27,13 @@ CHANNELS = 3
 class SinkNumbers:
     """What was measured, over inputs in order; inputs with fewer than two valid tokens are left out."""
 
-    at: dict[Place, dict[str, Tensor]] = field(default_factory=dict)  # (inputs,) per metric, as of `TokenNumbers`
-    longest: dict[Place, dict[str, Tensor]] = field(default_factory=dict)
+    at: dict[SiteKey, dict[str, Tensor]] = field(default_factory=dict)  # (inputs,) per metric, as of `TokenNumbers`
+    longest: dict[SiteKey, dict[str, Tensor]] = field(default_factory=dict)
     """Of the longest token: "ratio" to the median and "position" ``(inputs,)``; its largest "channels", and their
     "shares" of its squared norm, ``(inputs, CHANNELS)``.
     """
 
-    roles: dict[Place, dict[str, dict[str, Tensor]]] = field(default_factory=dict)
+    roles: dict[SiteKey, dict[str, dict[str, Tensor]]] = field(default_factory=dict)
     """By role and metric, ``(inputs,)``, at every depth."""
 
 
@@ -55,14 +55,14 @@ class Sinks(Reducer):
         self.plan, self.attention, self.counts, self.given = plan, attention, special, roles
         self._whole = SiteMetrics(absolute=False, directions=False)
         self._received: dict[int, list[Tensor]] = defaultdict(list)
-        self._rows: dict[tuple[Place, str], list[Tensor]] = defaultdict(list)
-        self._by_role: dict[tuple[Place, str, str], list[Tensor]] = defaultdict(list)
+        self._rows: dict[tuple[SiteKey, str], list[Tensor]] = defaultdict(list)
+        self._by_role: dict[tuple[SiteKey, str, str], list[Tensor]] = defaultdict(list)
 
     @reducing
     def site(self, site: Site, x: Tensor, mask: Tensor | None) -> None:
         if site.part == "enter" and site.call and self.plan.blocks[site.call].continues:
             return  # as the block before left it
-        place = (site.call, site.stage)
+        key = (site.call, site.stage)
         norms = torch.linalg.vector_norm(x, dim=-1, dtype=torch.promote_types(x.dtype, torch.float32))
         first = norms[:, 0]
         if self.visible is not None:
@@ -74,13 +74,13 @@ class Sinks(Reducer):
         found = {"first_norm": first / median, "ratio": length / median, "position": position}
         shares, channels = (longest / length[:, None]).square().topk(min(CHANNELS, x.shape[-1]))
         for name, values in {**found, "shares": shares.mT, "channels": channels.mT}.items():
-            self._rows[place, name].append(values)
+            self._rows[key, name].append(values)
         if self.counts and site.depth is not None and self.special is not None:
-            self._whole.update(place, x, None if mask is None else mask | self.special)
+            self._whole.update(key, x, None if mask is None else mask | self.special)
         if site.depth is not None and (roles := self._roles(x, mask)):
             for metric, values in by_role(x, torch.stack(list(roles.values()), -2)).items():
                 for role, column in zip(roles, values.unbind(-1), strict=True):
-                    self._by_role[place, role, metric].append(column)
+                    self._by_role[key, role, metric].append(column)
 
     def _roles(self, x: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
         """Which tokens of ``(inputs, n, d)`` have each role, ``(inputs, n)``."""
@@ -90,7 +90,7 @@ class Sinks(Reducer):
         visible = torch.ones_like(valid) if self.visible is None else self.visible
         found = {}
         for role, positions in self.given.positions.items():
-            if outside := [place for place in positions if not -x.shape[1] <= place < x.shape[1]]:
+            if outside := [position for position in positions if not -x.shape[1] <= position < x.shape[1]]:
                 raise InputError(f"role {role!r} names token {outside[0]}, but blocks receive {x.shape[1]} tokens")
             found[role] = torch.zeros_like(valid)
             found[role][:, list(positions)] = True
@@ -104,9 +104,9 @@ class Sinks(Reducer):
 
     def finish(self, facts: PassFacts) -> None:
         keep, found = facts.lengths > 1, SinkNumbers()
-        for (place, name), values in fetched(self._rows).items():
-            by_place = found.at if name == "first_norm" else found.longest
-            by_place.setdefault(place, {})[name] = values[..., keep].movedim(-1, 0)
+        for (key, name), values in fetched(self._rows).items():
+            by_key = found.at if name == "first_norm" else found.longest
+            by_key.setdefault(key, {})[name] = values[..., keep].movedim(-1, 0)
         for call, mean in fetched(self._received).items():
             columns = {"sink_rate": (mean > SINK).double().mean(0), "sink_attention": mean.mean(0)}
             last = (call, len(self.plan.blocks[call].stages) - 1)
@@ -115,7 +115,7 @@ class Sinks(Reducer):
             columns = {"hfc_lfc_special": numbers.tokens["log_hfc_lfc"].exp(), "cos_special": numbers.tokens["cos"]}
             if len(numbers.count) == len(keep):  # else some batches have no special tokens
                 found.at[whole] |= {name: values[keep] for name, values in columns.items()}  # type: ignore[index]
-        for (place, role, metric), values in fetched(self._by_role).items():
+        for (key, role, metric), values in fetched(self._by_role).items():
             if len(values) == len(keep):
-                found.roles.setdefault(place, {}).setdefault(role, {})[metric] = values[keep]
+                found.roles.setdefault(key, {}).setdefault(role, {})[metric] = values[keep]
         self.result = found

@@ -72,7 +72,7 @@ class SiteMetrics:
         self._singular = Together(exact_ranks, _WAITING)
         self._sketches = Together(lambda *arrays: {"lanczos": quadrature(*arrays)}, _SKETCHED)
         self._followed: dict[int, Directions] = {}
-        """By the place of a part in its batch."""
+        """By the index of a part of its batch."""
         self._kept: dict[int, dict[int, Directions]] = defaultdict(dict)
         """The same, by the first input of each batch that is sketched: another batch may run between two blocks."""
         self._reached: set[Hashable] = set()
@@ -99,12 +99,12 @@ class SiteMetrics:
             # Copied, as blocks may write into what they passed on.
             self._singular.add(row, x[:few].clone(), None if mask is None else mask[:few])
         size = max(1, _AT_ONCE.get(x.device.type, x.numel()) // max(1, x[:1].numel()))
-        for place, some in enumerate(x.split(size)):
-            shown = None if mask is None else mask[place * size : (place + 1) * size]
-            self.rows[site].append(self._row(place, some, shown, max(0, sketched - place * size)))
+        for part, some in enumerate(x.split(size)):
+            valid = None if mask is None else mask[part * size : (part + 1) * size]
+            self.rows[site].append(self._row(part, some, valid, max(0, sketched - part * size)))
         self.begun[site] += len(x)
 
-    def _row(self, place: int, x: Tensor, mask: Tensor | None, sketched: int) -> dict[str, Tensor]:
+    def _row(self, part: int, x: Tensor, mask: Tensor | None, sketched: int) -> dict[str, Tensor]:
         tokens = scaled(x, mask)
         found = moments(tokens, MASSIVE_RATIO)
         row = {"count": found.count, "log_hfc": found.log_hfc, "log_lfc": found.log_lfc, "cos": found.cos}
@@ -113,15 +113,15 @@ class SiteMetrics:
             row["abs_cos"], row["abs_cos_error"] = abs_cosine(tokens, found, exact=self.exact)
         if self.directions or sketched:
             some = tokens if self.directions else tokens.first(sketched)
-            followed = self._followed.setdefault(place, Directions())
+            followed = self._followed.setdefault(part, Directions())
             row["grams"] = followed.update(some)
             row["squares"] = (found.norms / tokens.unit.amax(-1, keepdim=True)).square().sum(-1)[: len(some.x)]
             if sketched:
                 assert followed.used is not None
                 few = tokens.first(sketched)
                 self._sketches.add(row, few.quick, few.share[..., None], few.valid, followed.used[:sketched])
-                shown = found.count[:sketched, 0]
-                row["side"] = shown if x.shape[1] < x.shape[2] else torch.full_like(shown, x.shape[2])
+                counts = found.count[:sketched, 0]
+                row["side"] = counts if x.shape[1] < x.shape[2] else torch.full_like(counts, x.shape[2])
         return row
 
     def finish(self) -> dict[Hashable, SiteNumbers]:
@@ -191,6 +191,6 @@ def _joined(rows: list[dict[str, Tensor]], names: Sequence[str] | None = None) -
 def _massive(rows: list[dict[str, Tensor]]) -> Iterator[tuple[int, int, float]]:
     start = 0
     for row in rows:
-        for one, place in (row["ratios"] > MASSIVE_RATIO).nonzero().tolist():
-            yield start + one, int(row["positions"][one, place]), float(row["ratios"][one, place])
+        for one, token in (row["ratios"] > MASSIVE_RATIO).nonzero().tolist():
+            yield start + one, int(row["positions"][one, token]), float(row["ratios"][one, token])
         start += len(row["ratios"])

@@ -14,7 +14,7 @@ from oversmooth.trace.plans import Plan, Site
 from oversmooth.trace.reducers.base import PassFacts, Reducer, fetched
 from oversmooth.trace.reducers.sites import SiteMetrics, SiteNumbers
 
-Place = tuple[int, int]
+SiteKey = tuple[int, int]
 """(call, stage); stage -1 is what entered the block."""
 
 
@@ -22,12 +22,12 @@ Place = tuple[int, int]
 class TokenNumbers:
     """What was measured, over inputs in order; inputs with fewer than two valid tokens are left out."""
 
-    at: dict[Place, dict[str, Tensor]] = field(default_factory=dict)
+    at: dict[SiteKey, dict[str, Tensor]] = field(default_factory=dict)
     """``(inputs,)`` per metric; ranks of the first inputs only."""
-    without_massive: dict[Place, dict[str, Tensor]] = field(default_factory=dict)
-    massive: dict[Place, list[tuple[int, int, float]]] = field(default_factory=dict)
+    without_massive: dict[SiteKey, dict[str, Tensor]] = field(default_factory=dict)
+    massive: dict[SiteKey, list[tuple[int, int, float]]] = field(default_factory=dict)
     """(input, position, norm over the median) of massive tokens, of each input the 16 longest."""
-    massive_count: dict[Place, int] = field(default_factory=dict)  # how many there are
+    massive_count: dict[SiteKey, int] = field(default_factory=dict)  # how many there are
     errors: dict[str, float] = field(default_factory=dict)
     """By metric that is no exact figure: the largest error to be expected; relative, but for "abs_cos"."""
 
@@ -60,7 +60,7 @@ class TokenMetrics(Reducer):
         self._main = SiteMetrics(absolute=absolute, directions=directions, ranks=ranks, exact=exact)
         self._others = SiteMetrics(absolute=False, directions=False)
         self._extra = registry.extra()
-        self._rows: dict[tuple[Place, str], list[Tensor]] = defaultdict(list)
+        self._rows: dict[tuple[SiteKey, str], list[Tensor]] = defaultdict(list)
 
     def begin(self, start: int, inputs: int) -> None:
         del inputs
@@ -69,11 +69,11 @@ class TokenMetrics(Reducer):
     def site(self, site: Site, x: Tensor, mask: Tensor | None) -> None:
         if site.part == "enter" and site.call and self.plan.blocks[site.call].continues:
             return  # as the block before left it
-        place = (site.call, site.stage)
-        (self._main if site.main else self._others).update(place, x, mask)
+        key = (site.call, site.stage)
+        (self._main if site.main else self._others).update(key, x, mask)
         for metric in self._extra if site.main else ():
             assert metric.of is not None
-            self._rows[place, metric.name].append(metric.of(x, mask=mask))
+            self._rows[key, metric.name].append(metric.of(x, mask=mask))
 
     def finish(self, facts: PassFacts) -> None:
         keep = facts.lengths > 1
@@ -83,19 +83,19 @@ class TokenMetrics(Reducer):
             columns = {name: value[keep[: len(value)]] for name, value in columns.items()}
             return {**columns, "hfc_lfc": columns["log_hfc_lfc"].exp()}
 
-        for place, numbers in {**self._main.finish(), **self._others.finish()}.items():
-            assert isinstance(place, tuple)
-            found.at[place] = those(numbers.tokens)
-            found.without_massive[place] = those(numbers.without_massive)
+        for key, numbers in {**self._main.finish(), **self._others.finish()}.items():
+            assert isinstance(key, tuple)
+            found.at[key] = those(numbers.tokens)
+            found.without_massive[key] = those(numbers.without_massive)
             if massive := [row for row in numbers.massive if kept[row[0]]]:
-                found.massive[place] = massive
-                found.massive_count[place] = int(numbers.massive_count[keep].sum())
+                found.massive[key] = massive
+                found.massive_count[key] = int(numbers.massive_count[keep].sum())
             for name, errors in numbers.errors.items():
                 here = errors[keep[: len(errors)]].nan_to_num(0.0, posinf=torch.inf)
                 worst = float(here.max()) if len(here) else 0.0
                 found.errors[name] = max(worst, found.errors.get(name, 0.0))
-        for (place, name), value in fetched(self._rows).items():
-            found.at[place][name] = value[keep]
+        for (key, name), value in fetched(self._rows).items():
+            found.at[key][name] = value[keep]
         for call in facts.input_dependent:  # sums with a factor that is not these inputs' own have no meaning
             for index, stage in enumerate(self.plan.blocks[call].stages):
                 if stage.where == "sum":

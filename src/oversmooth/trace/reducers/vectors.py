@@ -54,20 +54,20 @@ class PooledVectors(Reducer):
         if site.depth is None:
             return
         valid = x.new_ones(x.shape[:2], dtype=torch.bool) if mask is None else mask
-        shown = torch.where(valid[..., None], x, 0.0).to(torch.promote_types(x.dtype, torch.float32))
+        tokens = torch.where(valid[..., None], x, 0.0).to(torch.promote_types(x.dtype, torch.float32))
         count = valid.sum(-1, keepdim=True)
         order = (~valid).byte().argsort(dim=-1, stable=True)  # the valid ones first
         spread = (2 * torch.arange(TOKENS, device=x.device) + 1) * count // (2 * TOKENS)
-        places = order.gather(-1, torch.cat([spread, (count - 1).clamp(min=0)], -1))
-        picked = shown.gather(1, places[..., None].expand(*places.shape, x.shape[-1]))
+        positions = order.gather(-1, torch.cat([spread, (count - 1).clamp(min=0)], -1))
+        picked = tokens.gather(1, positions[..., None].expand(*positions.shape, x.shape[-1]))
         if self.pool == "mean":
-            pooled = shown.sum(1) / count
+            pooled = tokens.sum(1) / count
         else:
-            pooled = picked[:, -1] if self.pool == "last" else x[:, 0].to(shown.dtype)
+            pooled = picked[:, -1] if self.pool == "last" else x[:, 0].to(tokens.dtype)
         few = max(0, ENTROPIES - self._start)
         entropy = torch.full((len(x),), torch.nan, dtype=torch.float64, device=x.device)
-        entropy[:few] = token_entropy(shown[:few], mask=valid[:few])
-        self._rows[site.depth].append((pooled, picked[:, :-1], entropy, curvature(shown, mask=valid)))
+        entropy[:few] = token_entropy(tokens[:few], mask=valid[:few])
+        self._rows[site.depth].append((pooled, picked[:, :-1], entropy, curvature(tokens, mask=valid)))
 
     def finish(self, facts: PassFacts) -> None:
         del facts
