@@ -317,7 +317,7 @@ def test_changed_attention_against_the_dense_spectrum(layer):
 
 def test_a_change_that_is_none_and_one_that_leaves_nothing():
     A, W_V, W_O = draw(2, 5, 4, 3, False, 0)
-    plain, none = dominance(A, W_V, W_O), dominance(A, W_V, W_O, change=AttentionChange.none(2))
+    plain, none = dominance(A, W_V, W_O), dominance(A, W_V, W_O, change=AttentionChange())
     assert torch.equal(plain.rho_rough, none.rho_rough)
     assert torch.equal(plain.rho_smooth, none.rho_smooth)
     shift = torch.full((2,), 0.4, dtype=torch.float64)

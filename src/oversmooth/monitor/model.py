@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -51,26 +50,15 @@ class MonitoredModel:
         """Whether parameters are spread over processes (FSDP2, tensor parallelism): all of them record, or none."""
         return any(type(p).__name__ == "DTensor" or hasattr(p, "full_tensor") for p in self.module.parameters())
 
-    def _shards(self) -> list[tuple[str, Any]]:
-        return [(name, one) for name, one in self.module.named_modules() if hasattr(one, "unshard")]
-
     @contextmanager
     def sharded_again(self) -> Iterator[None]:
         """What a pass gathers is let go: the next step of the optimiser would not reach it."""
         try:
             yield
         finally:
-            for _, module in self._shards():
-                module.reshard()
-
-    @contextmanager
-    def gathered(self, layer: str) -> Iterator[None]:
-        """The weights of one layer whole, where they are spread over processes; all of them get here together."""
-        for name, module in self._shards():
-            if not name or f"{layer}.".startswith(f"{name}.") or name.startswith(f"{layer}."):
-                module.unshard()
-        with self.sharded_again():
-            yield
+            for module in self.module.modules():
+                if hasattr(module, "unshard"):
+                    module.reshard()  # type: ignore[operator]
 
 
 @contextmanager

@@ -24,12 +24,11 @@ def spectra(model: MonitoredModel) -> dict[str, list[float | None]]:
     """
     found: dict[str, list[float | None]] = {"negative_share": [], "rho_smooth": [], "asymmetry": []}
     for layer in model.require_anatomy("spectra"):
-        with model.gathered(layer.name):
-            W_V, W_O = (W.to(torch.promote_types(W.dtype, torch.float32)) for W in (layer.W_V, layer.W_O))
-            values = head_spectrum(W_V, W_O).flatten()
-            found["negative_share"].append(plain((values.real < -_ZERO * values.abs().max()).double().mean()))
-            found["rho_smooth"].append(None if why_undecided(layer) else plain((layer.keep + values).abs().max()))
-            found["asymmetry"].append(plain(joined_asymmetry(W_V, W_O)))
+        W_V, W_O = (W.to(torch.promote_types(W.dtype, torch.float32)) for W in (layer.W_V, layer.W_O))
+        values = head_spectrum(W_V, W_O).flatten()
+        found["negative_share"].append(plain((values.real < -_ZERO * values.abs().max()).double().mean()))
+        found["rho_smooth"].append(None if why_undecided(layer) else plain((layer.keep + values).abs().max()))
+        found["asymmetry"].append(plain(joined_asymmetry(W_V, W_O)))
     return found
 
 

@@ -65,8 +65,7 @@ class LayerHooks:
                 change = this if change is None else this @ change
         if "output" not in self.parts or (gains := self.parts["output"].output_gains()) is None:
             return change
-        identity = AttentionChange.none(self.layer.heads) if change is None else change
-        return dataclasses.replace(identity, constant_gain=gains[0], centred_gain=gains[1])
+        return dataclasses.replace(change or AttentionChange(), constant_gain=gains[0], centred_gain=gains[1])
 
     def why_undecided(self) -> str:
         unknown = [

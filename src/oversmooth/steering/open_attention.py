@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oversmooth.safety.errors import InputError
+from oversmooth.trace.attention import added_to_scores
 
 VALUES = "oversmooth_values"
 
@@ -70,19 +71,13 @@ class OpenedAttention(nn.MultiheadAttention):
         """Both masks, True or −inf where a pair is hidden, as one that is added to the scores."""
         bias = None
         if attn_mask is not None:
-            bias = _added(attn_mask, q.dtype)
+            bias = added_to_scores(attn_mask).to(q.dtype)
             if bias.ndim == 3:
                 bias = bias.unflatten(0, (-1, self.num_heads))
         if hidden is not None:
-            columns = _added(hidden if hidden.ndim == 2 else hidden[None], q.dtype)[:, None, None, :]
+            columns = added_to_scores(hidden).to(q.dtype).reshape(-1, 1, 1, hidden.shape[-1])
             bias = columns if bias is None else bias + columns
         return bias
-
-
-def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    if mask.dtype != torch.bool:
-        return mask.to(dtype)
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask, -torch.inf)
 
 
 def open_attention(attention: nn.Module) -> None:

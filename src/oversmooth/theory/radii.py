@@ -19,6 +19,7 @@ from oversmooth.theory.spectrum import METHODS, Method, check_tolerance
 
 TIE = {torch.float64: 1e-7, torch.float32: 1e-5}
 """Radii nearer than this, relative to the larger (or 1), are a tie: at equality the Jordan structure decides."""
+_ONE, _ZERO = torch.ones(()), torch.zeros(())
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,12 @@ class AttentionChange:
     A', with other eigenvalues.
     """
 
-    gain: Tensor
-    """``(heads,)``, the factor on A."""
-    shift: Tensor
-    """``(heads,)``, the multiple of I that is subtracted."""
-    mean: Tensor
-    """``(heads,)``, the multiple of J that is subtracted."""
+    gain: Tensor = _ONE
+    """``(heads,)`` or ``()``, the factor on A."""
+    shift: Tensor = _ZERO
+    """Likewise, the multiple of I that is subtracted."""
+    mean: Tensor = _ZERO
+    """Likewise, the multiple of J that is subtracted."""
     source: bool = False
     """Whether every layer adds something that differs between tokens, such as NeuTRENO's V⁰."""
     constant_gain: Tensor | None = None
@@ -42,14 +43,9 @@ class AttentionChange:
     centred_gain: Tensor | None = None
     """``(d,)``, likewise on centred arrays."""
 
-    @classmethod
-    def none(cls, heads: int) -> AttentionChange:
-        """No change."""
-        return cls(torch.ones(heads), torch.zeros(heads), torch.zeros(heads))
-
     @property
     def constant(self) -> Tensor:
-        """``(heads,)``, the eigenvalue of A' on constant arrays."""
+        """The eigenvalue of A' on constant arrays."""
         return self.gain - self.shift - self.mean
 
     def __matmul__(self, other: AttentionChange) -> AttentionChange:

@@ -130,9 +130,11 @@ class CaptureAttention(TorchFunctionMode):
         causal, n = call.get("is_causal", False) and pairs is None, q.shape[-2]
         if causal and padding is not None:
             pairs, causal = torch.ones(n, n, dtype=torch.bool, device=q.device).triu(1), False
-        mask = None if pairs is None else _added(pairs.unflatten(0, (-1, number)) if pairs.ndim == 3 else pairs)
+        if pairs is not None and pairs.ndim == 3:
+            pairs = pairs.unflatten(0, (-1, number))
+        mask = None if pairs is None else added_to_scores(pairs)
         if padding is not None:
-            padding = _added(padding.reshape(len(q), 1, 1, n))
+            padding = added_to_scores(padding.reshape(len(q), 1, 1, n))
             mask = padding if mask is None else mask + padding
         captured = self._capture(q, k, mask, causal)
         captured.values_in = value.transpose(0, 1) if value.ndim == 3 else value[None]
@@ -151,6 +153,6 @@ class CaptureAttention(TorchFunctionMode):
         self.captured.append(CapturedAttention(pairs, weights=A if self.operators else None, row_sums=sums))
 
 
-def _added(mask: Tensor) -> Tensor:
+def added_to_scores(mask: Tensor) -> Tensor:
     """A mask of torch's own attention, in which True masks, as what is added to scores."""
     return torch.where(mask, -torch.inf, 0.0) if mask.dtype == torch.bool else mask

@@ -31,7 +31,3 @@ def scaled(value: Tensor | float, x: Tensor, dims: int = 0) -> Tensor:
 def broadcastable(value: Tensor | float, x: Tensor, dims: int = 0) -> Tensor | float:
     """A learned number in x's precision, followed by ``dims`` dimensions of 1; a fixed one as it is."""
     return value.to(x.dtype).reshape(-1, *[1] * dims) if isinstance(value, Tensor) else value
-
-
-def one_per_head(value: Tensor | float, heads: int) -> Tensor:
-    return torch.as_tensor(value, dtype=torch.float32).detach().expand(heads)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.steering.methods.arrays import mean_over_tokens, one_per_head, repeat_heads, scaled
+from oversmooth.steering.methods.arrays import mean_over_tokens, repeat_heads, scaled
 from oversmooth.steering.methods.base import MethodWithStrength, Part, PartWithStrength, register
 from oversmooth.theory.radii import AttentionChange
 
@@ -43,5 +42,4 @@ class _AttnScale(PartWithStrength):
         return scaled(1 + self.strength, U, 1) - scaled(self.strength, mean, 1)
 
     def change(self) -> AttentionChange:
-        w = one_per_head(self.strength, self.heads)
-        return AttentionChange(1 + w, torch.zeros_like(w), w)
+        return AttentionChange(gain=1 + self.by_head, mean=self.by_head)

@@ -81,6 +81,11 @@ class PartWithStrength(Part):
         self.method, self.heads = method, heads
         number_or_parameter(self, "strength", method.strength, size, method.learned)
 
+    @property
+    def by_head(self) -> Tensor:
+        """``(heads,)``, the strength of each head now."""
+        return torch.as_tensor(self.strength, dtype=torch.float32).detach().expand(self.heads)
+
 
 class Method:
     """A way of steering; subclasses are frozen dataclasses of settings."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.steering.methods.arrays import mean_over_tokens, one_per_head, repeat_heads, scaled
+from oversmooth.steering.methods.arrays import mean_over_tokens, repeat_heads, scaled
 from oversmooth.steering.methods.base import MethodWithStrength, Part, PartWithStrength, register
 from oversmooth.theory.radii import AttentionChange
 
@@ -39,5 +38,4 @@ class _Centred(PartWithStrength):
         return U - scaled(self.strength, repeat_heads(mean_over_tokens(V, mask, -3), self.heads), 1)
 
     def change(self) -> AttentionChange:
-        s = one_per_head(self.strength, self.heads)
-        return AttentionChange(torch.ones_like(s), torch.zeros_like(s), s)
+        return AttentionChange(mean=self.by_head)

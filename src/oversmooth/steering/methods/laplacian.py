@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.steering.methods.arrays import one_per_head, repeat_heads, scaled
+from oversmooth.steering.methods.arrays import repeat_heads, scaled
 from oversmooth.steering.methods.base import MethodWithStrength, Part, PartWithStrength, register
 from oversmooth.theory.radii import AttentionChange
 
@@ -41,5 +40,4 @@ class _Laplacian(PartWithStrength):
         return U - scaled(self.strength, repeat_heads(V, self.heads), 1)
 
     def change(self) -> AttentionChange:
-        c = one_per_head(self.strength, self.heads)
-        return AttentionChange(torch.ones_like(c), c, torch.zeros_like(c))
+        return AttentionChange(shift=self.by_head)

@@ -8,12 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety import arguments
-from oversmooth.steering.methods.arrays import one_per_head, repeat_heads, scaled
+from oversmooth.steering.methods.arrays import repeat_heads, scaled
 from oversmooth.steering.methods.base import MethodWithStrength, Part, PartWithStrength, register
 from oversmooth.theory.radii import AttentionChange
 
@@ -50,5 +49,4 @@ class _NeuTRENO(PartWithStrength):
         return U + scaled(self.strength, repeat_heads(V0 - V, self.heads), 1)
 
     def change(self) -> AttentionChange:
-        strength = one_per_head(self.strength, self.heads)
-        return AttentionChange(torch.ones_like(strength), strength, torch.zeros_like(strength), source=True)
+        return AttentionChange(shift=self.by_head, source=True)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.steering.methods.arrays import one_per_head, scaled
+from oversmooth.steering.methods.arrays import scaled
 from oversmooth.steering.methods.base import MethodWithStrength, Part, PartWithStrength, register
 from oversmooth.theory.radii import AttentionChange
 
@@ -39,5 +38,4 @@ class _ValueResidual(PartWithStrength):
         return V + scaled(self.strength, V0 - V)
 
     def change(self) -> AttentionChange:
-        s = one_per_head(self.strength, self.heads)
-        return AttentionChange(1 - s, torch.zeros_like(s), torch.zeros_like(s), source=True)
+        return AttentionChange(gain=1 - self.by_head, source=True)

@@ -23,6 +23,7 @@ _AT_ONCE = {"cpu": 2**20}
 """Entries of the arrays reduced at once: what is made on the way then stays in the cache of a CPU."""
 _WAITING, _SKETCHED = {"cuda": 2**26}, {"cuda": 2**28}
 """Bytes of tokens that wait for others, by device, where ranks are exact and where they are sketched."""
+_AT_THE_END = {"cpu": 2**62, "cuda": 2**62}
 _OF_DIRECTIONS = ("stable_rank", "sigma_ratio", "rank_one_distance", "directions_error")
 
 
@@ -162,25 +163,17 @@ def _numbers(rows: list[dict[str, Tensor]], exact: list[dict[str, Tensor]]) -> S
 
 def _add_ranks(rows: list[dict[str, Tensor]]) -> None:
     """To each row what its directions and its sketch say, in their place; of many rows at once, on their device."""
-
-    def together(alike: list[dict[str, Tensor]], names: tuple[str, ...], size: str) -> list[Tensor]:
-        columns = [torch.cat([row[name][: len(row[size])] for row in alike]) for name in names]
-        return [x.cpu() for x in columns] if columns[0].device.type == "mps" else columns  # has no float64
-
-    def spread(alike: list[dict[str, Tensor]], size: str, found: dict[str, Tensor]) -> None:
-        for name, values in found.items():
-            for row, part in zip(alike, values.split([len(row[size]) for row in alike]), strict=True):
-                row[name] = part
-
-    for k in {row["grams"].shape[-1] for row in rows}:
-        alike = [row for row in rows if row["grams"].shape[-1] == k]
-        spread(alike, "grams", ranks_of_directions(*together(alike, ("grams", "squares"), "grams")))
-        if alike := [row for row in alike if "lanczos" in row]:
-            parts = together(alike, ("lanczos", "grams", "squares", "side"), "lanczos")
-            spread(alike, "lanczos", {"effective_rank": effective_rank_of(*parts)})
+    directions = Together(ranks_of_directions, _AT_THE_END)
+    sketches = Together(lambda *arrays: {"effective_rank": effective_rank_of(*arrays)}, _AT_THE_END)
     for row in rows:
-        for name in ("grams", "squares", "lanczos", "side"):
-            row.pop(name, None)
+        found = [row.pop(name) for name in ("grams", "squares", "lanczos", "side") if name in row]
+        grams, squares, *sketch = [x.cpu() if x.device.type == "mps" else x for x in found]  # which has no float64
+        directions.add(row, grams, squares)
+        if sketch:
+            lanczos, side = sketch
+            sketches.add(row, lanczos, grams[: len(side)], squares[: len(side)], side)
+    directions.finish()
+    sketches.finish()
 
 
 def _joined(rows: list[dict[str, Tensor]], names: Sequence[str] | None = None) -> dict[str, Tensor]:
