@@ -194,7 +194,7 @@ def test_plain_models_have_no_factors():
 BUILD = {model.name: model.build for model in REFUSED}
 SAYS = {
     "Swin": "not one sequence", "I-BERT": "quantized weights", "Gemma 3n": "several streams",
-    "Longformer": "values of their own", "Zamba 2": "beside its embedding",
+    "Longformer": "values of their own", "LongCat Flash": "two attention layers", "Zamba 2": "beside its embedding",
 }  # fmt: skip
 
 

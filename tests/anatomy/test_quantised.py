@@ -168,6 +168,34 @@ def test_packed_weights_stand_for_numbers_found_by_hand(way, tmp_path):
     spectra_of(str(tmp_path))
 
 
+class PackedLinear(torch.nn.Module):
+    """As compressed-tensors' modules: the arrays of the files, and no weight."""
+
+    def __init__(self, arrays, weight):
+        super().__init__()
+        for name, value in arrays.items():
+            self.register_parameter(name, torch.nn.Parameter(value, requires_grad=False))
+        self.forward = lambda x: x @ weight.T
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+def test_modules_that_hold_packed_weights(zeros):
+    model, plain, draw = FAMILIES["Llama"].make(), FAMILIES["Llama"].make(), numpy.random.default_rng(1)
+    for name, module in plain.named_modules():
+        if name.endswith("_proj"):
+            arrays, true = compressed(f"{name}.weight", tuple(module.weight.shape), draw, 4, zeros, zeros)
+            module.weight.data = torch.from_numpy(true)
+            arrays = {key.rpartition(".")[2]: value for key, value in arrays.items()}
+            model.set_submodule(name, PackedLinear(arrays, module.weight.data))
+    groups = {"group_0": {"weights": {"num_bits": 4, "group_size": 16}}}
+    model.config.quantization_config = {"quant_method": "compressed-tensors", "config_groups": groups}
+    found, expected = (diagnose(one, text(), depth=0) for one in (model, plain))
+    assert [layer.tokens for layer in found.layers] == [layer.tokens for layer in expected.layers]
+    for one, other in zip(found.layers[1:], expected.layers[1:], strict=True):
+        assert one.spectrum.rho_smooth == pytest.approx(other.spectrum.rho_smooth, rel=1e-5)
+        assert one.dominance.rho_rough == pytest.approx(other.dominance.rho_rough, rel=1e-5)
+
+
 def test_a_bias_beside_weights_in_eight_bits_is_as_it_stands():
     """bitsandbytes keeps the scale of a layer's rows in its module."""
     layer = torch.nn.Linear(3, 2)

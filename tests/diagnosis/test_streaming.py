@@ -22,7 +22,7 @@ from oversmooth.trace.streaming import Steps
 STREAMED = (
     "Llama", "Mistral", "Qwen3", "Gemma 2", "GPT-2", "GPT-NeoX (parallel)", "OPT (Post-LN)", "BERT", "ViT",
     "ALBERT (2 groups)", "DeepSeek-V3", "GPT-OSS", "Qwen3-Next (linear, then full)", "Jamba (Mamba, attention, MoE)",
-    "Granite 4 (Mamba 2, attention, MoE)", "LFM2 (convolution, attention)",
+    "Granite 4 (Mamba 2, attention, MoE)", "LFM2 (convolution, attention)", "Kimi Linear (linear, then latent)",
 )  # fmt: skip
 HOW = dict(ranks=2, joined=2)
 

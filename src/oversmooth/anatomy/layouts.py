@@ -205,6 +205,11 @@ UNSUPPORTED: dict[str, tuple[tuple[str, ...], str]] = {
         "Zamba's attention reads each token beside its embedding, so that W_V W_O maps no stream to itself; measure "
         "tokens alone by diagnose(model, x, blocks='layers.*', spectra=False)",
     ),
+    ".mlps.": (
+        ("longcat_flash",),
+        "LongCat's blocks hold two attention layers each, and one per block is followed; measure tokens alone by "
+        "diagnose(model, x, blocks='layers.*', spectra=False)",
+    ),
     ".value_global.": (
         ("longformer",),
         "Longformer attends in sliding chunks and gives its global tokens values of their own (value_global), so a "
@@ -292,10 +297,10 @@ POST_NORM_MODELS = (
 )  # fmt: skip
 _PRE_NORM_CAUSAL = (
     "apertus", "arcee", "aria_text", "bamba", "biogpt", "bitnet", "bloom", "codegen", "cohere", "cohere2", "cwm",
-    "deepseek_v2", "deepseek_v3", "ernie4_5", "ernie4_5_moe", "falcon", "falcon_h1", "gemma", "gemma2",
-    "gemma3_text", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox",
-    "gpt_oss", "gptj", "granite", "granite_swa", "granitemoe", "granitemoe_swa", "granitemoehybrid",
-    "granitemoeshared", "helium", "higgs_audio_v2", "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3", "jais2", "jamba",
+    "deepseek_v2", "deepseek_v3", "ernie4_5", "ernie4_5_moe", "falcon", "falcon_h1", "gemma", "gemma2", "gemma3_text",
+    "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_oss", "gptj",
+    "granite", "granite_swa", "granitemoe", "granitemoe_swa", "granitemoehybrid", "granitemoeshared", "helium",
+    "higgs_audio_v2", "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3", "jais2", "jamba", "kimi_linear",
     "kosmos_2_5_text_model", "lfm2", "llama", "llama4_text", "minimax_m2", "ministral", "ministral3", "mistral",
     "mixtral", "modernbert-decoder", "mpt", "nemotron", "olmoe", "persimmon", "phi", "phi3", "phimoe", "qwen2",
     "qwen2_5_vl_text", "qwen2_moe", "qwen2_vl_text", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe",

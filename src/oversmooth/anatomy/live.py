@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import Weights, joined_name
-from oversmooth.anatomy.quantised import of_module, with_scale
+from oversmooth.anatomy.quantised import of_module, packed_shapes, unpacked, with_scale
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.libraries import import_library
@@ -79,9 +79,20 @@ class LiveModel(Source):
             own = [key for key, value in module._parameters.items() if value is not None]
             own += list(getattr(module, "parametrizations", {}))  # reparametrized: the attribute has the value
             self.shapes |= {joined_name(name, key): _shape(_computed(module, key)) for key in own}
+        self._packed = packed_shapes(self.shapes, self._whole, self.config)
+        self.shapes |= self._packed
+
+    def read(self, name: str, rows: slice | None = None) -> Tensor:
+        if (shape := self._packed.get(name)) is not None:
+            value = unpacked(name, shape, self.shapes, self._whole, self.config)
+            return value if rows is None else value[rows]
+        return with_scale(name, self._read(name, rows), rows, self.shapes, self._whole, self.config)
+
+    def _whole(self, name: str) -> Tensor:
+        return self._read(name, None)
 
     @torch.no_grad()
-    def read(self, name: str, rows: slice | None = None) -> Tensor:
+    def _read(self, name: str, rows: slice | None) -> Tensor:
         module, _, key = name.rpartition(".")
         with aligned(self.modules[module]):
             value = _computed(self.modules[module], key)
@@ -91,7 +102,7 @@ class LiveModel(Source):
         if value.is_meta and self.stored is not None:
             return self.stored(name, rows)
         value = whole(value)
-        return with_scale(name, value if rows is None else value[rows], rows, self.shapes, self.read, self.config)
+        return value if rows is None else value[rows]
 
     def attribute(self, module: str, names: tuple[str, ...]) -> Any:
         """Looked up on the attention module, its children, the modules around it up to the model, then the config."""

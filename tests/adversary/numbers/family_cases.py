@@ -139,6 +139,15 @@ _DEEPSEEK = dict(
     **SIZES, **WORDS, num_key_value_heads=HEADS, kv_lora_rank=16, q_lora_rank=16, qk_rope_head_dim=4,
     qk_nope_head_dim=8, v_head_dim=8, first_k_dense_replace=2,
 )  # fmt: skip
+_KIMI = _DEEPSEEK | dict(
+    q_lora_rank=None, linear_head_dim=8, linear_num_heads=HEADS, num_local_experts=2, num_experts_per_tok=1,
+    moe_intermediate_size=16, first_k_dense_replace=1,
+)  # fmt: skip
+_LONGCAT = dict(
+    hidden_size=WIDTH, num_layers=2, num_attention_heads=HEADS, ffn_hidden_size=48, expert_ffn_hidden_size=16,
+    q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=4, head_dim=4, qk_nope_head_dim=8, v_head_dim=8, moe_topk=2,
+    n_routed_experts=4, zero_expert_num=1, **WORDS,
+)  # fmt: skip
 
 
 def _tanh_gate(modules: Modules, place: int) -> Tensor:
@@ -282,6 +291,10 @@ _DESCRIBED = [
         value="attention.self.value_proj",
     ),
     described("DeepSeek-V3", hf("DeepseekV3", **_DEEPSEEK), **LLAMA | _LATENT),
+    described(
+        "Kimi Linear (linear, then latent)", hf("KimiLinear", **_KIMI, layer_types=_MIXED["layer_types"]),
+        **LLAMA | _LATENT | _LINEAR_FIRST,
+    ),
     described(
         "GPT-OSS", hf("GptOss", **GQA, head_dim=8, num_local_experts=2, num_experts_per_tok=1, sliding_window=4),
         **LLAMA, gated="sink",
@@ -472,5 +485,6 @@ REFUSED = [
     Refused("I-BERT", hf("IBert", **SIZES, **WORDS), text, ("integer", "quanti")),
     Refused("Gemma 3n", hf("Gemma3nText", **_GEMMA_3N), text, ("stream", "altup", "copies")),
     Refused("Longformer", hf("Longformer", **_LONGFORMER), text, ("window", "chunk", "sliding", "n by n")),
+    Refused("LongCat Flash", hf("LongcatFlash", **_LONGCAT), text, ("two attention layers",)),
     Refused("Zamba 2", hf("Zamba2", **_ZAMBA), text, ("beside its embedding",)),
 ]  # fmt: skip
