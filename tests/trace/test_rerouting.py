@@ -8,6 +8,7 @@ import torch
 import transformers
 from support.blocks import Stack, moved, own_block
 from torch import nn
+from transformers.modeling_outputs import BaseModelOutput
 
 import oversmooth
 from oversmooth import InputError, trace
@@ -31,20 +32,20 @@ class InPlace(nn.Module):
 
 
 class Returned(NamedTuple):
-    logits: torch.Tensor
+    tokens: torch.Tensor
     weights: None
 
 
-class Named(nn.Module):
-    """A block that returns, and takes, a named tuple."""
+class Wrapped(nn.Module):
+    """A block that returns, and takes, something with its tokens inside."""
 
-    def __init__(self, width):
+    def __init__(self, width, wrap):
         super().__init__()
-        self.block = own_block(width)
+        self.block, self.wrap = own_block(width), wrap
         self.attn = self.block.attn
 
     def forward(self, x):
-        return Returned(self.block(getattr(x, "logits", x)), None)
+        return self.wrap(self.block(x if isinstance(x, torch.Tensor) else x[0]), None)
 
 
 def llama():
@@ -66,14 +67,15 @@ MODELS = {
     "bert, padded": (bert, "bert.encoder.layer", PADDED),
     "torch's encoder": (encoder, "1.layers", X[..., :4].clone()),
     "a stack": (lambda: Stack(*(own_block(16) for _ in range(4))), "blocks", X),
-    "blocks that return a named tuple": (lambda: Stack(*(Named(16) for _ in range(4))), "blocks", X),
+    "blocks that return named tuples": (lambda: Stack(*(Wrapped(16, Returned) for _ in range(4))), "blocks", X),
+    "blocks that return model outputs": (lambda: Stack(*(Wrapped(16, BaseModelOutput) for _ in range(4))), "blocks", X),
     "blocks that write to their input": (lambda: Stack(*(InPlace(16) for _ in range(4))), "blocks", X),
 }
 
 
 def called(model, given):
     out = model(given.clone()) if isinstance(given, torch.Tensor) else model(**given)
-    return out if isinstance(out, torch.Tensor) else out.logits
+    return out if isinstance(out, torch.Tensor) else out[0]
 
 
 def with_blocks(model, name, order):

@@ -1,4 +1,7 @@
-"""What X tends to when the rough part wins: an eigenarray of the update, and its ratio, angle and rank."""
+"""What X tends to when the rough part wins: an eigenarray of the update, and its ratio, angle and rank (THEORY §3).
+
+Taken by `dominance` wherever a route built the eigenarray: whether its rank is one decides about two notions.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 `dominance` chooses the route: `one_head` for a single head or each head alone, `several_heads` for all heads jointly.
 Both take attention that falls apart in pieces, by `reducible`; `shared_weights` has the radii of one piece. `shifted`
-follows each head along shifts of its attention; `stack` takes layers that differ. `errors` is their error model.
+follows each head along shifts of its attention. `errors` is their error model.
 """
 
 from __future__ import annotations
