@@ -1,5 +1,6 @@
 """Spectra of weights stored as 8-bit floats, against scales that are applied entry by entry."""
 
+import importlib.util
 import json
 import types
 
@@ -13,6 +14,7 @@ from oversmooth import InputError, diagnose
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.quantised import of_module
 from oversmooth.cli.spectrum import spectra_of
+from oversmooth.models import load
 
 ROWS, COLUMNS = 12, 20  # of a block: neither divides the shape of every weight
 KINDS = {
@@ -220,6 +222,17 @@ def test_formats_that_are_not_read_are_one_sentence(tmp_path):
     save_file(weights | {f"{name}.quant_state.bitsandbytes__nf4": state}, file)
     with pytest.raises(InputError, match="the description of its 4-bit weights is damaged"):
         locate(tmp_path)
+
+
+def test_a_quantised_model_without_its_library_is_one_sentence(tmp_path):
+    if importlib.util.find_spec("optimum"):
+        pytest.skip("it is installed")
+    FAMILIES["Llama"].make().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=r"needs a library that is missing \(.* requires optimum .*\); install it"):
+        load(tmp_path)
 
 
 def by_blocks(weight):

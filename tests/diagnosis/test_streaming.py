@@ -7,6 +7,7 @@ import pytest
 import torch
 from adversary.numbers.family_cases import CASES
 from safetensors.torch import load_file, save_file
+from support.disk import small_disk
 from support.families import FAMILIES, GQA, hf, randomise, text
 from torch import nn
 
@@ -168,6 +169,14 @@ def test_a_full_disk_is_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setattr("oversmooth.diagnosis.stream_state.save_file", full)
     with pytest.raises(InputError, match=r"hidden states cannot be written to .*No space left.*; free space"):
         States("disk", torch.device("cpu"), tmp_path)[0] = torch.zeros(1)
+
+
+def test_progress_that_no_disk_takes_is_not_kept(tmp_path, monkeypatch):
+    path = saved(FAMILIES["Llama"].make(), tmp_path / "model")
+    monkeypatch.setenv("OVERSMOOTH_CACHE", str(tmp_path / "cache"))
+    with small_disk(100):
+        check_same(path, text())
+    assert not any(tmp_path.glob("cache/*"))
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,8 @@
 """Files that are there whole or not at all, whatever happens while they are written."""
 
-import contextlib
 import errno
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -13,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from support.disk import small_disk
 from support.interpreters import python
 
 from oversmooth.safety import files, signals
@@ -60,17 +59,6 @@ def test_a_death_by_kill_leaves_what_the_next_run_tidies(tmp_path):
     with files.whole_file(tmp_path / "x.json") as temporary:
         temporary.write_text("whole")
     assert os.listdir(tmp_path) == ["x.json"]
-
-
-@contextlib.contextmanager
-def small_disk(size=20_000):
-    """No file can have more bytes, as on a disk that is full."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("how", ["safetensors", "text", "folder"])

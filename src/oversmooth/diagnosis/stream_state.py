@@ -109,7 +109,7 @@ class Progress:
         layers = [plan.layer for plan in plans]
         seen = [layer and (layer.name, {name: getattr(layer, name) for name in _OBSERVED}) for layer in layers]
         file = dict(following=following, found=found, plans=kept, layers=seen, done=states.done, held=states.held)
-        with contextlib.suppress(InputError, OSError):
+        with contextlib.suppress(InputError, OSError, RuntimeError):  # the last is torch's own of a full disk
             with whole_file(self.path) as temporary:
                 torch.save(file, temporary)
             states.drop()

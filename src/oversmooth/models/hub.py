@@ -85,6 +85,8 @@ def _not_fetched(name: str, error: Exception) -> str:
             f"{name} comes with its own code, which oversmooth does not run; if you trust it, give "
             "--trust-remote-code, or load it yourself and call oversmooth.diagnose(model, inputs)"
         )
+    if isinstance(error, ImportError):
+        return f"{name} needs a library that is missing ({reason(error, 200)}); install it"
     if Path(name.removeprefix("local-dir:")).exists():
         return f"{name.removeprefix('local-dir:')} could not be loaded ({first}); check its files"
     return (
