@@ -79,12 +79,12 @@ def layer_spectrum(
     decides = verdicts and keep and not why_undecided(layer)
     with about(layer.name):
         by_head = {
-            name: [_eigenvalues(head, keep) for head in values.flatten(0, 1)]
+            name: [summarised(head, keep) for head in values.flatten(0, 1)]
             for name, values in per_head.eigenvalues.items()
         }
         together = {name: Eigenvalues(None, None, None) for name in variants}
         if joined:
-            together = {name: _eigenvalues(v, keep, layer.width) for name, v in _all(variants, W_O, layer).items()}
+            together = {name: summarised(v, keep, layer.width) for name, v in _all(variants, W_O, layer).items()}
         # Per head the zeros of H do not count, so only the ratio to what is kept matters; nothing kept is another rule.
         kept, W_V = W_O if keep == 1 else W_O / keep, variants["raw"][:, None].expand(-1, W_O.shape[1], -1, -1)
         values = per_head.eigenvalues["raw"] / keep
@@ -148,7 +148,7 @@ def _all(variants: dict[str, Tensor], W_O: Tensor, layer: AttentionLayer) -> dic
     return {n: torch.cat([v, v.new_zeros(size - len(v))]) for n, v in zip(products, found, strict=True)}
 
 
-def _eigenvalues(values: Tensor, keep: float, size: int = 0) -> Eigenvalues:
+def summarised(values: Tensor, keep: float, size: int = 0) -> Eigenvalues:
     """The summary of a spectrum ``(k,)``, sorted by real part. keep: what multiplies the stream; size: of H, where its
     other eigenvalues are zeros that count in ρ_smooth.
     """

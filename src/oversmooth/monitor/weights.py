@@ -7,13 +7,11 @@ import math
 import torch
 from torch import Tensor
 
-from oversmooth.diagnosis.weights import why_undecided
+from oversmooth.diagnosis.weights import summarised, why_undecided
 from oversmooth.monitor.model import MonitoredModel
 from oversmooth.results.facts import plain
 from oversmooth.steering import steering_of, verify
 from oversmooth.theory.weights import head_spectrum, joined_asymmetry
-
-_ZERO = 1e-6  # relative: the sign of a smaller eigenvalue is rounding
 
 
 @torch.no_grad()
@@ -25,9 +23,9 @@ def spectra(model: MonitoredModel) -> dict[str, list[float | None]]:
     found: dict[str, list[float | None]] = {"negative_share": [], "rho_smooth": [], "asymmetry": []}
     for layer in model.require_anatomy("spectra"):
         W_V, W_O = (W.to(torch.promote_types(W.dtype, torch.float32)) for W in (layer.W_V, layer.W_O))
-        values = head_spectrum(W_V, W_O).flatten()
-        found["negative_share"].append(plain((values.real < -_ZERO * values.abs().max()).double().mean()))
-        found["rho_smooth"].append(None if why_undecided(layer) else plain((layer.keep + values).abs().max()))
+        heads = summarised(head_spectrum(W_V, W_O).flatten(), layer.keep)
+        found["negative_share"].append(heads.negative_share)
+        found["rho_smooth"].append(None if why_undecided(layer) else heads.rho_smooth)
         found["asymmetry"].append(plain(joined_asymmetry(W_V, W_O)))
     return found
 
