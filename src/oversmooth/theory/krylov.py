@@ -86,30 +86,42 @@ class Arnoldi:
         """Grow the basis to `steps` vectors."""
         grow = steps - self.steps
         self.V, self.H = pad(self.V, (0, 0, 0, grow)), pad(self.H, (0, grow, 0, grow))
-        eps = torch.finfo(self.V.dtype).eps
+        ask_later = self.V.is_cuda
+        met = self._steps_to(steps, replace=not ask_later)
+        if ask_later and met and bool(torch.stack(met).any()):
+            self._steps_to(steps, replace=True)
+        self.steps = steps
+
+    def _steps_to(self, steps: int, *, replace: bool) -> list[Tensor]:
+        """Fill V and H; returns, for each step, which items met an invariant subspace.
+
+        replace: go on from a random vector there. Asking whether to makes a GPU wait at every step, so that there it is
+        asked once, after all of them, which are then repeated.
+        """
+        eps, met = torch.finfo(self.V.dtype).eps, []
         for j in range(self.steps, steps):
             basis = self.V[:, : j + 1]
             w, h = self._orthogonalise(self.system.apply(basis[:, j]), basis)
             length = _length(w)
             self.H[:, : j + 1, j] = h
-            # The subspace is invariant: go on from a random vector outside it, with no link between the two.
-            broken = length <= 10 * eps * _length(h)
+            # The subspace is invariant: no link between it and the vector that follows.
+            met.append(broken := length <= 10 * eps * _length(h))
             self.H[:, j + 1, j] = torch.where(broken, 0.0, length)[:, 0]
-            if broken.any():
+            if replace and broken.any():
                 fresh, _ = self._orthogonalise(self.system.project(self._random()), basis)
                 w = torch.where(broken, fresh, w)
                 length = _length(w)
                 length = torch.where(length == 0, 1.0, length)
             torch.div(w, length, out=self.V[:, j + 1])
-        self.steps = steps
+        return met
 
     def _orthogonalise(self, w: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
         # Classical Gram–Schmidt, and again where much of w was lost, as good as Householder. Asking is not worth its
         # wait on a GPU. Projecting again matters: without it the constant vector, whose eigenvalue 0 is not A's, grows
         # out of the rounding.
         h = _inner(basis, w)
-        before, w = _length(w), _subtract(w, basis, h)
-        if w.is_cuda or bool((_length(w) < _LOST * before).any()):
+        before, w = w, _subtract(w, basis, h)
+        if w.is_cuda or bool((_length(w) < _LOST * _length(before)).any()):
             again = _inner(basis, w)
             w, h = _subtract(w, basis, again), h + again
         return self.system.project(w), h
@@ -145,17 +157,19 @@ class Arnoldi:
 
         Any orthonormal basis Q of an invariant subspace of H keeps the relation: V ← V Q, H ← Qᵀ H Q, h ← h Q.
         """
-        m = self.steps
-        values, vectors = eigenpairs(self.H[:1, :m].double())
-        scores = score(values.to(complex_of(self.H.dtype)), self.H.new_zeros(1, 1), index)
-        chosen = vectors[0][:, scores[0].argsort(descending=True)[:keep]]
+        # Small matrices, one after the other: a GPU would take ten times as long.
+        m, H = self.steps, self.H[0].double().cpu()
+        values, vectors = eigenpairs(H[None, :m])
+        scores = score(values.to(self.H.device, complex_of(self.H.dtype)), self.H.new_zeros(1, 1), index)
+        chosen = vectors[0][:, scores[0].argsort(descending=True)[:keep].cpu()]
         # A real invariant subspace holds both parts of every complex vector; conjugates repeat them, and are dropped.
         Q, R = torch.linalg.qr(torch.cat([chosen.real, chosen.imag], dim=1))
         U, s, _ = torch.linalg.svd(R)
         rank = int((s > 1e-8 * s[0]).sum())
-        Q = (Q @ U[:, :rank]).to(self.H)
+        Q = Q @ U[:, :rank]
+        self.H = torch.cat([Q.mT @ H[:m] @ Q, H[m : m + 1] @ Q])[None].to(self.H)
+        Q = Q.to(self.V)
         self.V = torch.cat([Q.mT @ self.V[0, :m], self.V[0, m : m + 1]])[None]
-        self.H = torch.cat([Q.mT @ self.H[0, :m] @ Q, self.H[0, m : m + 1] @ Q])[None]
         self.steps = rank
 
 

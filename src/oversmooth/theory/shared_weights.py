@@ -162,11 +162,12 @@ class SharedWeights:
     ) -> Extremal:
         """Within the number of steps that was given, if any; but the best of a group are always refined."""
         how, steps = self.how, None if exact else self.how.steps
+        weights_tolerance = min(how.tolerance, _WEIGHTS_TOLERANCE) if how.steps is None else how.tolerance / 10
         most = min(_STEPS, steps or _STEPS)
         return extremal(
             system,
             lambda theta, reach, _: (self.update.base + theta).abs() + reach,
-            tolerance=min(how.tolerance, _WEIGHTS_TOLERANCE) if exact else how.tolerance,
+            tolerance=weights_tolerance if exact else how.tolerance,
             first=min(16 if group is None else 24, most),  # few of the tokens that compete are beaten before
             most=most,
             restarts=_RESTARTS if steps is None else (steps - most) // (most - most // 2),

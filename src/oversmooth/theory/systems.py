@@ -26,6 +26,7 @@ class JoinedHeads:
     def __init__(self, A: AttentionOperator, W_V: Tensor, W_O: Tensor, shift: Tensor, *, centred: bool = True) -> None:
         self.A, self.W_V, self.W_O, self.shift, self.centred, self.transpose = A, W_V, W_O, shift, centred, False
         self.V, self.O = stack_heads(W_V, W_O)
+        self.shifted = bool(shift.any())
         self.n, self.d = A.tokens, W_V.shape[-2]
         self.size, self.dtype, self.device = self.n * self.d, A.dtype, A.device
 
@@ -45,7 +46,7 @@ class JoinedHeads:
         values = (Z @ self.V).unflatten(-1, (len(self.W_V), -1)).transpose(1, 2)
         # Attention as queries and keys has no product with its transpose: each layer in turn is formed as a matrix.
         mixed = self.A.dense().A.mT @ values if self.transpose else self.A @ values
-        if self.shift.any():
+        if self.shifted:
             mixed = mixed - self.shift[:, None, None] * values
         return mixed.transpose(1, 2).flatten(2) @ self.O
 

@@ -26,7 +26,7 @@ _KNOWN = 0.1
 # What our own arithmetic, in float64, may be off by.
 _OURS = 1e-13
 _SINGULAR = 1e-12
-_SAMPLE = 16
+_SAMPLE, _COMPARED = 16, 128
 # Entries of a channel or a token that rule most sums out, and how many times the rounding they must be off for that.
 _PROBED = 48
 _DOUBT = 16.0
@@ -156,8 +156,9 @@ class _LeastSquares:
         return factors.movedim(-1, 0), torch.where(known, errors, torch.inf).movedim(-1, 0)
 
     def different_tokens(self) -> int:
-        """How many tokens of the target are not the same as another, of a sample."""
-        tokens = self.target[:, _sample(self.target)].flatten(0, 1)[: 2 * _SAMPLE]
+        """How many tokens of the target are not the same as another, of a sample; by a sample of their channels."""
+        tokens = self.target[:, _sample(self.target), :: max(1, self.target.shape[-1] // _COMPARED)]
+        tokens = tokens.flatten(0, 1)[: 2 * _SAMPLE]
         near = 100 * self.units[0] * torch.maximum(tokens[:, None].abs(), tokens[None].abs())
         alike = ((tokens[:, None] - tokens[None]).abs() <= near).all(-1)
         return int((~alike.tril(-1).any(-1)).sum())
