@@ -9,7 +9,7 @@ import io
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ from oversmooth.safety.libraries import import_library
 
 # The formats of sources.IMAGES, whatever the file name: some decoders, such as PostScript's, run programs.
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
+# Painting takes longer than a small model does, and an announcement, a diagnosis and the next model see the same ones.
+_painted = lru_cache(maxsize=32)(picture)
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def _made(preprocessing: Preprocessing, count: int, batch: int, argument: str) -
     for first in range(0, count, batch):
         indices = range(first, min(first + batch, count))
         # Painted at the model's size: nothing is resized, and PIL is not needed.
-        pixels = [preprocessing.tensor(picture(index, preprocessing.size)) for index in indices]
+        pixels = [preprocessing.tensor(_painted(index, preprocessing.size)) for index in indices]
         yield Batch({argument: torch.stack(pixels)}, names=tuple(f"picture {index}" for index in indices))
 
 
