@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 
 from oversmooth.anatomy import locate
@@ -59,13 +58,3 @@ class MonitoredModel:
             for module in self.module.modules():
                 if hasattr(module, "unshard"):
                     module.reshard()  # type: ignore[operator]
-
-
-@contextmanager
-def full_precision() -> Iterator[None]:
-    """Our own arithmetic, where training runs within autocast."""
-    with ExitStack() as stack:
-        for device in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(device):
-                stack.enter_context(torch.autocast(device, enabled=False))
-        yield

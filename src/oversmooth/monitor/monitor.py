@@ -16,7 +16,7 @@ from oversmooth.monitor import weights
 from oversmooth.monitor.alarm import Alarms, Crossing
 from oversmooth.monitor.config import ATTENTION, MonitorConfig, configured
 from oversmooth.monitor.history import History
-from oversmooth.monitor.model import MonitoredModel, full_precision
+from oversmooth.monitor.model import MonitoredModel
 from oversmooth.monitor.names import Row, keys
 from oversmooth.monitor.probe import Probe
 from oversmooth.monitor.processes import fingerprint, mean_over
@@ -202,8 +202,7 @@ class Monitor:
         due, model, config = self.config.due(self._snapshots), self.model, self.config
         self._snapshots += 1
         if self.recorder is not None:
-            with full_precision():
-                found, ran, notes = self.recorder.read(config.tokens, gradients=due["gradients"])
+            found, ran, notes = self.recorder.read(config.tokens, gradients=due["gradients"])
             self.history.about["blocks"] = ran
             for note in notes:
                 self._warn(note)
@@ -214,11 +213,10 @@ class Monitor:
                 found |= self._part(lambda: probe.by_attention(**wanted))
             if due["gradients"]:
                 found |= self._part(probe.gradients)
-        with full_precision():
-            if due["spectra"]:
-                found |= self._part(lambda: weights.spectra(model))
-            if config.steering and steered_as(model.module) is not None:
-                found |= self._part(lambda: weights.steering(model, constraints=due["steering"]))
+        if due["spectra"]:
+            found |= self._part(lambda: weights.spectra(model))
+        if config.steering and steered_as(model.module) is not None:
+            found |= self._part(lambda: weights.steering(model, constraints=due["steering"]))
         self._check_trained()
         return {"step": step, **{name: _plain(value) for name, value in found.items()}}
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from oversmooth.metrics.moments import reducing
 from oversmooth.monitor.config import RANKS
 from oversmooth.monitor.rank_buffers import RankBuffers
 from oversmooth.monitor.reduced import band_norms, token_numbers
@@ -196,7 +197,7 @@ class TrainingBatchRecorder:
         if due:
             self.state.zero_()
 
-    @torch.no_grad()
+    @reducing
     def read(self, tokens: Sequence[str], *, gradients: bool) -> tuple[dict[str, Any], list[str], list[str]]:
         """By metric: what the last step showed, by depth as blocks ran. The names of the blocks as they ran. What was
         not seen, in sentences. InputError where there was no batch, or not all of it was seen.

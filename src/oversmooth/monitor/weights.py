@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from oversmooth.diagnosis.weights import summarised, why_undecided
+from oversmooth.metrics.moments import reducing
 from oversmooth.monitor.model import MonitoredModel
 from oversmooth.results.facts import plain
 from oversmooth.steering import steering_of, verify
 from oversmooth.theory.weights import head_spectrum, joined_asymmetry
 
 
-@torch.no_grad()
+@reducing
 def spectra(model: MonitoredModel) -> dict[str, list[float | None]]:
     """Per block, over the eigenvalues of every head's H: the share with negative real part and the largest |keep + λ|;
     and how far the H of all heads jointly is from symmetric. Layers whose H does not act on the residual stream alone
@@ -30,6 +31,7 @@ def spectra(model: MonitoredModel) -> dict[str, list[float | None]]:
     return found
 
 
+@reducing
 def steering(model: MonitoredModel, *, constraints: bool) -> dict[str, list[float | None] | float]:
     """Of a steered model: the strength in every block. constraints: whether to compute the distance to the flip, and
     whether every constraint holds, which takes eigenvalues.
