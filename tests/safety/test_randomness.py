@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from oversmooth.safety.randomness import seeded
+from oversmooth.safety.model_state import seeded
 
 
 def test_the_seed_decides_as_torchs_own_and_the_caller_goes_on():

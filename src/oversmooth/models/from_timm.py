@@ -18,7 +18,7 @@ from oversmooth.models.remote_code import arrays_only
 from oversmooth.models.sources import folder_of, is_timm
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.libraries import import_library
-from oversmooth.safety.randomness import seeded
+from oversmooth.safety.model_state import seeded
 from oversmooth.steering.saving import read_file, restore_into
 
 LIBRARY = "timm"

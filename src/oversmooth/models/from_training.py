@@ -13,7 +13,7 @@ from oversmooth.models.loaded import Loaded, LoadRequest
 from oversmooth.models.trained_file import RECIPE, TrainedFile, save_trained, trained_file
 from oversmooth.models.vit import ViT
 from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.randomness import seeded
+from oversmooth.safety.model_state import seeded
 from oversmooth.safety.typed import typed
 
 LIBRARY = ""

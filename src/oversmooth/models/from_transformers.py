@@ -22,7 +22,7 @@ from oversmooth.models.remote_code import arrays_only, check_asks_for_none, clas
 from oversmooth.models.sources import folder_of
 from oversmooth.safety.errors import InputError, reason, refusal
 from oversmooth.safety.libraries import import_library, unusable
-from oversmooth.safety.randomness import seeded
+from oversmooth.safety.model_state import seeded
 from oversmooth.steering.apply import MARKER
 from oversmooth.steering.saving import STEERED, WEIGHTS, steered_class
 

@@ -132,6 +132,19 @@ def random_states() -> Iterator[None]:
 
 
 @contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed torch within the block, and restore all random states afterwards.
+
+    Unlike `torch.manual_seed`, this does not seed GPUs that are not initialised yet.
+    """
+    with random_states():
+        torch.default_generator.manual_seed(seed)
+        for generator in torch.cuda.default_generators if torch.cuda.is_initialized() else ():
+            generator.manual_seed(seed)
+        yield
+
+
+@contextmanager
 def in_eval_mode(model: nn.Module) -> Iterator[None]:
     """Put every module in eval mode within the block, and restore each flag afterwards.
 

@@ -15,7 +15,7 @@ from torch.nn.utils import parametrize
 
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.model_state import in_eval_mode
+from oversmooth.safety.model_state import in_eval_mode, random_states
 from oversmooth.steering.attention_calls import values_unreadable
 from oversmooth.steering.forward_state import ForwardStates
 from oversmooth.steering.methods import orthogonal
@@ -272,7 +272,7 @@ def _returns_product(module: nn.Module, weight: str, transposed: bool) -> bool:
         return True
     W = W if transposed else W.mT
     x = torch.linspace(-1, 1, 3 * len(W), dtype=W.dtype, device=W.device).sin().view(1, 3, -1)
-    with torch.no_grad(), in_eval_mode(module), torch.random.fork_rng(devices=[W.device] if W.is_cuda else []):
+    with torch.no_grad(), in_eval_mode(module), random_states():
         try:
             bias, output, product = (y.double() for y in (module.forward(0 * x), module.forward(x), x @ W))
             error, size, rounded = (float(y.norm()) for y in (output - bias - product, product, bias))

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from oversmooth.anatomy.calls import CACHES, KEY_PADDING_MASK, USE_CACHE
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.model_state import random_states
 from oversmooth.trace.attention import CaptureAttention, CapturedAttention
 from oversmooth.trace.layout import (
     as_tokens,
@@ -374,8 +375,7 @@ def without_fast_path() -> Iterator[None]:
 @contextmanager
 def _quietly() -> Iterator[None]:
     """A second run that leaves no trace, step by step: no gradients, no fast path, generators as before."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    with torch.no_grad(), torch.random.fork_rng(devices=devices), without_fast_path():
+    with torch.no_grad(), random_states(), without_fast_path():
         yield
 
 

@@ -29,7 +29,7 @@ from oversmooth.report.charts.depth import notions
 from oversmooth.report.charts.pieces import by_model, depth_axis, inline, nominal, quantitative
 from oversmooth.report.style import Medium
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.randomness import seeded
+from oversmooth.safety.model_state import seeded
 from oversmooth.steering import Spectral, steer
 from oversmooth_papers.engine.saved_model import recipe_of
 from oversmooth_papers.tasks.images.recipe import Recipe, percent

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import cache_folder, data_folder, data_place, whole_file
 from oversmooth.safety.libraries import import_library
-from oversmooth.safety.model_state import in_eval_mode
-from oversmooth.safety.randomness import seeded
+from oversmooth.safety.model_state import in_eval_mode, seeded
 from oversmooth.safety.signals import delay_signals
 from oversmooth.steering import steer
 from oversmooth.steering.layer_names import layers_named
