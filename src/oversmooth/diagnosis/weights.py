@@ -86,10 +86,12 @@ def layer_spectrum(
         if joined:
             together = {name: summarised(v, keep, layer.width) for name, v in _all(variants, W_O, layer).items()}
         # Per head the zeros of H do not count, so only the ratio to what is kept matters; nothing kept is another rule.
-        kept, W_V = W_O if keep == 1 else W_O / keep, variants["raw"][:, None].expand(-1, W_O.shape[1], -1, -1)
-        values = per_head.eigenvalues["raw"] / keep
-        found = head_verdicts(W_V, kept, bool(layer.causal), values) if decides else []
-        decided = [word for group in found for word in group]
+        groups = zip(variants["raw"], W_O, per_head.eigenvalues["raw"], strict=True) if decides else ()
+        decided = [
+            word
+            for V, O, lam in groups  # noqa: E741
+            for word in head_verdicts(V.expand(len(O), -1, -1), O / keep, bool(layer.causal), lam / keep)
+        ]
     if inverse_sigma is not None and "folded" in variants:
         # A factor on W_V is a factor on every eigenvalue.
         by_head["observed"] = [_scaled(e, inverse_sigma, keep) for e in by_head["folded"]]
