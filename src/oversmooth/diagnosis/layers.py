@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from oversmooth.diagnosis import weights
@@ -15,6 +14,7 @@ from oversmooth.diagnosis.weights import layer_spectrum, without_radii
 from oversmooth.metrics.moments import MASSIVE_RATIO
 from oversmooth.results.facts import Numbers, plain
 from oversmooth.results.parts import Change, Layer, LayerDominance, MassiveOrigin, Spectrum, share_of_smoothing
+from oversmooth.safety.processes import are_joined
 from oversmooth.theory.small_matrices import one_core_each
 from oversmooth.trace import DepthMetrics, Plan, run
 from oversmooth.trace.blocks import named_blocks
@@ -103,8 +103,7 @@ def _spectra(plan: Plan, heads: HeadNumbers, exact: bool) -> list[Spectrum | Non
         return without_radii(found) if block.why_undecided else found
 
     # Sharded weights are gathered by all processes, in one order.
-    sharded = torch.distributed.is_available() and torch.distributed.is_initialized()
-    found = dict(zip(different, (map if sharded else one_core_each)(spectrum, different.values()), strict=True))
+    found = dict(zip(different, (map if are_joined() else one_core_each)(spectrum, different.values()), strict=True))
     return [found.get(key) for key in keys]
 
 

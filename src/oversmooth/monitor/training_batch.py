@@ -7,7 +7,6 @@ captured CUDA graphs obey it too. Nothing waits for the device until a snapshot 
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from oversmooth.monitor.config import RANKS
 from oversmooth.monitor.rank_buffers import RankBuffers
 from oversmooth.monitor.reduced import band_norms, token_numbers
 from oversmooth.safety.errors import InputError, reason
+from oversmooth.steering.record import recompile
 from oversmooth.trace.layout import (
     check_axes,
     declared_layout,
@@ -82,9 +82,7 @@ class TrainingBatchRecorder:
         self.troubles: list[str] = []  # what went wrong since the step began
         _RECORDERS[self.key] = self
         _operator()
-        if "torch._dynamo" in sys.modules:
-            # Code that was compiled for another model of this class, without hooks, would be taken for this one's.
-            torch.compiler.reset()
+        recompile()  # code compiled for another model of this class, without hooks, would be taken for this one's
         self.handles = []
         for kind, modules in ((_PASS, self.inputs.modules), (_ENTER, [block for _, block in blocks])):
             for index, module in enumerate(modules):

@@ -6,7 +6,7 @@ import random
 import sys
 import weakref
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -32,10 +32,14 @@ def preserve_state(model: nn.Module) -> Iterator[None]:
     and other containers, and tensors over 16 MiB that are not buffers. Raises `Rewritten` where the model changed
     weights that were not copied. model: the module itself, not a wrapper.
     """
-    # Unless it is loaded nothing is compiled, and importing it takes seconds.
-    eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
-    with random_states(), in_eval_mode(model), restoring(model, counted=True), caches_of_their_own(), eager:
+    with random_states(), in_eval_mode(model), restoring(model, counted=True), caches_of_their_own(), eagerly():
         yield
+
+
+def eagerly() -> AbstractContextManager[object]:
+    """Within the block the modules inside compiled code run in its place: it would not call what is put on them."""
+    # Unless dynamo is loaded nothing is compiled, and importing it takes seconds.
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 @contextmanager

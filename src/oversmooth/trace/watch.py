@@ -7,7 +7,6 @@ looks inside them, so they run as they are first, and once more, watched, from t
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from oversmooth.anatomy.calls import CACHES, KEY_PADDING_MASK, USE_CACHE
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.model_state import random_states
+from oversmooth.safety.model_state import eagerly, random_states
 from oversmooth.trace.attention import CaptureAttention, CapturedAttention
 from oversmooth.trace.layout import (
     as_tokens,
@@ -106,10 +105,7 @@ class Watch:
             if isinstance(self.modules[name], nn.TransformerEncoderLayer) and not self.modules[name].training:
                 self._replayed.add(name)
         with ExitStack() as stack:  # undone at once if something fails half-way
-            # Compiled code would not call what is put on here; the module inside runs instead. Unless dynamo is loaded
-            # nothing is compiled, and importing it takes seconds.
-            if "torch._dynamo" in sys.modules:
-                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.enter_context(eagerly())
             if not self.replay:
                 stack.enter_context(without_fast_path())
             for index, module in enumerate(self._passed.modules):
