@@ -205,11 +205,6 @@ UNSUPPORTED: dict[str, tuple[tuple[str, ...], str]] = {
         "Zamba's attention reads each token beside its embedding, so that W_V W_O maps no stream to itself; measure "
         "tokens alone by diagnose(model, x, blocks='layers.*', spectra=False)",
     ),
-    ".mlps.": (
-        ("longcat_flash",),
-        "LongCat's blocks hold two attention layers each, and one per block is followed; measure tokens alone by "
-        "diagnose(model, x, blocks='layers.*', spectra=False)",
-    ),
     ".value_global.": (
         ("longformer",),
         "Longformer attends in sliding chunks and gives its global tokens values of their own (value_global), so a "

@@ -60,6 +60,11 @@ def find(
     in_order = sorted(stacks[chosen], key=_numbers)
     _check_supported(source, in_order)
     layers = [layer_of(source, name, matches[name], heads, norm) for name in in_order]
+    if two := next((pair for pair in itertools.pairwise(layers) if pair[0].block == pair[1].block), None):
+        raise InputError(
+            f"{source.what}: {two[0].block} holds two attention layers ({two[0]} and {two[1]}), and one per block is "
+            "followed; measure tokens alone by diagnose(model, x, blocks='layers.*', spectra=False)"
+        )
     if any(layer.norm_position == "unknown" for layer in layers):
         model = model_type(source, in_order[0])
         known = f"model_type {model}" if model else "no model_type"
