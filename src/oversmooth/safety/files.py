@@ -251,9 +251,9 @@ def read_text(path: Path, remedy: str, most: int = MOST_JSON) -> str:
         raise InputError(f"{path} cannot be read: it is not UTF-8 text (byte {error.start:,}); {remedy}") from error
 
 
-def read_json(path: Path, remedy: str, most: int = MOST_JSON) -> Any:
+def read_json(path: Path, remedy: str) -> Any:
     """The content of a JSON file."""
-    return parse_json(read_text(path, remedy, most), f"{path} cannot be read: it is not JSON", remedy)
+    return parse_json(read_text(path, remedy), f"{path} cannot be read: it is not JSON", remedy)
 
 
 def parse_json(text: str | bytes, otherwise: str, remedy: str) -> Any:

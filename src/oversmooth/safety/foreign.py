@@ -24,12 +24,12 @@ def visible(text: str, encoding: str = "utf-8") -> str:
     return text if encoding.lower().startswith("utf") else text.encode(encoding, READABLE).decode(encoding)
 
 
-def sentence(text: str, most: int = MOST_LETTERS) -> str:
+def sentence(text: str) -> str:
     """One printable line, shortened inside long names, then in the middle: the remedy at the end stays."""
     text = visible(re.sub(r"\s*[\r\n\t]\s*", " ", text).strip())
-    if len(text) > most:
+    if len(text) > MOST_LETTERS:
         text = re.sub(r"\S{91,}", lambda word: shortened(word[0], 90), text)
-    return shortened(text, most)
+    return shortened(text, MOST_LETTERS)
 
 
 def shortened(text: str, most: int) -> str:

@@ -370,7 +370,9 @@ class SoftmaxAttention(AttentionOperator):
     def diagonal(self) -> Tensor:
         """``exp(scale · q_i·k_i + bias_ii − lse_i)``, the log-sum-exp from a fused kernel or over blocks of queries."""
         if (lse := self._log_sum_exp()) is not None:
-            out = diagonal_by_lse(self.q, self.k, self.scale, lse, self.bias)
+            own = (self.q * self.k).sum(-1) * self.scale
+            own = own if self.bias is None else own + self.bias.diagonal(dim1=-2, dim2=-1)
+            out = (own - lse).exp().clamp(max=1.0)
         else:
             parts, q = [], self.q * self.scale
             for start, stop in self._blocks():
@@ -413,19 +415,6 @@ class SoftmaxAttention(AttentionOperator):
     def dense(self) -> DenseAttention:
         A = torch.cat([self.rows(start, stop) for start, stop in self._blocks()], dim=-2)
         return DenseAttention.trusted(A, self.mask, self.causal, self.rounding)
-
-
-def diagonal_by_lse(q: Tensor, k: Tensor, scale: float, lse: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The diagonal of softmax attention, ``(..., heads, n)``, from the log-sum-exp of its rows, of the same shape.
-
-    q and k are ``(..., heads, n, k)``, k perhaps with fewer heads that divide q's; bias is added to the scores.
-    """
-    dtype = torch.promote_types(q.dtype, torch.float32)
-    groups = q.to(dtype).unflatten(-3, (k.shape[-3], -1)) if k.shape[-3:] != q.shape[-3:] else q.to(dtype)
-    keys = k.to(dtype)[..., None, :, :] if groups.ndim > q.ndim else k.to(dtype)
-    own = (groups * keys).sum(-1).reshape(lse.shape) * scale
-    own = own if bias is None else own + bias.diagonal(dim1=-2, dim2=-1)
-    return (own - lse).exp().clamp(max=1.0)
 
 
 def attend_with_lse(

@@ -21,12 +21,11 @@ _RESOLVED = 1e-4
 
 
 class Directions:
-    """Singular directions of each array of a batch, over the sites of one pass: ``cold`` steps at the first site, or
-    where arrays change their shape, ``warm`` at any other.
+    """Singular directions of each array of a batch, over the sites of one pass: `COLD` steps at the first site, or
+    where arrays change their shape, `WARM` at any other.
     """
 
-    def __init__(self, count: int = FOLLOWED, cold: int = COLD, warm: int = WARM) -> None:
-        self.count, self.cold, self.warm = count, cold, warm
+    def __init__(self) -> None:
         self.basis: Tensor | None = None
         """``(batch, d, k)``: where the next site starts."""
         self.start = torch.empty(0)
@@ -42,12 +41,12 @@ class Directions:
         largest unit of its tokens.
         """
         x, squared = tokens.quick, tokens.share.square()[..., None]
-        shape = (x.shape[0], x.shape[2], min(self.count, *x.shape[1:]))
+        shape = (x.shape[0], x.shape[2], min(FOLLOWED, *x.shape[1:]))
         warm = self.basis is not None and self.basis.shape == shape and self.basis.device == x.device
         if self.basis is None or not warm:
             self.start = self.basis = orthonormal(noise(shape, tokens.x))
         basis = self.basis
-        for _ in range((self.warm if warm else self.cold) - 1):
+        for _ in range((WARM if warm else COLD) - 1):
             along = (x @ basis.to(x.dtype)) * squared.to(x.dtype)
             basis = orthonormal((x.mT @ along).to(basis.dtype))
         x = tokens.x if tokens.dtype == torch.float16 else x  # no digit may be lost in the last step
