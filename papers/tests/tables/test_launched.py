@@ -53,7 +53,7 @@ def test_a_run_whose_job_is_warned_goes_on_bit_for_bit(tmp_path):
 
     threading.Thread(target=warn, daemon=True).start()
     said = []
-    assert launch([Cell("run", folder / MODEL, SlowRun(folder, 0.5))], tmp_path / "jobs", LOCAL, said.append) == {}
+    assert launch([Cell("run", folder / MODEL, SlowRun(folder, 0.25))], tmp_path / "jobs", LOCAL, said.append) == {}
     assert sum("sent" in line for line in said) == 1
     assert len((folder / "machines.jsonl").read_text().splitlines()) == 2
     assert_same_models(folder, tmp_path / "whole")

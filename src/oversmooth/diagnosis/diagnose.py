@@ -216,7 +216,7 @@ def _observe(
             accuracy.add(batch, out)
     observed = reducers.observed(trace.facts)
     if share is not None:
-        *observed, accuracy = share.joined(*observed, accuracy)  # type: ignore[assignment]
+        *observed, accuracy = share.gathered(*observed, accuracy)  # type: ignore[assignment]
     return *observed, accuracy.share
 
 

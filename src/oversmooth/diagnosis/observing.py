@@ -1,4 +1,4 @@
-"""What all inputs are observed by."""
+"""The reducers of a diagnosis, and the accuracy of classifiers."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Reducers:
 
     def observed(self, facts: PassFacts) -> tuple[PassFacts, TokenNumbers, HeadNumbers | None, SinkNumbers]:
         tokens, sinks = self.tokens.result, self.sinks.result
-        for place, columns in sinks.at.items():
-            tokens.at[place] |= columns
+        for key, columns in sinks.at.items():
+            tokens.at[key] |= columns
         return facts, tokens, None if self.heads is None else self.heads.result, replace(sinks, at={})
 
 

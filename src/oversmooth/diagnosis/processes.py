@@ -46,13 +46,13 @@ class Share:
     def union(self, found: set[int]) -> set[int]:
         return set().union(*self.every(found))
 
-    def joined(
+    def gathered(
         self, facts: PassFacts, tokens: TokenNumbers, heads: HeadNumbers | None, *others: Any
     ) -> tuple[Any, ...]:
-        """The same of all inputs."""
+        """What all processes found, as if one had seen all inputs."""
         rows: list[dict[Any, list[Any]]] = [tokens.massive, {} if heads is None else heads.joined]
-        for by_place in rows:  # their first entry is the number of an input
-            by_place |= {place: [(row[0] + self.start, *row[1:]) for row in found] for place, found in by_place.items()}
+        for by_key in rows:  # their first entry is the number of an input
+            by_key |= {key: [(row[0] + self.start, *row[1:]) for row in found] for key, found in by_key.items()}
         all_of = [together(list(parts)) for parts in zip(*self.every((facts, tokens, heads, *others)), strict=True)]
         if heads is not None:
             because = all_of[2].undecided_because

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from oversmooth.models.on_disk import OnDisk
 
 MOST_BLOCKS = 1_000_000  # limit of repeats to predict
-_MOST_PLACES = 12  # left-out tokens that a note names
+_MOST_POSITIONS = 12  # left-out tokens that a note names
 
 
 @dataclass(kw_only=True)
@@ -68,8 +68,8 @@ class Options:
         """What a reader should know of them."""
         if self.left_out is None:
             return []
-        places = self.left_out.positions
-        return [Note("left_out", len(places), names=list(map(str, places[:_MOST_PLACES])))]
+        positions = self.left_out.positions
+        return [Note("left_out", len(positions), names=list(map(str, positions[:_MOST_POSITIONS])))]
 
 
 @dataclass

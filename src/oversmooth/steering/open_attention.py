@@ -67,15 +67,15 @@ class OpenedAttention(nn.MultiheadAttention):
             return out[:, 0], None if weights is None else weights[0]
         return (out.transpose(0, 1) if self.batch_first else out), weights
 
-    def _bias(self, q: Tensor, hidden: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
-        """Both masks, True or −inf where a pair is hidden, as one that is added to the scores."""
+    def _bias(self, q: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
+        """Both masks, True or −inf where a pair is masked, as one that is added to the scores."""
         bias = None
         if attn_mask is not None:
             bias = added_to_scores(attn_mask).to(q.dtype)
             if bias.ndim == 3:
                 bias = bias.unflatten(0, (-1, self.num_heads))
-        if hidden is not None:
-            columns = added_to_scores(hidden).to(q.dtype).reshape(-1, 1, 1, hidden.shape[-1])
+        if key_padding_mask is not None:
+            columns = added_to_scores(key_padding_mask).to(q.dtype).reshape(-1, 1, 1, key_padding_mask.shape[-1])
             bias = columns if bias is None else bias + columns
         return bias
 
