@@ -16,6 +16,7 @@ from the page cache before each row. On a CPU the memory is the most that was no
 
 from __future__ import annotations
 
+import gc
 import shutil
 import statistics
 import tempfile
@@ -314,6 +315,7 @@ def main() -> None:
         print(name)
         rows += ROWS[name]().rows
         save(options.json, {"where": where, "rows": rows})
+        gc.collect()  # what one model held must not count in the next one's memory
         if ON_GPU:
             torch.cuda.empty_cache()
     table = Table("model", "work", "seconds", "× plain", "memory ×")
