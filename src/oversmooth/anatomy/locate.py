@@ -89,7 +89,7 @@ def norm_position(norm: str | None) -> NormPosition | None:
 def _value_weights(source: Source) -> Iterator[tuple[str, str, Layout]]:
     """Weights that may be attention's values: the name, that of the module around it, and the layout."""
     for layout in LAYOUTS:
-        beside = [part for part in (layout.latent_norm, layout.expand) if part]
+        parts = [part for part in (layout.latent_norm, layout.expand) if part]
         for name, shape in source.shapes.items():
             if len(shape) != 2 or not f".{name}".endswith(f".{layout.value}"):
                 continue
@@ -97,7 +97,7 @@ def _value_weights(source: Source) -> Iterator[tuple[str, str, Layout]]:
             if any(joined_name(prefix, part) in source.shapes for part in layouts.LINEAR_ATTENTION):
                 continue
             packed_so = not layout.models or model_type(source, prefix) in layout.models
-            if packed_so and all(joined_name(prefix, part) in source.shapes for part in beside):
+            if packed_so and all(joined_name(prefix, part) in source.shapes for part in parts):
                 yield name, prefix, layout
 
 

@@ -122,9 +122,9 @@ def from_transformers(name: str, folder: Path | None, wanted: LoadRequest) -> Lo
                     raise
                 without = _why_no_tokenizer(error)
     vision = getattr(model, "main_input_name", "") == "pixel_values"
-    beside = processor_folder(name) if folder is None and vision else folder
-    loaded = described(model, name, beside, tokenizer)
-    loaded.processor = None if folder is not None else beside
+    processor_files = processor_folder(name) if folder is None and vision else folder
+    loaded = described(model, name, processor_files, tokenizer)
+    loaded.processor = None if folder is not None else processor_files
     loaded.no_tokenizer, loaded.on_disk = without, on_disk
     loaded.untrained = tuple(missing)
     loaded.remarks += remarks

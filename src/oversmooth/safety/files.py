@@ -53,13 +53,13 @@ def whole_file(path: Path, *, folder: bool = False) -> Iterator[Path]:
     if not folder and not path.is_symlink() and (kind := _kind(path)):  # it would be replaced for everyone
         raise InputError(f"{path} cannot be written: it is {kind}; name a file")
     made = [parent for parent in path.parents if not parent.exists()]
-    beside = path.parent.resolve()
+    parent = path.parent.resolve()
     # The name contains the target, machine and process; file systems allow 255 bytes.
     short = os.fsencode(path.stem)[:60].decode(sys.getfilesystemencoding(), "ignore")
-    temporary = beside / f".{short}.{process_space()}-{os.getpid()}-{secrets.token_hex(4)}{_MARK}{path.suffix}"
+    temporary = parent / f".{short}.{process_space()}-{os.getpid()}-{secrets.token_hex(4)}{_MARK}{path.suffix}"
     try:
-        beside.mkdir(parents=True, exist_ok=True)
-        for left in beside.glob(f".*.{process_space()}-*-*{_MARK}*"):  # left by a killed process of this machine
+        parent.mkdir(parents=True, exist_ok=True)
+        for left in parent.glob(f".*.{process_space()}-*-*{_MARK}*"):  # left by a killed process of this machine
             if (process := re.search(rf"-(\d+)-\w{{8}}{_MARK}(\.|$)", left.name)) and has_ended(int(process[1])):
                 _remove(left)
         temporary.mkdir() if folder else temporary.touch()
@@ -71,7 +71,7 @@ def whole_file(path: Path, *, folder: bool = False) -> Iterator[Path]:
         if path.is_dir() and not path.is_symlink():
             path.rmdir()  # it is empty
         temporary.replace(path)
-        _to_disk(beside)
+        _to_disk(parent)
     except Exception as error:
         if not isinstance(error, OSError) and type(error).__name__ != "SafetensorError":
             raise  # the content failed, not the writing

@@ -182,9 +182,9 @@ def _check_no_mask_beside(arrays: Sequence[Any]) -> None:
     """Refuse (ids, mask): by position nothing says that the second is a mask, and without it padding would count."""
     if len(arrays) < 2 or not all(isinstance(one, Tensor) and not one.is_meta for one in arrays[:2]):
         return
-    ids, beside = arrays[:2]
-    whole = not (ids.is_floating_point() or beside.is_floating_point())
-    if whole and ids.ndim == 2 and ids.shape == beside.shape and set(beside.unique().tolist()) == {0, 1}:
+    ids, other = arrays[:2]
+    whole = not (ids.is_floating_point() or other.is_floating_point())
+    if whole and ids.ndim == 2 and ids.shape == other.shape and set(other.unique().tolist()) == {0, 1}:
         raise InputError(
             f"an input is ids {tuple(ids.shape)} with an array of zeros and ones beside them, which may be their mask; "
             "give a dict, {'input_ids': ids, 'attention_mask': mask}, or the ids alone"

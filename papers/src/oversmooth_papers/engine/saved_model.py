@@ -29,8 +29,8 @@ def save_model(
     more: dict[str, str] | None = None,
 ) -> None:
     """notes: what else to write beside the recipe, such as its accuracy. more: further texts by name."""
-    beside = {**(more or {}), **({"notes": json.dumps(notes)} if notes else {})}
-    files.save_trained(model, json.dumps(recipe.to_dict()), path, dtype=dtype, more=beside)
+    texts = {**(more or {}), **({"notes": json.dumps(notes)} if notes else {})}
+    files.save_trained(model, json.dumps(recipe.to_dict()), path, dtype=dtype, more=texts)
 
 
 def stored_as(model: nn.Module) -> torch.dtype:

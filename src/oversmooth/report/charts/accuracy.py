@@ -37,9 +37,9 @@ def accuracy(models: list[Shown], medium: Medium) -> Drawing:
         for intensity, value in enumerate(values):
             error = error_of(m.diagnosis.accuracy, intensity)
             # Beside each other, so that bars of models that are as good as one another can be told apart.
-            beside = intensity + 0.07 * (place - (len(tested) - 1) / 2) / max(1, len(tested) / 3)
+            shifted = intensity + 0.07 * (place - (len(tested) - 1) / 2) / max(1, len(tested) / 3)
             ends = {"low": round(100 * (value - error), 3), "high": round(100 * (value + error), 3)}
-            rows.append({"model": m.key, "depth": round(beside, 3), "value": round(100 * value, 3), **ends})
+            rows.append({"model": m.key, "depth": round(shifted, 3), "value": round(100 * value, 3), **ends})
     most = max(len(values) for _, values in tested)
     x = depth_axis(most, "intensity of corruption")
     y = quantitative("value", "accuracy, %", {"zero": False, "nice": True}, tickCount=5)

@@ -87,7 +87,7 @@ def _known(models: list[Shown], *metrics: Metric) -> bool:
 
 def _curve(models: list[Shown], metric: Metric, medium: Medium, *, without_massive: bool) -> Panel:
     series = list(zip(DASHES, _drawn(models, metric, medium), strict=False))
-    beside = len(series) > 1
+    dashed = len(series) > 1
     count = max(len(m.diagnosis.layers) for m in models)
     rows: list[Spec] = []
     for m in models:
@@ -96,7 +96,7 @@ def _curve(models: list[Shown], metric: Metric, medium: Medium, *, without_massi
                 value = _value(layer, of, without_massive)
                 low, high = _band(layer, of, value, without_massive) if of is metric else (None, None)
                 row = {"model": m.key, "depth": depth, "value": value, "low": low, "high": high}
-                rows.append({**row, "kind": kind} if beside else row)
+                rows.append({**row, "kind": kind} if dashed else row)
     drawn = [v for row in rows for v in (row["value"], row["low"], row["high"]) if v is not None]
     # Not nice: a label at the very end of an axis would push its panel's title above the others'.
     linear = {"zero": False, "nice": False, "padding": 6}
@@ -110,8 +110,8 @@ def _curve(models: list[Shown], metric: Metric, medium: Medium, *, without_massi
     label = None if medium.in_page else metric.label or metric.name
     x = depth_axis(count)
     y, colour = quantitative("value", label, scale, **{"tickCount": 5, **ticks}), by_model(models, medium)
-    dash = {"strokeDash": nominal("kind", list(DASHES), list(DASHES.values()), None)} if beside else {}
-    detail = {"detail": [{"field": "model"}, *([{"field": "kind"}] if beside else [])]}
+    dash = {"strokeDash": nominal("kind", list(DASHES), list(DASHES.values()), None)} if dashed else {}
+    detail = {"detail": [{"field": "model"}, *([{"field": "kind"}] if dashed else [])]}
     at = {"x": x, "y": y, "color": colour}
     size = 0 if count > _MOST_DOTTED else 18 if len(models) <= 3 else 12
     layers: list[Spec] = [
@@ -128,8 +128,8 @@ def _curve(models: list[Shown], metric: Metric, medium: Medium, *, without_massi
     return Panel(
         caption(medium, metric.notion if place in _PLACES.values() or not medium.in_page else "rank collapse"),
         {**medium.size(*_SIZE), "data": inline(rows), "layer": layers},
-        note=metric.label if place == "hfc" and medium.in_page and not beside else "",
-        keys=[Key(kind, "currentcolor", _named_beside(of, metric)) for kind, of in series] if beside else [],
+        note=metric.label if place == "hfc" and medium.in_page and not dashed else "",
+        keys=[Key(kind, "currentcolor", _named_beside(of, metric)) for kind, of in series] if dashed else [],
         tips=_tips(models, series, medium),
         described=f"{metric.label} of {named} over depth; the table under Numbers has the values",
         place=place,
@@ -150,14 +150,14 @@ def _ceiling(heights: list[int], medium: Medium) -> list[Spec]:
     at: list[Spec] = [{"y": {"datum": height, "type": "quantitative"}} for height in (*heights, max(heights))]
     lines = [marks("rule", y, [{}], strokeDash=[3, 3], color=colour, aria=False) for y in at[:-1]]
     said = f"largest possible: {', '.join(map(str, sorted(heights)))}"
-    beside: Spec = {"align": "left", "baseline": "bottom", "dx": 2, "dy": -3, "x": 0, "color": colour}
-    return [*lines, marks("text", at[-1], [{}], **beside, text=said, fontSize=10.5)]
+    corner: Spec = {"align": "left", "baseline": "bottom", "dx": 2, "dy": -3, "x": 0, "color": colour}
+    return [*lines, marks("text", at[-1], [{}], **corner, text=said, fontSize=10.5)]
 
 
 def _drawn(models: list[Shown], metric: Metric, medium: Medium) -> list[Metric]:
     """In one panel: the metric, and in the page what is drawn beside it, where it was measured."""
-    beside = METRICS.get(_BESIDE.get(metric.name, "")) if medium.in_page else None
-    return [metric, beside] if beside and _known(models, beside) else [metric]
+    other = METRICS.get(_BESIDE.get(metric.name, "")) if medium.in_page else None
+    return [metric, other] if other and _known(models, other) else [metric]
 
 
 def _value(layer: Layer, metric: Metric, without_massive: bool = False) -> Number:

@@ -69,9 +69,9 @@ def _panel(what: str, found: list[tuple[Shown, Extrapolation]], models: list[Sho
         return None
     end = max(1.0, *(x for _, _, x, _ in courses))
     courses += [(m, *row) for m, e in found for row in _rate(e, end)] if alone else []
-    beside = [log / _LOG_10 for _, kind, _, log in courses if kind == "spectra" and log is not None]
-    least = max(min([*powers, *beside]), min(powers) - _LOWEST_SEEN, _LOWEST)
-    most = min(max([least, *powers, *beside]), max(powers) + _LOWEST_SEEN, _HIGHEST)
+    predicted = [log / _LOG_10 for _, kind, _, log in courses if kind == "spectra" and log is not None]
+    least = max(min([*powers, *predicted]), min(powers) - _LOWEST_SEEN, _LOWEST)
+    most = min(max([least, *powers, *predicted]), max(powers) + _LOWEST_SEEN, _HIGHEST)
     air = max(0.04, 0.07 * (most - least))
     rows: list[Spec] = []
     for m, kind, depth, log in courses:

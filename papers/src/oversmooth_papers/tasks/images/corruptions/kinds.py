@@ -193,10 +193,10 @@ def frost(
         what = f"images of {size[0]} by {size[1]} pixels do not fit into frost of {height} by {width}"
         raise InputError(f"{what}; give smaller images, or use the textures made here")
     which, down, right = draw.below(len(places)), draw.uniform(), draw.uniform()
-    below, beside = places.to(images.device)[which].unbind(dim=1)
+    below, to_the_right = places.to(images.device)[which].unbind(dim=1)
     rows, columns = grid(images)
     rows = (down * below).long()[:, None, None] + rows
-    columns = (right * beside).long()[:, None, None] + columns
+    columns = (right * to_the_right).long()[:, None, None] + columns
     window = pictures.pictures.to(images.device)[which[:, None, None], :, rows, columns].movedim(-1, 1)
     return truncated(share * images.double() + strength * window.to(precision))
 
