@@ -301,7 +301,8 @@ class _Search:
 
     def _plainer(self, target: Tensor, base: Tensor, other: Tensor) -> bool:
         """Whether target is a sum on base, and not as plain a one on the other."""
-        this, that = self._adds(target, base), self._adds(target, other)
+        that = self._adds(target, other)
+        this = None if that == 0 else self._adds(target, base)  # nothing is plainer than that, and the search is long
         return this is not None and (that is None or this < that)
 
     def _adds(self, target: Tensor, base: Tensor) -> int | None:
