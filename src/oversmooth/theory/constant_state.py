@@ -116,7 +116,9 @@ class _Derivative:
 
     def apply(self, v: Tensor) -> Tensor:
         z = v.view_as(self.at)
-        (product,) = torch.autograd.grad(self.returned, self.at, z, retain_graph=True)
+        with torch.enable_grad():
+            along = (self.returned * z).sum()  # a gradient along z; torch imports sympy for one that is given
+        (product,) = torch.autograd.grad(along, self.at, retain_graph=True)
         return self.project(product if self.scale is None else self.scale * (product - z))
 
     def project(self, v: Tensor) -> Tensor:
