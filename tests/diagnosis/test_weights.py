@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from adversary.numbers.family_cases import CASES
 from hypothesis import given
 from hypothesis import strategies as st
 from support import family_checks as checks
 from support import timm_models
-from support.families import FAMILIES, HEADS, WIDTH, usable
+from support.families import FAMILIES, HEADS, usable
 from support.nightly import some
 from support.oracles import normal, same_spectrum, weights
 
@@ -110,6 +111,25 @@ def test_shared_value_heads(shared, group, d, k, seed):
     )
 
 
+def test_latent_attention_has_as_many_eigenvalues_as_latent_features():
+    """DeepSeek-V3's is 512 of 7,168; zeros of rounding, of either sign, were counted too."""
+    model = CASES["DeepSeek-V3"].make()
+    model.requires_grad_(False)
+    for p in model.parameters():
+        p += 0.2 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel()))
+    for layer in locate(model):
+        rank = layer.latent_rank
+        assert rank < min(layer.width, layer.kv_heads * layer.head_dim)
+        found = layer_spectrum(layer, inverse_sigma=1.7)
+        H = (layer.W_V.double() @ layer.W_O.double()).sum(0)
+        folded = layer.norm.gamma.double()[:, None] * H
+        for name, whole in (("raw", H), ("folded", folded), ("observed", 1.7 * folded)):
+            largest = checks.largest(whole, rank)
+            assert same_spectrum(values(found.joined[name]), largest, 1e-4)
+            share = (largest.real < 0).double().mean().item()
+            assert found.joined[name].negative_share == pytest.approx(share, abs=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_exact_once_stored(dtype):
     W_V, W_O = (W.to(dtype) for W in weights(2, 6, 3))
@@ -127,7 +147,7 @@ def test_from_disk_as_from_memory(name, tmp_path):
     assert live.negative_share == disk.negative_share
     for layer, found in zip(locate(model), live.layers[1:], strict=True):
         assert len(found.spectrum.heads["raw"]) == HEADS
-        assert len(found.spectrum.joined["raw"].real) == min(WIDTH, layer.kv_heads * layer.head_dim)
+        assert len(found.spectrum.joined["raw"].real) == spectra.joined_size(layer)
         assert layer_spectrum(layer, verdicts=True) == found.spectrum
         assert len(found.spectrum.verdicts) == (0 if layer.on_branch else HEADS)
     assert Diagnosis.from_json(live.to_json()) == live

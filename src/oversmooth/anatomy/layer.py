@@ -241,8 +241,8 @@ class AttentionLayer:
         """The rows of the value weight by head, ``(kv_heads, k, d)``; of a stacked weight only those are read."""
         name = self._name(self.layout.value)
         if self.layout.packing == "latent":
-            E = self._expanded()
-            W = E @ self.weights.read(name, slice(0, self.latent_rank)).to(E)
+            E, down = self.latent_parts
+            W = E @ down
         elif self.layout.packing == "stacked" and not self.layout.value_transposed:
             start = (self.heads + self.kv_heads) * self.head_dim
             W = self.weights.read(name, slice(start, start + self.kv_heads * self.head_dim))
@@ -256,6 +256,14 @@ class AttentionLayer:
     def latent_rank(self) -> int:
         """Latent attention: the number of features that keys and values are computed from."""
         return self.weights.shapes[self._name(self.layout.latent_norm)][0]
+
+    @property
+    def latent_parts(self) -> tuple[Tensor, Tensor]:
+        """Latent attention: from latent features to values, ``(heads, k, rank)``, and from the stream to them, ``(rank,
+        d)``.
+        """
+        E = self._expanded()
+        return E, self.weights.read(self._name(self.layout.value), slice(0, self.latent_rank)).to(E)
 
     def _expanded(self) -> Tensor:
         """The map from latent features to values, the latent norm's γ folded in, ``(heads, k, rank)``."""

@@ -47,19 +47,34 @@ class Heads:
     """``(kv_heads, group, k, d)``, of the query heads that share a value head."""
     eigenvalues: dict[str, Tensor]
     """``(kv_heads, group, m)``, of each variant."""
+    joint: tuple[dict[str, Tensor], Tensor]
+    """The factors of the joined H, ``(heads, d, m)`` of each variant and ``(heads, m, d)``: value heads, or the features
+    of latent attention as one head where they are fewer.
+    """
 
     @classmethod
     def of(cls, layer: AttentionLayer) -> Heads:
         # torch has no eigenvalues in half precision; what is stored in it is exact in float32.
         W_V, W_O = (W.to(torch.promote_types(W.dtype, torch.float32)) for W in (layer.shared_W_V, layer.W_O))
-        W_O, variants = W_O.unflatten(0, (layer.kv_heads, -1)), {"raw": W_V}
+        W_O = W_O.unflatten(0, (layer.kv_heads, -1))
         with about(layer.name):
-            if layer.norm is not None and layer.norm_position == "pre":
-                variants["folded"] = fold_norm(W_V, layer.norm.gamma.to(W_V), kind=layer.norm.kind)
+            variants = _variants(W_V, layer)
+            joint = variants, W_O.sum(1)
+            if layer.layout.packing == "latent" and layer.latent_rank == joined_size(layer):
+                E, down = layer.latent_parts
+                output = torch.einsum("hkr,hkd->rd", E.to(W_O), joint[1])
+                joint = _variants(down.to(W_V).mT[None] * layer.feed, layer), output[None]
             # The heads that share values are one product with them, which copies nothing.
             smaller = "vdm,vgme->vgde" if layer.width < layer.head_dim else "vdm,vgkd->vgkm"
             products = torch.stack([torch.einsum(smaller, V, W_O) for V in variants.values()])
-            return cls(variants, W_O, dict(zip(variants, eigenvalues(products), strict=True)))
+            return cls(variants, W_O, dict(zip(variants, eigenvalues(products), strict=True)), joint)
+
+
+def _variants(W_V: Tensor, layer: AttentionLayer) -> dict[str, Tensor]:
+    """W_V ``(heads, d, k)`` as it is, and with the norm before the layer folded in."""
+    if layer.norm is None or layer.norm_position != "pre":
+        return {"raw": W_V}
+    return {"raw": W_V, "folded": fold_norm(W_V, layer.norm.gamma.to(W_V), kind=layer.norm.kind)}
 
 
 def layer_spectrum(
@@ -84,7 +99,7 @@ def layer_spectrum(
         }
         together = {name: Eigenvalues(None, None, None) for name in variants}
         if joined:
-            together = {name: summarised(v, keep, layer.width) for name, v in _all(variants, W_O, layer).items()}
+            together = {name: summarised(v, keep, layer.width) for name, v in _all(*per_head.joint, layer).items()}
         # Per head the zeros of H do not count, so only the ratio to what is kept matters; nothing kept is another rule.
         groups = zip(variants["raw"], W_O, per_head.eigenvalues["raw"], strict=True) if decides else ()
         decided = [
@@ -95,7 +110,7 @@ def layer_spectrum(
     if inverse_sigma is not None and "folded" in variants:
         # A factor on W_V is a factor on every eigenvalue.
         by_head["observed"] = [_scaled(e, inverse_sigma, keep) for e in by_head["folded"]]
-        zeros = layer.kv_heads * layer.head_dim < layer.width
+        zeros = joined_size(layer) < layer.width
         together["observed"] = _scaled(together["folded"], inverse_sigma, keep, floor=abs(keep) if zeros else 0.0)
     raw = together["raw"]
     spectrum = Spectrum(
@@ -129,14 +144,17 @@ def why_undecided(layer: AttentionLayer) -> Reason | None:
 
 
 def joined_size(layer: AttentionLayer) -> int:
-    """How many eigenvalues of the joined H can differ from zero: as many as value heads have features, d at most."""
-    return min(layer.width, layer.kv_heads * layer.head_dim)
+    """How many eigenvalues of the joined H can differ from zero: as many as value heads have features, or the latent
+    features that they are computed from; d at most.
+    """
+    latent = [layer.latent_rank] if layer.layout.packing == "latent" else []
+    return min(layer.width, layer.kv_heads * layer.head_dim, *latent)
 
 
-def _all(variants: dict[str, Tensor], W_O: Tensor, layer: AttentionLayer) -> dict[str, Tensor]:
-    """The eigenvalues of the joined H that can differ from zero."""
-    # Query heads that share values add up; taken one by one they would leave zeros whose sign is rounding.
-    output, size, d = W_O.sum(1), joined_size(layer), layer.width
+def _all(variants: dict[str, Tensor], output: Tensor, layer: AttentionLayer) -> dict[str, Tensor]:
+    """The eigenvalues of the joined H that can differ from zero, by its factors."""
+    # Query heads that share values were added up; taken one by one they would leave zeros whose sign is rounding.
+    size, d = joined_size(layer), layer.width
     centred = d > 1 and layer.norm is not None and layer.norm.kind == "layer"
     products = {}
     for name, V in variants.items():
