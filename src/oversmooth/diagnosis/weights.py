@@ -48,8 +48,8 @@ class Heads:
     eigenvalues: dict[str, Tensor]
     """``(kv_heads, group, m)``, of each variant."""
     joint: tuple[dict[str, Tensor], Tensor]
-    """The factors of the joined H, ``(heads, d, m)`` of each variant and ``(heads, m, d)``: value heads, or the features
-    of latent attention as one head where they are fewer.
+    """The factors of the joined H, ``(heads, d, m)`` of each variant and ``(heads, m, d)``: value heads, or the latent
+    features as one head where they are fewer.
     """
 
     @classmethod
