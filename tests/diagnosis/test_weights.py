@@ -1,6 +1,7 @@
 """Spectra of H by weights alone, live and from disk, against dense eigenvalues in float64."""
 
 import dataclasses
+import threading
 from pathlib import Path
 
 import pytest
@@ -276,6 +277,16 @@ def test_a_stopped_run_goes_on(tmp_path, monkeypatch):
 
 
 DAMAGED = [b"\xff\xfe\x00", b"[" * 100_000, b"{", b"5", b'{"a": {}}', b'{"a": null}', b"1" * 5000]
+
+
+def test_an_interruption_does_not_wait_for_what_is_read_meanwhile():
+    go_on = threading.Event()
+    layers = spectra._one_ahead(lambda layer: layer if layer != 2 else go_on.wait(20), [1, 2, 3])
+    assert next(layers) == 1
+    threading.Timer(10, go_on.set).start()
+    layers.close()  # as an interruption ends it
+    assert not go_on.is_set()
+    go_on.set()
 
 
 def test_a_damaged_memory_is_dropped_and_what_is_left_of_it_used(tmp_path):

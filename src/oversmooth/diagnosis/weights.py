@@ -7,8 +7,8 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing.pool import AsyncResult, ThreadPool
 from pathlib import Path
 from typing import TypeVar
 
@@ -264,14 +264,15 @@ def diagnose_weights(
 
 def _one_ahead(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
     """``work(item)`` of each, in order; the next one's is done in a thread meanwhile."""
-    with ThreadPoolExecutor(1, thread_name_prefix="oversmooth-read") as thread:
-        ahead: deque[Future[Result]] = deque()
+    # A pool whose threads nobody waits for: an interruption need not wait for what is read over a network.
+    with ThreadPool(1) as thread:
+        ahead: deque[AsyncResult[Result]] = deque()
         for item in items:
-            ahead.append(thread.submit(work, item))
+            ahead.append(thread.apply_async(work, (item,)))
             if len(ahead) == 2:
-                yield ahead.popleft().result()
+                yield ahead.popleft().get()
         while ahead:
-            yield ahead.popleft().result()
+            yield ahead.popleft().get()
 
 
 class Memory(Finished[Spectrum]):

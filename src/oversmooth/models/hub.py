@@ -79,16 +79,18 @@ def fetching(name: str) -> Iterator[None]:
 
 
 def _not_fetched(name: str, error: Exception) -> str:
-    first = reason(error)
+    first, path = reason(error), name.removeprefix("local-dir:")
     if "trust_remote_code" in str(error):
         return (
             f"{name} comes with its own code, which oversmooth does not run; if you trust it, give "
             "--trust-remote-code, or load it yourself and call oversmooth.diagnose(model, inputs)"
         )
     if isinstance(error, ImportError):
-        return f"{name} needs a library that is missing ({reason(error, 200)}); install it"
-    if Path(name.removeprefix("local-dir:")).exists():
-        return f"{name.removeprefix('local-dir:')} could not be loaded ({first}); check its files"
+        # One that has another version than a model's own code was written for raises the same.
+        why = reason(error, 200)
+        return f"{path} needs a library that is missing, or another version of one ({why}); install what it names"
+    if Path(path).exists():
+        return f"{path} could not be loaded ({first}); check its files"
     return (
         f"{name!r} is not a path and could not be fetched from the hub ({type(error).__name__}: {first}); "
         "check the spelling, or, without a network, give the directory of a downloaded checkpoint"
