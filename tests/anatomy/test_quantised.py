@@ -12,7 +12,7 @@ from support.families import FAMILIES, GQA, hf, text
 
 from oversmooth import InputError, diagnose
 from oversmooth.anatomy import locate
-from oversmooth.anatomy.quantised import of_module
+from oversmooth.anatomy.quantised import _whole_numbers, of_module
 from oversmooth.cli.spectrum import spectra_of
 from oversmooth.models import load
 
@@ -196,6 +196,10 @@ def test_modules_that_hold_packed_weights(zeros):
     for one, other in zip(found.layers[1:], expected.layers[1:], strict=True):
         assert one.spectrum.rho_smooth == pytest.approx(other.spectrum.rho_smooth, rel=1e-5)
         assert one.dominance.rho_rough == pytest.approx(other.dominance.rho_rough, rel=1e-5)
+
+
+def test_packed_weights_are_unpacked_on_their_device():
+    assert _whole_numbers(torch.zeros(2, 3, dtype=torch.int32, device="meta"), 4).shape == (2, 24)
 
 
 def test_a_bias_beside_weights_in_eight_bits_is_as_it_stands():

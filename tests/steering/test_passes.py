@@ -9,15 +9,16 @@ import weakref
 import pytest
 import torch
 from support import conformance
+from support.blocks import Block, Stack, moved, own_block
 from support.conformance import checkpoint
 from support.conformance_methods import all_close, loss, make, outputs, steered
-from support.families import FAMILIES, Stack, run, tensors
+from support.families import FAMILIES, run, tensors
 from support.nightly import nightly, some
 from torch import nn
 from torch.utils.checkpoint import checkpoint as recompute
 
 from oversmooth import InputError, fold, steer, unsteer
-from oversmooth.steering import FeatScale, NeuTRENO, Spectral, ValueResidual, steering_of, verify
+from oversmooth.steering import FeatScale, NeuTRENO, OrthogonalUpdate, Spectral, ValueResidual, steering_of, verify
 
 TOY = "attention alone (Pre-LN)"
 
@@ -79,6 +80,32 @@ def test_recomputation_where_only_strengths_are_learned(name, method):
             one.backward()
         found.append({conformance._unwrapped(key): grad for key, grad in conformance.gradients(model).items()})
     conformance.same_gradients(found[1], found[0])
+
+
+class Rotated(Block):
+    """A block that takes rotations, the same as every other, before its tokens."""
+
+    def forward(self, _rotations, x):
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("method", [NeuTRENO(0.5), OrthogonalUpdate()], ids=str)
+def test_blocks_are_known_by_their_tokens_behind_other_arrays(method):
+    plain, x = moved(Stack(*(own_block(16) for _ in range(3)))), torch.randn(2, 5, 16)
+    model, found = copy.deepcopy(plain), []
+    for block in model.blocks:
+        block.__class__ = Rotated
+
+    def forward(x):
+        for block in model.blocks:
+            x = recompute(block, (torch.ones_like(x), torch.zeros_like(x)), x, use_reentrant=False)
+        return x
+
+    model.forward = forward
+    for one in (plain, model):
+        steer(one, method)(x).sin().sum().backward()
+        found.append([p.grad for p in one.parameters()])
+    all_close(found[1], found[0], 1e-6)
 
 
 @pytest.mark.parametrize("method", ["NeuTRENO: learned by head", "Spectral: sharpen"])

@@ -124,7 +124,7 @@ def _whole_numbers(packed: Tensor, bits: int) -> Tensor:
     """The entries of rows that are packed into 32 bits each, the lowest bits first, half of them below zero."""
     if packed.dtype != torch.int32:
         raise InputError(f"its weights are packed as {packed.dtype}, which is not read; {_REMEDY}")
-    shifts = torch.arange(0, 32, bits, dtype=torch.int32)
+    shifts = torch.arange(0, 32, bits, dtype=torch.int32, device=packed.device)
     return ((packed[..., None] >> shifts) & (2**bits - 1)).flatten(-2) - 2 ** (bits - 1)
 
 

@@ -126,7 +126,7 @@ class ForwardStates:
         """Before the module that runs the stack."""
         state = ForwardState(self.padding.of(args, kwargs) if self.averages else None, self._compute())
         if self.streams:
-            state.stream = first_tensor(args, kwargs, needed=False)  # where this module is the only block
+            state.stream = _tokens(args, kwargs)  # where this module is the only block
         self._local.active = state
 
     def end_stack(self, _module: nn.Module, _args: Any, _out: Any) -> None:
@@ -137,7 +137,7 @@ class ForwardStates:
 
     def begin_block(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before a block."""
-        x, compiling = first_tensor(args, kwargs, needed=False), torch.compiler.is_compiling()
+        x, compiling = _tokens(args, kwargs), torch.compiler.is_compiling()
         state = active = self._active
         if active is not None:
             active.run += 1
@@ -214,3 +214,9 @@ class ForwardStates:
         finally:
             state.release()
             self._local.active = before
+
+
+def _tokens(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """The first array of numbers among the arguments of a block, before any inside one of them, such as rotations."""
+    plain = (v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.is_floating_point() and v.ndim > 1)
+    return next(plain, first_tensor(args, kwargs, needed=False))
