@@ -168,9 +168,9 @@ def _all(variants: dict[str, Tensor], output: Tensor, layer: AttentionLayer) -> 
     return {n: torch.cat([v, v.new_zeros(size - len(v))]) for n, v in zip(products, found, strict=True)}
 
 
-def summarised(values: Tensor, keep: float, size: int = 0) -> Eigenvalues:
+def summarised(values: Tensor, keep: float, size: int = 0, *, listed: bool = True) -> Eigenvalues:
     """The summary of a spectrum ``(k,)``, sorted by real part. keep: what multiplies the stream; size: of H, where its
-    other eigenvalues are zeros that count in ρ_smooth.
+    other eigenvalues are zeros that count in ρ_smooth; listed: with the eigenvalues, which take most of the time.
     """
     values = values.cpu()
     values = values[values.real.argsort()]
@@ -179,8 +179,8 @@ def summarised(values: Tensor, keep: float, size: int = 0) -> Eigenvalues:
         negative_share=plain((real < -_ZERO * values.abs().max()).double().mean()),
         mean_real=plain(real.mean()),
         rho_smooth=plain((keep + values).abs().max().clamp(min=abs(keep) if len(values) < size else 0.0)),
-        real=_rounded(real),
-        imag=_rounded(imag),
+        real=_rounded(real) if listed else [],
+        imag=_rounded(imag) if listed else [],
     )
 
 
