@@ -10,6 +10,7 @@ from torch import nn
 
 from oversmooth import diagnose
 from oversmooth.theory.reasons import Reason
+from oversmooth.trace import plan
 
 D, HEADS, N = 16, 2, 6
 
@@ -166,3 +167,14 @@ def test_a_scale_of_any_size_is_no_norm(dtype, size):
     if dtype == torch.float32:
         assert found.layers[1].spectrum.rho_smooth is not None
         assert size or found.layers[1].spectrum.rho_smooth == 1
+
+
+def test_a_branch_that_is_shut_has_the_factor_0():
+    """ReZero before training: with X as it is on both sides, neither wins."""
+    torch.manual_seed(3)
+    model = Stack(_Block(1.0, 0.0), _Block(1.0, 0.5)).eval()
+    x = torch.randn(2, N, D)
+    factors = [block.layer.factor for block in plan(model, x).blocks]
+    assert [float(f) for f in factors] == [0.0, pytest.approx(0.5)]
+    found = diagnose(model, x, depth=0).layers[1]
+    assert (found.dominance.undecided_share, found.dominance.joined_rho_rough) == (0, [1.0])

@@ -93,3 +93,12 @@ def test_padding_that_is_nan_says_nothing():
     out[:, -3:] = torch.nan
     assert [round(float(f), 4) for f in fit_sum(x + 0.3 * out, [x, out]).factors] == [1.0, 0.3]
     assert fit_sum(x + 0.3 * out * torch.rand(2, 15, 1), [x, out]) is None
+
+
+def test_a_gate_of_a_small_branch_in_half_precision_is_no_number():
+    """It changes no entry by more than eight roundings, and all of them by one or two."""
+    source = torch.Generator().manual_seed(0)
+    x, out, gate = (torch.randn(1, 20, 128, generator=source).bfloat16() for _ in range(3))
+    out = 0.1 * out
+    assert fit_sum(x + 0.5 * out, [x, out]).granularity == "no"
+    assert fit_sum(x + torch.sigmoid(2 * gate) * out, [x, out]) is None

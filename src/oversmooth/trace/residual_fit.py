@@ -176,8 +176,9 @@ class _Search:
                     return addition
         one, zero = (torch.full((), value, dtype=torch.float64, device=self.x.device) for value in (1.0, 0.0))
         shut = next((a for a in self.arrays if a.later and a.where == "input" and same(a.x, self.x)), None)
-        if shut and shut.event.acts_on_features and self._leads_to_the_end(shut.x):
-            # A gate that is shut: what follows attention is a copy of what came before it.
+        shut = self.end if torch.equal(self.y, self.x) else shut
+        if shut and (shut is self.end or self._leads_to_the_end(shut.x)):
+            # A gate that is shut: what follows attention, or all of the block, is a copy of what came before it.
             return _Addition(shut, self.start, None, self.out, Sum((one, zero), "no"))
         for branch in self.branches:
             # Attention replaces the stream: its output goes on.
