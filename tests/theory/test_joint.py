@@ -3,9 +3,10 @@
 import pytest
 import torch
 from support.oracles import attention, weights
+from torch.nn.functional import pad
 
-from oversmooth.theory import dominance, shared_weights
-from oversmooth.theory.krylov import extremal
+from oversmooth.theory import dominance, krylov, shared_weights
+from oversmooth.theory.krylov import Arnoldi, extremal
 from oversmooth.theory.operators import DenseAttention
 from oversmooth.theory.systems import CausalBlocks
 
@@ -68,6 +69,32 @@ def test_the_best_tokens_are_refined_whatever_the_budget():
     A, W_V, W_O = grouped(3)
     expected = by_token(A, W_V, W_O)[1:].max().item()
     assert dominance(A, W_V, W_O, steps=10).rho_rough.item() == pytest.approx(expected, abs=1e-8)
+
+
+@pytest.mark.usefixtures("by_arnoldi")
+@pytest.mark.parametrize(("steps", "together"), [(None, 1), (6, 8)])
+def test_every_input_has_its_best_tokens_refined(steps, together, monkeypatch):
+    """Blocks of 40 dimensions, of which six products show little; every token of the first has the larger radius."""
+    monkeypatch.setattr(shared_weights, "_STEPS", 6)
+    monkeypatch.setattr(krylov, "_TOGETHER", together)
+    W_V, W_O = weights(2, 48, 20, scale=2.0, seed=1)
+    first = attention(2, TOKENS, TOKENS, causal=True, seed=2) / 2 + torch.eye(TOKENS, dtype=torch.float64) / 2
+    inputs = [first, first / 2 + torch.eye(TOKENS, dtype=torch.float64)[0] / 2]
+    found = dominance(torch.stack(inputs), W_V, W_O, steps=steps)
+    for i, A in enumerate(inputs):
+        assert found.rho_rough[i].item() == pytest.approx(by_token(A, W_V, W_O)[1:].max().item(), rel=1e-6)
+
+
+def test_what_breaks_off_is_replaced_afterwards_as_at_once():
+    """On a GPU, which need not wait at every step, all steps are repeated where a subspace was invariant."""
+    blocks = CausalBlocks(torch.ones(3, 2, dtype=torch.float64), *(W / 4 for W in weights(2, 12, 2)))
+    at_once, afterwards = Arnoldi(blocks, 0), Arnoldi(blocks, 0)
+    at_once.extend(9)
+    afterwards.V, afterwards.H = pad(afterwards.V, (0, 0, 0, 9)), pad(afterwards.H, (0, 9, 0, 9))
+    assert torch.stack(afterwards._steps_to(9, replace=False)).any()
+    afterwards._steps_to(9, replace=True)
+    assert torch.equal(afterwards.V, at_once.V)
+    assert torch.equal(afterwards.H, at_once.H)
 
 
 @pytest.mark.usefixtures("by_arnoldi")
