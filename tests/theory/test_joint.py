@@ -5,7 +5,7 @@ import torch
 from support.oracles import attention, weights
 from torch.nn.functional import pad
 
-from oversmooth.theory import dominance, krylov, shared_weights
+from oversmooth.theory import dominance, shared_weights
 from oversmooth.theory.krylov import Arnoldi, extremal
 from oversmooth.theory.operators import DenseAttention
 from oversmooth.theory.systems import CausalBlocks
@@ -76,7 +76,7 @@ def test_the_best_tokens_are_refined_whatever_the_budget():
 def test_every_input_has_its_best_tokens_refined(steps, together, monkeypatch):
     """Blocks of 40 dimensions, of which six products show little; every token of the first has the larger radius."""
     monkeypatch.setattr(shared_weights, "_STEPS", 6)
-    monkeypatch.setattr(krylov, "_TOGETHER", together)
+    monkeypatch.setattr(shared_weights, "_TOGETHER", together)
     W_V, W_O = weights(2, 48, 20, scale=2.0, seed=1)
     first = attention(2, TOKENS, TOKENS, causal=True, seed=2) / 2 + torch.eye(TOKENS, dtype=torch.float64) / 2
     inputs = [first, first / 2 + torch.eye(TOKENS, dtype=torch.float64)[0] / 2]
@@ -101,7 +101,7 @@ def test_what_breaks_off_is_replaced_afterwards_as_at_once():
 def test_tokens_in_parts_give_the_same(monkeypatch):
     A, W_V, W_O = grouped(1)
     whole = dominance(A, W_V, W_O)
-    monkeypatch.setattr(shared_weights, "_HELD", 5 * shared_weights._STEPS * WIDTH)
+    monkeypatch.setattr(shared_weights, "HELD", 5 * shared_weights._STEPS * WIDTH)
     torch.testing.assert_close(dominance(A, W_V, W_O).rho_rough, whole.rho_rough)
 
 

@@ -164,7 +164,7 @@ def _dominance(heads: HeadNumbers, call: int) -> LayerDominance | None:
         joined_rho_smooth=[plain(row[1]) for row in rows],
         joined_rho_rough=[plain(row[2]) for row in rows],
         joined_verdict=[row[3] for row in rows],
-        joined_residual=[plain(row[4]) for row in rows],
+        joined_residual=[plain(row[4], 3) for row in rows],
         undecided_share=None if certified is None else plain(sum(v == "undecided" for v in cases) / len(cases)),
         certified_share=None if certified is None else plain(sum(certified) / len(cases)),
         undecided_because=list(map(str, reasons)),

@@ -21,9 +21,10 @@ from oversmooth.theory.bounds import Words, nested
 from oversmooth.theory.errors import DEFECTIVE, SAFETY
 from oversmooth.theory.limit import LimitArray
 from oversmooth.theory.operators import AttentionOperator, as_operator
-from oversmooth.theory.radii import AttentionChange, Radii, Search, Update
+from oversmooth.theory.radii import AttentionChange, Radii, Settings, Update
 from oversmooth.theory.reasons import Reason, finite
 from oversmooth.theory.spectrum import materialise_if_small
+from oversmooth.theory.together import Search, together
 from oversmooth.theory.weights import check_weights, one_per_head
 
 Verdict = Literal["smooth", "rough", "tie", "undecided"]
@@ -135,7 +136,6 @@ class Dominance(Radii):
         return torch.where(self._is_frozen(), _ROUGH, outcome)
 
 
-@torch.no_grad()
 def dominance(
     A: Tensor | AttentionOperator,
     W_V: Tensor,
@@ -147,7 +147,7 @@ def dominance(
     neutreno: float | Tensor = 0.0,
     change: AttentionChange | None = None,
     zeros: bool | None = None,
-    **search: Any,
+    **settings: Any,
 ) -> Dominance:
     """Compare the smoothing eigenvalue with all others, for all heads jointly or for each head alone.
 
@@ -192,9 +192,27 @@ def dominance(
     >>> dominance(A, W, W).verdict, dominance(A, W, -W).verdict
     ('smooth', 'rough')
     """
+    how = dict(per_head=per_head, residual=residual, bias=bias, neutreno=neutreno, change=change, zeros=zeros)
+    return together([search(A, W_V, W_O, **how, **settings)])[0]  # type: ignore[arg-type]
+
+
+def search(
+    A: Tensor | AttentionOperator,
+    W_V: Tensor,
+    W_O: Tensor,
+    *,
+    per_head: bool = False,
+    residual: bool | float = True,
+    bias: Tensor | None = None,
+    neutreno: float | Tensor = 0.0,
+    change: AttentionChange | None = None,
+    zeros: bool | None = None,
+    **settings: Any,
+) -> Search[Dominance]:
+    """The same as a search, which `together` runs side by side with those of other layers."""
     A = as_operator(A)
     W_V, W_O = _weights_that_fit(A, W_V, W_O)
-    how = Search.of(A.dtype, **search)
+    how = Settings.of(A.dtype, **settings)
     per_head, zeros = arguments.flag(per_head, "per_head"), None if zeros is None else arguments.flag(zeros, "zeros")
     residual, biased = check_residual(residual), is_biased(bias)
     if A.mask is not None and not per_head and not torch.equal(A.mask, A.mask[..., :1, :].expand_as(A.mask)):
@@ -216,7 +234,7 @@ def dominance(
         if not per_head:
             radii = radii.map(lambda x: x.select(len(A.shape) - 3, 0))
     else:
-        radii = several_heads.radii(A, W_V, W_O, update, how)
+        radii = yield from several_heads.radii(A, W_V, W_O, update, how)
         rule = "all heads together: the radius on constant arrays against the radius on centred arrays"
         rule += "" if how.steps is None else f", as far as {how.steps} products show it"
     mask = A.mask if A.mask is None or per_head else A.mask.select(-2, 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -54,8 +54,6 @@ class LinearSystem(Protocol):
 _RIVALS = 2
 _LOST = 0.7
 _RIVAL_WEIGHT = 0.1
-# So many items of a group are refined at a time.
-_TOGETHER = 8
 
 Score = Callable[[Tensor, Tensor, Tensor], Tensor]
 """From Ritz values ``(b, m)``, reach ``(b, 1)`` or ``(b, m)`` and item indices ``(b,)`` to the highest score ``(b, m)``
@@ -79,8 +77,10 @@ class Arnoldi:
         self.H = torch.zeros(system.items, 1, 0, dtype=system.dtype, device=system.device)
 
     def _random(self) -> Tensor:
+        """The same vector for every item, which then does not depend on what it is searched together with."""
         s = self.system
-        return torch.randn(s.items, s.size, dtype=s.dtype, device=s.device, generator=self._generator)
+        one = torch.randn(s.size, dtype=s.dtype, device=s.device, generator=self._generator)
+        return one.expand(s.items, -1)
 
     def extend(self, steps: int) -> None:
         """Grow the basis to `steps` vectors."""
@@ -198,6 +198,22 @@ class Extremal:
         """``(items,)`` boolean: whether more steps would not change the highest score of a group."""
         return self.converged | self.beaten
 
+    def select(self, index: Tensor | slice) -> Extremal:
+        """Some of the items."""
+        return replace(self, **{name: x[index] for name, x in vars(self).items() if x is not None})
+
+    def put(self, index: Tensor, other: Extremal) -> None:
+        """Replace these items."""
+        for name, x in vars(other).items():
+            if x is not None:
+                getattr(self, name)[index] = x
+
+    def compare(self, group: Tensor) -> None:
+        """Say which items are beaten by another of their group, ``(items,)``."""
+        lowest = torch.full_like(self.score, -torch.inf)
+        least = lowest.scatter_reduce(0, group, self.score - self.slack, "amax")
+        self.beaten = self.score + self.slack < least[group]
+
 
 def extremal(
     system: LinearSystem,
@@ -207,8 +223,8 @@ def extremal(
     first: int = 16,
     most: int,
     restarts: int = 0,
+    growth: float | None = None,
     group: Tensor | None = None,
-    refined: int | None = None,
     vectors: bool = False,
     seed: int = 0,
 ) -> Extremal:
@@ -222,22 +238,22 @@ def extremal(
         system: the operators.
         score: what is to be highest.
         tolerance: of the score, relative to it or to 1.
-        first: steps before the first check; later ones come where the decay of the residuals points to.
-        most: steps after which what has not converged stops as it is, or is restarted or refined.
+        first: steps before the first check.
+        most: steps after which what has not converged stops as it is, or is restarted.
         restarts: thick restarts at most, item by item.
+        growth: how many times as many steps the next check comes; None: where the decay of the residuals points to,
+            which depends on all items.
         group: ``(items,)``, numbers of the groups in which items compete; None: each stands alone.
-        refined: steps up to which the best few of a group go on together, and no others; None: all that may win, few
-            at a time, as far as they need. Their vectors are taken to be short: all are kept.
         vectors: whether to return Ritz vectors.
         seed: of the random start.
     """
     alone, items = group is None, torch.arange(system.items, device=system.device)
     group = items if group is None else group.unique(return_inverse=True)[1]
-    search = _Search(score, tolerance, group, Extremal.nothing(system, vectors))
+    search = _Search(score, tolerance, growth, group, Extremal.nothing(system, vectors))
     ritz = search.found
     # Where items compete, checks in between let the beaten ones stop.
     index, basis = search.grow(Arnoldi(system, seed), items, first, most, 3.0 if alone else 1.5)
-    if alone and restarts:
+    if restarts:
         for i in ritz.score[index].argsort(descending=True).tolist():
             one, own = basis.select(torch.tensor([i], device=system.device)), index[i : i + 1]
             for _ in range(restarts):
@@ -246,23 +262,7 @@ def extremal(
                 one.restart(most // 2, score, own)
                 one.extend(min(most, int(one.system.rank)))
                 search.record(one, own)
-    elif not alone:
-        place = _place(ritz.score[index], group[index]) // _TOGETHER
-        for turn in range(int(place.max()) + 1 if len(index) else 0):
-            some = (place == turn) & ~ritz.settled[index]
-            if refined is None or turn == 0:
-                search.grow(basis.select(some), index[some], most + 1, refined or system.size, 2.0)
     return ritz
-
-
-def _place(score: Tensor, group: Tensor) -> Tensor:
-    """How many items of its group score higher, or as high and come before."""
-    order = score.argsort(descending=True, stable=True)
-    place = torch.empty_like(group)
-    for one in group.unique():
-        members = order[group[order] == one]
-        place[members] = torch.arange(len(members), device=group.device)
-    return place
 
 
 @dataclass
@@ -271,6 +271,7 @@ class _Search:
 
     score: Score
     tolerance: float
+    growth: float | None
     group: Tensor
     found: Extremal
 
@@ -287,7 +288,9 @@ class _Search:
             index, basis = index[left], basis.select(left)
             if steps >= most:
                 break
-            if len(index):
+            if self.growth is not None:
+                steps = int(self.growth * steps) + 1
+            elif len(index):
                 # Residuals fall about geometrically: go to where most of the rest should have converged, within limits.
                 typical = float(error[left].nan_to_num(nan=0.5).clamp(min=1e-30, max=0.5).quantile(0.7))
                 expected = steps * math.log(self.tolerance) / math.log(typical)
@@ -312,9 +315,7 @@ class _Search:
         ritz.value[index], ritz.score[index], ritz.residual[index] = theta, high, residual
         ritz.converged[index], ritz.condition[index] = good, condition
         ritz.slack[index] = score(theta[:, None], (SAFETY * (condition * residual))[:, None], index)[:, 0] - high
-        lowest = torch.full_like(ritz.score, -torch.inf)
-        least = lowest.scatter_reduce(0, self.group, ritz.score - ritz.slack, "amax")
-        ritz.beaten = ritz.score + ritz.slack < least[self.group]
+        ritz.compare(self.group)
         if ritz.vector is not None:
             ritz.vector[index] = basis.expand(y)
         return error

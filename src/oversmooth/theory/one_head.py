@@ -19,7 +19,7 @@ from oversmooth.theory.eigenarrays import eigenarray
 from oversmooth.theory.errors import SUSPICIOUS, eigenvalues_and_errors, error_of_pairs, is_sure, rounding
 from oversmooth.theory.krylov import extremal
 from oversmooth.theory.operators import AttentionOperator, DenseAttention
-from oversmooth.theory.radii import Radii, Search, Update
+from oversmooth.theory.radii import Radii, Settings, Update
 from oversmooth.theory.reducible import centred_block, fallen_apart, has_long_paths
 from oversmooth.theory.small_matrices import complex_of, eigenvectors
 from oversmooth.theory.spectrum import DENSE_TOKENS, CentredAttention, causal_values, dense_values
@@ -71,7 +71,7 @@ class Heads:
         A: AttentionOperator,
         W_V: Tensor,
         W_O: Tensor,
-        search: Search,
+        search: Settings,
         gains: tuple[Tensor | None, Tensor | None] = (None, None),
         *,
         complete: bool = False,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from typing import ClassVar, Self
 
 import torch
@@ -97,6 +97,22 @@ class AttentionOperator(ABC):
         """Some of the operators, by their index on the first axis."""
         return self._changed(lambda x, _: x[index])
 
+    @property
+    def kind(self) -> Hashable:
+        """What is equal where two can be joined by `cat`."""
+        arrays = (getattr(self, name, None) for name in (*self._arrays, "mask"))
+        shapes = tuple(None if x is None else (x.shape[1:], x.dtype, x.device) for x in arrays)
+        return type(self), shapes, self.causal, self.rounding, getattr(self, "scale", None)
+
+    @classmethod
+    def cat(cls, several: Sequence[Self]) -> Self:
+        """The operators of all, side by side on the first axis."""
+        other = copy.copy(several[0])
+        for name in (*cls._arrays, "mask", "lse"):
+            parts = [getattr(one, name, None) for one in several]
+            setattr(other, name, None if any(x is None for x in parts) else torch.cat(parts))  # type: ignore[arg-type]
+        return other
+
     def _changed(self, change: Callable[[Tensor, int], Tensor]) -> Self:
         """The same with every array and the mask changed, given how many of their last axes are one matrix's."""
         other = copy.copy(self)
@@ -112,6 +128,11 @@ class AttentionOperator(ABC):
     @property
     def device(self) -> torch.device:
         return getattr(self, self._arrays[0]).device
+
+    @property
+    def nbytes(self) -> int:
+        """Of what it is made of."""
+        return sum(x.nbytes for name in self._arrays if (x := getattr(self, name)) is not None)
 
     @property
     def tokens(self) -> int:

@@ -72,7 +72,7 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Search:
+class Settings:
     """How to search for eigenvalues: the rare settings of `dominance`, which takes them as keywords."""
 
     method: Method
@@ -93,7 +93,7 @@ class Search:
         limit: bool | None = None,
         tie: float | None = None,
         seed: int = 0,
-    ) -> Search:
+    ) -> Settings:
         """The settings, checked, with the defaults of this precision."""
         arguments.choice(method, "method", METHODS)
         return cls(

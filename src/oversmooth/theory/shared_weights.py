@@ -9,18 +9,19 @@ decomposed, and a larger one iterated by Arnoldi.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from oversmooth.theory.errors import SAFETY, eigenvalues_and_errors, moved, rounding
-from oversmooth.theory.krylov import Extremal, LinearSystem, extremal
+from oversmooth.theory.errors import SAFETY, moved, rounding
+from oversmooth.theory.krylov import Extremal
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, centred_matrix, reflector
-from oversmooth.theory.radii import Radii, Search, Update
+from oversmooth.theory.radii import Radii, Settings, Update
 from oversmooth.theory.reducible import has_long_paths, union_of_heads
 from oversmooth.theory.small_matrices import complex_of, divided, eigenvalues, eigenvector, eigenvectors
-from oversmooth.theory.systems import CausalBlocks, JoinedHeads
+from oversmooth.theory.systems import CausalBlocks, JoinedHeads, Matrices
+from oversmooth.theory.together import HELD, Decomposed, Search, Sought
 from oversmooth.theory.tokens import centre_tokens, real_and_imaginary, token_mean
 from oversmooth.theory.weights import on_constant_arrays, smaller_product
 
@@ -35,12 +36,12 @@ _CONDITIONED = 1024
 _CAUSAL_LIMIT = 1 << 30
 # Relative difference below which two moduli are a tie.
 _EQUAL = 1e-6
-# Arnoldi: basis vectors before the first restart, and restarts at most of what has not converged by then.
-_STEPS, _RESTARTS = 64, 80
-# Where the number of steps is given, the best tokens of causal attention take so many all the same.
-_REFINED = 256
-# Entries of Krylov bases held at once: 2 GiB in float32.
-_HELD = 1 << 29
+# Arnoldi: basis vectors before the first restart, and restarts at most of what has not converged by then. Weights alone
+# are smaller: so many vectors for them.
+_STEPS, _RESTARTS, _WEIGHTS_STEPS = 64, 80, 512
+# So many of the best tokens of causal attention are refined at a time; where the number of steps is given, only these,
+# and they take so many all the same.
+_TOGETHER, _REFINED = 8, 256
 
 
 @dataclass
@@ -73,21 +74,22 @@ class SharedWeights:
     """
 
     def __init__(
-        self, A: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, search: Search, *, centred: bool = True
+        self, A: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, how: Settings, *, centred: bool = True
     ) -> None:
-        self.A, self.W_V, self.update, self.how, self.centred = A, W_V, update, search, centred
+        self.A, self.W_V, self.update, self.how, self.centred = A, W_V, update, how, centred
         self.W_O = update.centred(W_O)
         self.constant_W_O = W_O if update.constant_gain is None else W_O * update.constant_gain
         self.d = W_V.shape[-2]
         self.system = JoinedHeads(A, W_V, self.W_O, update.shift, centred=centred)
 
-    def radii(self) -> Radii:
+    def radii(self) -> Search[Radii]:
         """Both radii of every item."""
-        return self.result(self.rough())
+        smooth = yield from self.smooth_radius()
+        return self.result(smooth, (yield from self.rough()))
 
-    def result(self, rough: Rough) -> Radii:
-        """Both radii of every item, given the rough ones."""
-        size, weights_error = self.smooth_radius
+    def result(self, smooth_radius: tuple[Tensor, Tensor], rough: Rough) -> Radii:
+        """Both radii of every item, given what `smooth_radius` and `rough` found."""
+        size, weights_error = smooth_radius
         smooth = size.expand(len(rough.mu))
         alone = self.A.valid_count()[:, 0] < 2
         radius, base = torch.where(alone, 0.0, rough.mu.abs()), self.update.base
@@ -120,24 +122,23 @@ class SharedWeights:
             eigenarray=array,
         )
 
-    def rough(self) -> Rough:
+    def rough(self) -> Search[Rough]:
         """The eigenvalue of T_P of largest modulus in every item."""
         method, size = self.how.method, int(self.system.rank.max())
         if self.A.tokens < 2:
             return Rough.nothing(self.A)
         if self.A.causal and method == "auto":
-            return self._by_causal_blocks()
+            return (yield from self._by_causal_blocks())
         if method == "dense" or size < 2 or (method == "auto" and size <= _DENSE_SIZE):
             return self._directly()
-        return self._by_arnoldi()
+        return (yield from self._by_arnoldi())
 
     def _error(self, condition: Tensor, residual: Tensor, blur: Tensor) -> Tensor:
         """How far an eigenvalue may be off: its condition number times residual and rounding of A in the update."""
         sizes = _norms(self.W_V, self.W_O)
         return moved(condition, residual + (blur * sizes).sum(-1), sizes.sum(), self.A.tokens * self.d)
 
-    @cached_property
-    def smooth_radius(self) -> tuple[Tensor, Tensor]:
+    def smooth_radius(self) -> Search[tuple[Tensor, Tensor]]:
         """The radius of ``base + Σ_h c_h W_V^h W_O^h``, c_h the eigenvalue of attention on constant arrays, and how far
         it may be off. Without the zeros of features that no head writes to.
         """
@@ -148,43 +149,36 @@ class SharedWeights:
         small = smaller_product(V, O)
         least = base if len(small) < self.d <= self.W_V.shape[-3] * self.W_V.shape[-1] else 0.0
         if len(small) > _DENSE_WEIGHTS:
-            # The block of a token that sees only itself.
-            ritz = self._extremal(CausalBlocks(c[None], W_V, W_O).on_values(), exact=True)
+            tolerance = self.how.tolerance / 10
+            tolerance = min(tolerance, _WEIGHTS_TOLERANCE) if self.how.steps is None else tolerance
+            most, system = min(len(small), _WEIGHTS_STEPS), Matrices(small[None])
+            ritz = yield Sought(system, base, tolerance, most, restarts=_RESTARTS, seed=self.how.seed)
             size, error = ritz.score[0], (ritz.condition * ritz.residual)[0]
         else:
-            values, errors = eigenvalues_and_errors(small, torch.finfo(self.A.dtype).eps)
+            values, errors = yield Decomposed(small, torch.finfo(self.A.dtype).eps)
             sizes = (base + values).abs()
             size, error = sizes.max(), (sizes + errors).max() - sizes.max()
         return size.clamp(min=least).to(self.A.dtype), error.to(self.A.dtype)
 
-    def _extremal(
-        self, system: LinearSystem, *, vectors: bool = False, group: Tensor | None = None, exact: bool = False
-    ) -> Extremal:
-        """Within the number of steps that was given, if any; but the best of a group are always refined."""
-        how, steps = self.how, None if exact else self.how.steps
-        weights_tolerance = min(how.tolerance, _WEIGHTS_TOLERANCE) if how.steps is None else how.tolerance / 10
-        most = min(_STEPS, steps or _STEPS)
-        return extremal(
-            system,
-            lambda theta, reach, _: (self.update.base + theta).abs() + reach,
-            tolerance=weights_tolerance if exact else how.tolerance,
-            first=min(16 if group is None else 24, most),  # few of the tokens that compete are beaten before
-            most=most,
-            restarts=_RESTARTS if steps is None else (steps - most) // (most - most // 2),
-            refined=None if steps is None else max(steps, _REFINED),
-            group=group,
-            vectors=vectors,
-            seed=how.seed,
+    def _sought(self, system: JoinedHeads, *, vectors: bool) -> Sought:
+        """Within the number of steps that was given, if any."""
+        how, steps = self.how, self.how.steps
+        # A GPU restarts item by item and waits each time, so that there all steps go into one basis if it can be held.
+        held = HELD // system.size if system.device.type == "cuda" else _STEPS
+        most = _STEPS if steps is None else min(steps, max(_STEPS, held))
+        restarts = _RESTARTS if steps is None else (steps - most) // (most - most // 2)
+        return Sought(
+            system, self.update.base, how.tolerance, most, min(16, most), restarts, vectors=vectors, seed=how.seed
         )
 
-    def _by_arnoldi(self) -> Rough:
+    def _by_arnoldi(self) -> Search[Rough]:
         # A single token has no centred arrays.
         index = (self.system.rank > 0).nonzero()[:, 0]
         far, wanted = has_long_paths(union_of_heads(self.A))[index], self.how.limit is not False
-        ritz = self._extremal(self.system.select(index), vectors=wanted or bool(far.any()))
+        ritz = yield self._sought(self.system.select(index), vectors=wanted or bool(far.any()))
         error = self._error(ritz.condition, ritz.residual, rounding(self.A)[index])
         if bool(far.any()):
-            error[far] = torch.maximum(error[far], self._error_from_the_left(index[far], ritz, far))
+            error[far] = torch.maximum(error[far], (yield from self._error_from_the_left(index[far], ritz, far)))
         found = Rough.nothing(self.A)
         found.mu[index] = self.update.base + ritz.value
         found.residual[index], found.error[index] = ritz.residual, error
@@ -194,12 +188,12 @@ class SharedWeights:
             found.array = self._with_constant_part(arrays, found.mu)
         return found
 
-    def _error_from_the_left(self, index: Tensor, right: Extremal, which: Tensor) -> Tensor:
+    def _error_from_the_left(self, index: Tensor, right: Extremal, which: Tensor) -> Search[Tensor]:
         """The error by the same eigenvalue of the transposed update: another start, and a condition number in all
         dimensions. Infinite where the two do not agree.
         """
         assert right.vector is not None
-        left = self._extremal(self.system.select(index).transposed(), vectors=True)
+        left = yield self._sought(self.system.select(index).transposed(), vectors=True)
         assert left.vector is not None
         theta, x, y = right.value[which], right.vector[which], left.vector
         mirrored = (left.value - theta.conj()).abs() < (left.value - theta).abs()
@@ -250,7 +244,7 @@ class SharedWeights:
         w = divided(mean, (mu - self.update.base)[:, None, None] * eye - W)
         return Z + w if tokens is None else (Z + w) * tokens[..., None]
 
-    def _by_causal_blocks(self) -> Rough:
+    def _by_causal_blocks(self) -> Search[Rough]:
         """The first token sees only itself and has the smooth spectrum; the others' blocks have the rest."""
         A, base, found = self.A, self.update.base, Rough.nothing(self.A)
         diagonal = A.diagonal().mT - self.update.shift  # (items, n, heads)
@@ -259,7 +253,7 @@ class SharedWeights:
         blocks = CausalBlocks(diagonal[rest], self.W_V, self.W_O)
         if blocks.items == 0:
             return found
-        of_blocks = self._of_blocks(blocks, rest.nonzero()[:, 0])
+        of_blocks = yield from self._of_blocks(blocks, rest.nonzero()[:, 0])
 
         def spread(x: Tensor, elsewhere: float = 0.0) -> Tensor:
             """From the valid tokens to all, ``(items, n)``."""
@@ -287,7 +281,7 @@ class SharedWeights:
             found.array = X
         return found
 
-    def _of_blocks(self, blocks: CausalBlocks, group: Tensor) -> Rough:
+    def _of_blocks(self, blocks: CausalBlocks, group: Tensor) -> Search[Rough]:
         """The largest eigenvalue of each token's block; of the tokens of one group only the largest matters."""
         base = self.update.base
         if self.d <= _DENSE_BLOCK:
@@ -296,18 +290,32 @@ class SharedWeights:
             value = theta.gather(1, best)[:, 0]
             zero = torch.zeros_like(value.real)
             return Rough(base + value, zero, zero, zero, repeated=_has_equal(theta, value, base))
-        small, parts = blocks.on_values(), []
-        everything = torch.arange(blocks.items, device=blocks.device)
-        for some in everything.split(max(1, _HELD // (small.size * _STEPS))):
-            ritz = self._extremal(small.select(some), group=group[some])
-            value, residual, size = ritz.value, ritz.residual, ritz.score
-            highest = torch.where(ritz.settled, size, size + ritz.slack)
-            if small.size < self.d:  # zeros are eigenvalues too, and exact
-                value, residual = (torch.where(size < base, 0, x) for x in (value, residual))
-                highest = highest.clamp(min=base)
-            parts.append((base + value, residual, highest - (base + value).abs(), torch.zeros_like(ritz.converged)))
-        mu, residual, above, no = (torch.cat(column) for column in zip(*parts, strict=True))
-        return Rough(mu, residual, torch.zeros_like(above), above, repeated=no)
+        small = blocks.on_values()
+        ritz = yield from self._of_competing(small, group.unique(return_inverse=True)[1])
+        value, residual, size = ritz.value, ritz.residual, ritz.score
+        highest = torch.where(ritz.settled, size, size + ritz.slack)
+        if small.size < self.d:  # zeros are eigenvalues too, and exact
+            value, residual = (torch.where(size < base, 0, x) for x in (value, residual))
+            highest = highest.clamp(min=base)
+        above, no = highest - (base + value).abs(), torch.zeros_like(ritz.converged)
+        return Rough(base + value, residual, torch.zeros_like(above), above, repeated=no)
+
+    def _of_competing(self, small: CausalBlocks, group: Tensor) -> Search[Extremal]:
+        """All tokens for as many steps as were given; then the best of each group, as many as may be the largest."""
+        how, most = self.how, min(_STEPS, self.how.steps or _STEPS)
+        found = Extremal.nothing(small, vectors=False)
+        seek = partial(Sought, base=self.update.base, tolerance=how.tolerance, seed=how.seed)
+        for some in torch.arange(small.items, device=small.device).split(max(1, HELD // (small.size * _STEPS))):
+            wanted = seek(small.select(some), most=most, first=min(16, most), growth=None, group=group[some])
+            found.put(some, (yield wanted))
+        found.compare(group)
+        steps, refined = small.size if how.steps is None else max(how.steps, _REFINED), torch.zeros_like(found.beaten)
+        while len(best := _best(found, group, refined)):
+            wanted = seek(Matrices(small.select(best).matrices()), most=steps, first=min(_STEPS, steps))
+            found.put(best, (yield wanted))
+            found.compare(group)
+            refined[best if how.steps is None else slice(None)] = True
+        return found
 
     def _block_error(self, blocks: CausalBlocks, theta: Tensor, residual: Tensor) -> Tensor:
         """How far θ may be off: only the rounding of A's diagonal enters."""
@@ -343,6 +351,14 @@ def _has_equal(theta: Tensor, best: Tensor, base: float) -> Tensor:
     size = (base + best).abs()[:, None]
     equal = (base + theta).abs() >= size - _EQUAL * size.clamp(min=1)
     return equal.sum(-1) > torch.where(best.imag == 0, 1, 2)
+
+
+def _best(found: Extremal, group: Tensor, refined: Tensor) -> Tensor:
+    """The few items of each group with the highest scores among those that have not settled, nor were refined."""
+    order = found.score.argsort(descending=True, stable=True)
+    order = order[~(found.settled | refined)[order]]
+    places = (group[order][:, None] == group.unique()).int().cumsum(0)
+    return order[(places.gather(1, group[order][:, None]) <= _TOGETHER)[:, 0]]
 
 
 def _tokens(A: AttentionOperator) -> Tensor | None:

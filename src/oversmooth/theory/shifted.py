@@ -18,7 +18,7 @@ from oversmooth.safety.errors import InputError
 from oversmooth.theory.dominance import check_residual, of_radii, scaled_update
 from oversmooth.theory.one_head import Heads, Pairs
 from oversmooth.theory.operators import AttentionOperator, as_operator
-from oversmooth.theory.radii import AttentionChange, Search
+from oversmooth.theory.radii import AttentionChange, Settings
 from oversmooth.theory.spectrum import materialise_if_small
 from oversmooth.theory.weights import check_weights
 
@@ -91,7 +91,7 @@ def shifted_dominance(
             "(..., heads, n, n), (heads, d, k) and (heads, k, d)"
         )
     W_V, W_O = W_V.to(A.device, A.dtype), W_O.to(A.device, A.dtype)
-    how, one, columns = Search.of(A.dtype, seed=seed, limit=False), torch.ones(A.shape[-3]).to(W_V), []
+    how, one, columns = Settings.of(A.dtype, seed=seed, limit=False), torch.ones(A.shape[-3]).to(W_V), []
     residual, heads = check_residual(residual), None
     for shift in numbers:
         change = AttentionChange(one, shift * one, 0 * one, source=source and shift != 0)

@@ -7,6 +7,7 @@ to the eigenvalues. s is NeuTRENO's λ̃, zero otherwise. Weights are shared by 
 from __future__ import annotations
 
 import copy
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
@@ -24,8 +25,12 @@ class JoinedHeads:
     """
 
     def __init__(self, A: AttentionOperator, W_V: Tensor, W_O: Tensor, shift: Tensor, *, centred: bool = True) -> None:
-        self.A, self.W_V, self.W_O, self.shift, self.centred, self.transpose = A, W_V, W_O, shift, centred, False
-        self.V, self.O = stack_heads(W_V, W_O)
+        self.A, self.centred, self.transpose = A, centred, False
+        # The same for all items, or one each.
+        self.V, self.O = (
+            W[None] for W in stack_heads(W_V, W_O)
+        )  # (1 or items, d, heads · k) and its transpose's shape
+        self.shift = shift[None]  # (1 or items, heads)
         self.shifted = bool(shift.any())
         self.n, self.d = A.tokens, W_V.shape[-2]
         self.size, self.dtype, self.device = self.n * self.d, A.dtype, A.device
@@ -38,16 +43,31 @@ class JoinedHeads:
     def rank(self) -> Tensor:
         return (self.A.valid_count()[:, 0] - int(self.centred)) * self.d
 
+    @property
+    def kind(self) -> Hashable:
+        """What is equal where two can be joined by `cat`."""
+        return self.A.kind, self.V.shape[1:], self.shifted, self.centred, self.transpose
+
+    @classmethod
+    def cat(cls, several: Sequence[JoinedHeads]) -> JoinedHeads:
+        """The items of all, each with its weights."""
+        other = copy.copy(several[0])
+        other.A = type(other.A).cat([one.A for one in several])
+        for name in ("V", "O", "shift"):
+            parts = [(x := getattr(one, name)).expand(one.items, *x.shape[1:]) for one in several]
+            setattr(other, name, torch.cat(parts))
+        return other
+
     def apply(self, v: Tensor) -> Tensor:
         return self.project(self.mix(v.view(-1, self.n, self.d)).reshape(len(v), -1))
 
     def mix(self, Z: Tensor) -> Tensor:
         """``Σ_h (A_h − s_h) Z W_V^h W_O^h`` without centring, ``(items, n, d)``."""
-        values = (Z @ self.V).unflatten(-1, (len(self.W_V), -1)).transpose(1, 2)
+        values = (Z @ self.V).unflatten(-1, (self.shift.shape[1], -1)).transpose(1, 2)
         # Attention as queries and keys has no product with its transpose: each layer in turn is formed as a matrix.
         mixed = self.A.dense().A.mT @ values if self.transpose else self.A @ values
         if self.shifted:
-            mixed = mixed - self.shift[:, None, None] * values
+            mixed = mixed - self.shift[..., None, None] * values
         return mixed.transpose(1, 2).flatten(2) @ self.O
 
     def project(self, v: Tensor) -> Tensor:
@@ -59,13 +79,47 @@ class JoinedHeads:
     def select(self, index: Tensor) -> JoinedHeads:
         other = copy.copy(self)
         other.A = self.A.select(index)
+        if len(self.V) > 1:
+            other.V, other.O, other.shift = self.V[index], self.O[index], self.shift[index]
         return other
 
     def transposed(self) -> JoinedHeads:
         """``Z ↦ P Σ_h (A_h − s_h)ᵀ Z (W_V^h W_O^h)ᵀ``, whose right vectors are the left ones of this."""
-        other = JoinedHeads(self.A, self.W_O.mT, self.W_V.mT, self.shift, centred=self.centred)
-        other.transpose = not self.transpose
+        other = copy.copy(self)
+        other.V, other.O, other.transpose = self.O.mT, self.V.mT, not self.transpose
         return other
+
+
+class Matrices:
+    """``x ↦ x M``, one item per matrix ``(items, m, m)``."""
+
+    def __init__(self, M: Tensor) -> None:
+        self.M = M
+        self.items, self.size = M.shape[:2]
+        self.dtype, self.device = M.dtype, M.device
+
+    @property
+    def rank(self) -> Tensor:
+        return torch.full((self.items,), self.size, device=self.device)
+
+    @property
+    def kind(self) -> Hashable:
+        """What is equal where two can be joined by `cat`."""
+        return self.size, self.dtype, self.device
+
+    @classmethod
+    def cat(cls, several: Sequence[Matrices]) -> Matrices:
+        """The items of all."""
+        return cls(torch.cat([one.M for one in several]))
+
+    def apply(self, v: Tensor) -> Tensor:
+        return (v[:, None] @ self.M)[:, 0]
+
+    def project(self, v: Tensor) -> Tensor:
+        return v
+
+    def select(self, index: Tensor) -> Matrices:
+        return Matrices(self.M[index])
 
 
 class CausalBlocks:
@@ -114,6 +168,9 @@ class CausalBlocks:
         return other
 
     def matrices(self) -> Tensor:
-        """Each block as a matrix acting on row vectors, ``(items, d, d)``."""
+        """Each block as a matrix acting on row vectors, ``(items, size, size)``."""
+        if self.V is None:
+            O = self.O.unflatten(0, (len(self.shared), -1, self.W_V.shape[-1]))  # noqa: E741
+            return torch.einsum("icg,cgam->icam", self.diagonal.view(self.items, *O.shape[:2]), O).flatten(1, 2)
         products = self.W_V @ self.W_O
         return (self.diagonal @ products.flatten(1)).unflatten(1, products.shape[1:])

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.metrics.moments import reducing
 from oversmooth.safety.errors import InputError, about
-from oversmooth.theory.dominance import JOINT_STEPS, dominance
+from oversmooth.theory.dominance import JOINT_STEPS, Dominance, dominance, search
 from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.radii import TIE
 from oversmooth.theory.reasons import Reason
 from oversmooth.theory.spectrum import attention_spectrum
+from oversmooth.theory.together import Search, together
 from oversmooth.theory.weights import fold_norm, head_spectrum
 from oversmooth.trace.plans import BlockPlan, Plan, Site
 from oversmooth.trace.reducers.base import PassFacts, Reducer, fetched
@@ -70,7 +72,9 @@ class EachAttention(Reducer):
     def attend(self, call: int, block: BlockPlan, A: AttentionOperator) -> None:
         layer = block.layer
         if self._weights is None or self._weights[0] is not layer:  # read once a layer, and of one layer at a time
-            self._weights = (layer, layer.W_V.float(), layer.W_O.float())
+            # Copies: sharded weights are gone after their block.
+            W_V, W_O = (W.to(torch.float32, copy=True) for W in (layer.W_V, layer.W_O))
+            self._weights = (layer, W_V, W_O)
         self.call(call, block, A, *self._weights[1:])
 
 
@@ -81,14 +85,19 @@ class HeadSpectra(EachAttention):
         plan: of the model.
         settings: what to compute.
         steering: what was done to the model, if anything; dominance is then that of steered attention.
+        held: bytes of attention and weights of layers whose heads are taken jointly together; 0: layer by layer.
     """
 
     STATE = ("_found", "_rows")
     result: HeadNumbers
 
-    def __init__(self, plan: Plan, settings: SpectraSettings | None = None, steering: Any = None) -> None:
-        self.plan, self.settings, self.steering = plan, settings or SpectraSettings(), steering
+    def __init__(
+        self, plan: Plan, settings: SpectraSettings | None = None, steering: Any = None, held: int = 2**31
+    ) -> None:
+        self.plan, self.settings, self.steering, self.held = plan, settings or SpectraSettings(), steering, held
         self._found = HeadNumbers()
+        self._waiting: list[tuple[int, list[int], Search[Dominance]]] = []
+        self._bytes = 0
         self._start = 0
         self._sigma: Tensor | None = None
         self._rows: dict[tuple[str, int], list[Tensor]] = defaultdict(list)
@@ -132,16 +141,30 @@ class HeadSpectra(EachAttention):
                 if new := [why for is_undecided, why in undecided if is_undecided and why is not None]:
                     kept = self._found.undecided_because.setdefault(call, [])
                     kept += new[: MOST_REASONS - len(kept)]
-            few = self.settings.joined - self._start
-            if few > 0:
-                some = torch.arange(min(few, A.shape[0]), device=A.device)
-                V = W_V[some] if W_V.ndim == 4 else W_V
-                steps = None if self.settings.exact else JOINT_STEPS
-                how = dict(residual=layer.keep, change=change, limit=False, steps=steps, seed=self.settings.seed)
-                every = dominance(A.select(some), V, W_O, **how)  # type: ignore[arg-type]
-                radii = (one.tolist() for one in (some + self._start, every.rho_smooth, every.rho_rough))
-                rows = zip(*radii, every.verdict, every.residual.tolist(), strict=True)
-                self._found.joined.setdefault(call, []).extend(rows)
+        if (few := self.settings.joined - self._start) > 0:
+            some = torch.arange(min(few, A.shape[0]), device=A.device)
+            V = W_V[some] if W_V.ndim == 4 else W_V
+            steps = None if self.settings.exact else JOINT_STEPS
+            how = dict(residual=layer.keep, change=change, limit=False, steps=steps, seed=self.settings.seed)
+            own = A.select(some)
+            self._waiting.append((call, (some + self._start).tolist(), _named(layer.name, search(own, V, W_O, **how))))  # type: ignore[arg-type]
+            self._bytes += own.nbytes + V.nbytes + W_O.nbytes
+            if self._bytes >= self.held:
+                self._jointly()
+
+    @reducing
+    def _jointly(self) -> None:
+        """All heads jointly, of the layers that wait."""
+        waiting, self._waiting, self._bytes = self._waiting, [], 0
+        for (call, inputs, _), every in zip(waiting, together([one for _, _, one in waiting]), strict=True):
+            columns = (
+                inputs,
+                every.rho_smooth.tolist(),
+                every.rho_rough.tolist(),
+                every.verdict,
+                every.residual.tolist(),
+            )
+            self._found.joined.setdefault(call, []).extend(zip(*columns, strict=True))
 
     def _add(self, call: int, smooth: Tensor, rough: Tensor, verdict: Any, certified: list[int] | None = None) -> None:
         self._rows["rho_smooth", call].append(smooth.mT)
@@ -160,6 +183,7 @@ class HeadSpectra(EachAttention):
         return folded
 
     def finish(self, facts: PassFacts) -> None:
+        self._jointly()
         found, kept = self._found, (facts.lengths > 1).tolist()
         for (name, call), values in fetched(self._rows).items():
             getattr(found, name)[call] = (values.mT if values.ndim > 1 else values)[facts.lengths > 1]
@@ -173,6 +197,12 @@ class HeadSpectra(EachAttention):
             found.undecided_because[call] = [Reason("input_dependent")]
             found.joined.pop(call, None)
         self.result = found
+
+
+def _named(layer: str, one: Search[Dominance]) -> Search[Dominance]:
+    """The same search, whose errors name the layer."""
+    with about(layer):
+        return (yield from one)
 
 
 def inverse_sigma(x: Tensor, kind: str, mask: Tensor | None, eps: float) -> Tensor:
