@@ -80,6 +80,26 @@ def test_dense_eigenvalues(heads, d, k, kind, seed):
     assert list(found.joined["raw"].real) == sorted(found.joined["raw"].real)
 
 
+DECIMALS = st.builds("{}e{}".format, st.integers(-(10**7), 10**7), st.integers(-30, 30)).map(float)
+SPECIAL = [0.0, -0.0, 5e-324, 1.7e308, 1e5, 999999.5, 999999.4999, 0.9999995, 1e22, 1e-17, 1.000005, 2.5e-5, 1234565.0]
+
+
+@given(st.lists(st.one_of(st.floats(), st.floats(-2, 2), DECIMALS, st.sampled_from(SPECIAL)), max_size=30))
+def test_rounding_is_that_of_text(numbers):
+    found = spectra._rounded(torch.tensor([numbers, numbers[::-1]], dtype=torch.float64))
+    expected = [float(f"{value:.6g}") for value in numbers]
+    assert list(map(repr, found[0])) == list(map(repr, expected))  # -0.0 is not 0.0, and NaN is NaN
+    assert list(map(repr, found[1])) == list(map(repr, expected[::-1]))
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-3, 1e4])
+def test_many_numbers_near_ties_are_rounded_as_text(size):
+    whole = torch.randint(100_000, 999_999, (20_000,), dtype=torch.float64)
+    ties = (whole + 0.5) / 1e5 * size
+    numbers = torch.cat([ties, ties.nextafter(ties + 1), ties.nextafter(ties - 1), whole / 1e5 * size])
+    assert spectra._rounded(numbers) == [float(f"{value:.6g}") for value in numbers.tolist()]
+
+
 @given(st.integers(1, 4), st.integers(2, 7), st.integers(1, 4), st.integers(0, 10_000))
 def test_share_of_negative_eigenvalues(heads, d, k, seed):
     W_V, W_O = weights(heads, d, k, seed=seed)

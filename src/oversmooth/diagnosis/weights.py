@@ -7,11 +7,12 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.pool import AsyncResult, ThreadPool
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,6 +34,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 _ZERO = 1e-6  # relative: the sign of a zero that centring or rank leaves is rounding
 _DIGITS = 6  # enough for any plot, and half the size of the file
+_POWERS = np.array([float(10**k) for k in range(23)])  # of ten: those that a float holds exactly
 LARGE = 1024
 """Above this size a diagnosis leaves the joined spectrum out: LAPACK takes time with its cube, for one core alone."""
 
@@ -93,13 +95,10 @@ def layer_spectrum(
     variants, W_O = per_head.variants, per_head.W_O
     decides = verdicts and keep and not why_undecided(layer)
     with about(layer.name):
-        by_head = {
-            name: [summarised(head, keep) for head in values.flatten(0, 1)]
-            for name, values in per_head.eigenvalues.items()
-        }
+        by_head = {name: _listed(values.flatten(0, 1), keep) for name, values in per_head.eigenvalues.items()}
         together = {name: Eigenvalues(None, None, None) for name in variants}
         if joined:
-            together = {name: summarised(v, keep, layer.width) for name, v in _all(*per_head.joint, layer).items()}
+            together = {n: _listed(v[None], keep, layer.width)[0] for n, v in _all(*per_head.joint, layer).items()}
         # Per head the zeros of H do not count, so only the ratio to what is kept matters; nothing kept is another rule.
         groups = zip(variants["raw"], W_O, per_head.eigenvalues["raw"], strict=True) if decides else ()
         decided = [
@@ -109,9 +108,9 @@ def layer_spectrum(
         ]
     if inverse_sigma is not None and "folded" in variants:
         # A factor on W_V is a factor on every eigenvalue.
-        by_head["observed"] = [_scaled(e, inverse_sigma, keep) for e in by_head["folded"]]
+        by_head["observed"] = _scaled(by_head["folded"], inverse_sigma, keep)
         zeros = joined_size(layer) < layer.width
-        together["observed"] = _scaled(together["folded"], inverse_sigma, keep, floor=abs(keep) if zeros else 0.0)
+        (together["observed"],) = _scaled([together["folded"]], inverse_sigma, keep, abs(keep) if zeros else 0.0)
     raw = together["raw"]
     spectrum = Spectrum(
         negative_share=raw.negative_share,
@@ -168,31 +167,50 @@ def _all(variants: dict[str, Tensor], output: Tensor, layer: AttentionLayer) -> 
     return {n: torch.cat([v, v.new_zeros(size - len(v))]) for n, v in zip(products, found, strict=True)}
 
 
-def summarised(values: Tensor, keep: float, size: int = 0, *, listed: bool = True) -> Eigenvalues:
-    """The summary of a spectrum ``(k,)``, sorted by real part. keep: what multiplies the stream; size: of H, where its
-    other eigenvalues are zeros that count in ρ_smooth; listed: with the eigenvalues, which take most of the time.
+def summarised(values: Tensor, keep: float, size: int = 0) -> Eigenvalues:
+    """The summary of a spectrum ``(k,)``, without its eigenvalues. keep: what multiplies the stream; size: of H, where
+    its other eigenvalues are zeros that count in ρ_smooth.
     """
     values = values.cpu()
-    values = values[values.real.argsort()]
-    real, imag = values.real.double(), values.imag.double()
+    real = values.real.double()
     return Eigenvalues(
         negative_share=plain((real < -_ZERO * values.abs().max()).double().mean()),
         mean_real=plain(real.mean()),
         rho_smooth=plain((keep + values).abs().max().clamp(min=abs(keep) if len(values) < size else 0.0)),
-        real=_rounded(real) if listed else [],
-        imag=_rounded(imag) if listed else [],
     )
 
 
-def _scaled(spectrum: Eigenvalues, factor: float, keep: float, floor: float = 0.0) -> Eigenvalues:
-    real, imag = (torch.tensor(part, dtype=torch.float64) * factor for part in (spectrum.real, spectrum.imag))
-    largest: Number = plain(torch.complex(keep + real, imag).abs().max().clamp(min=floor)) if len(real) else None
-    mean = None if spectrum.mean_real is None else plain(spectrum.mean_real * factor)
-    return Eigenvalues(spectrum.negative_share, mean, largest, _rounded(real), _rounded(imag))
+def _listed(values: Tensor, keep: float, size: int = 0) -> list[Eigenvalues]:
+    """The summaries of spectra ``(b, k)``, with their eigenvalues by real part."""
+    values = torch.stack([row[row.real.argsort()] for row in values.cpu()])
+    rounded = zip(*_rounded(torch.stack([values.real, values.imag]).double()), strict=True)
+    return [replace(summarised(row, keep, size), real=r, imag=i) for row, (r, i) in zip(values, rounded, strict=True)]
 
 
-def _rounded(values: Tensor) -> list[float]:
-    return [float(f"{value:.{_DIGITS}g}") for value in values.tolist()]
+def _scaled(spectra: list[Eigenvalues], factor: float, keep: float, floor: float = 0.0) -> list[Eigenvalues]:
+    real, imag = torch.tensor([[e.real for e in spectra], [e.imag for e in spectra]], dtype=torch.float64) * factor
+    radii = torch.complex(keep + real, imag).abs()
+    largest: list[Number] = [plain(row.max().clamp(min=floor)) if len(row) else None for row in radii]
+    means = [None if e.mean_real is None else plain(e.mean_real * factor) for e in spectra]
+    rest = zip(means, largest, *_rounded(torch.stack([real, imag])), strict=True)
+    return [Eigenvalues(e.negative_share, *one) for e, one in zip(spectra, rest, strict=True)]
+
+
+def _rounded(values: Tensor) -> list[Any]:
+    """To six digits, as ``float(f"{value:.6g}")`` is, of float64 in any shape."""
+    v = values.numpy()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        decimals = _DIGITS - 1 - np.floor(np.log10(np.abs(v)))
+        power = _POWERS.take(np.where((decimals >= 0) & (decimals < len(_POWERS)), decimals, 0).astype(int))
+        scaled = v * power
+        whole = np.rint(scaled)
+        size, to_tie = np.abs(scaled), np.abs(np.abs(scaled - whole) - 0.5)
+    # A whole number over an exact power is rounded once, as text is. Near a tie the product's own rounding may decide.
+    known = (size >= 10 ** (_DIGITS - 1)) & (size < 10**_DIGITS) & (to_tie > 1e-9)
+    rounded = np.where(known, whole / power, v)
+    for at in zip(*np.nonzero(~known & (v != 0)), strict=True):
+        rounded[at] = float(f"{v[at]:.{_DIGITS}g}")
+    return rounded.tolist()
 
 
 def facts(name: str, anatomy: Anatomy, layers: int, shared: bool) -> ModelFacts:
