@@ -20,7 +20,7 @@ from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer, Norm
 from oversmooth.anatomy.layouts import Layout
 from oversmooth.diagnosis import weights as spectra
-from oversmooth.diagnosis.weights import Memory, diagnose_weights, layer_spectrum
+from oversmooth.diagnosis.weights import Memory, diagnose_weights, layer_spectrum, observed
 from oversmooth.steering import LayerNormScaling
 from oversmooth.theory.reasons import Reason
 
@@ -62,7 +62,8 @@ def values(spectrum):
 def test_dense_eigenvalues(heads, d, k, kind, seed):
     W_V, W_O = weights(heads, d, k, seed=seed)
     gamma = None if kind is None else 1 + 0.3 * normal(d, seed=seed)
-    found = layer_spectrum(layer_of(W_V, W_O, gamma, kind or "layer"), inverse_sigma=None if kind is None else 1.7)
+    layer = layer_of(W_V, W_O, gamma, kind or "layer")
+    found = layer_spectrum(layer) if kind is None else observed(layer_spectrum(layer), layer, 1.7)
     variants = {"raw": W_V}
     if kind is not None:
         C = torch.eye(d).double() - (1 / d if kind == "layer" else 0.0)
@@ -141,7 +142,7 @@ def test_latent_attention_has_as_many_eigenvalues_as_latent_features():
     for layer in locate(model):
         rank = layer.latent_rank
         assert rank < min(layer.width, layer.kv_heads * layer.head_dim)
-        found = layer_spectrum(layer, inverse_sigma=1.7)
+        found = observed(layer_spectrum(layer), layer, 1.7)
         H = (layer.W_V.double() @ layer.W_O.double()).sum(0)
         folded = layer.norm.gamma.double()[:, None] * H
         for name, whole in (("raw", H), ("folded", folded), ("observed", 1.7 * folded)):
