@@ -20,7 +20,7 @@ from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer, Norm
 from oversmooth.anatomy.layouts import Layout
 from oversmooth.diagnosis import weights as spectra
-from oversmooth.diagnosis.weights import Memory, diagnose_weights, layer_spectrum
+from oversmooth.diagnosis.weights import Memory, diagnose_weights, layer_spectrum, observed
 from oversmooth.steering import LayerNormScaling
 from oversmooth.theory.reasons import Reason
 
@@ -62,7 +62,8 @@ def values(spectrum):
 def test_dense_eigenvalues(heads, d, k, kind, seed):
     W_V, W_O = weights(heads, d, k, seed=seed)
     gamma = None if kind is None else 1 + 0.3 * normal(d, seed=seed)
-    found = layer_spectrum(layer_of(W_V, W_O, gamma, kind or "layer"), inverse_sigma=None if kind is None else 1.7)
+    layer = layer_of(W_V, W_O, gamma, kind or "layer")
+    found = layer_spectrum(layer) if kind is None else observed(layer_spectrum(layer), layer, 1.7)
     variants = {"raw": W_V}
     if kind is not None:
         C = torch.eye(d).double() - (1 / d if kind == "layer" else 0.0)
@@ -78,6 +79,26 @@ def test_dense_eigenvalues(heads, d, k, kind, seed):
         for h in range(heads):
             assert same_spectrum(values(found.heads[name][h]), checks.largest(V[h] @ W_O[h], k), 1e-4)
     assert list(found.joined["raw"].real) == sorted(found.joined["raw"].real)
+
+
+DECIMALS = st.builds("{}e{}".format, st.integers(-(10**7), 10**7), st.integers(-30, 30)).map(float)
+SPECIAL = [0.0, -0.0, 5e-324, 1.7e308, 1e5, 999999.5, 999999.4999, 0.9999995, 1e22, 1e-17, 1.000005, 2.5e-5, 1234565.0]
+
+
+@given(st.lists(st.one_of(st.floats(), st.floats(-2, 2), DECIMALS, st.sampled_from(SPECIAL)), max_size=30))
+def test_rounding_is_that_of_text(numbers):
+    found = spectra._rounded(torch.tensor([numbers, numbers[::-1]], dtype=torch.float64))
+    expected = [float(f"{value:.6g}") for value in numbers]
+    assert list(map(repr, found[0])) == list(map(repr, expected))  # -0.0 is not 0.0, and NaN is NaN
+    assert list(map(repr, found[1])) == list(map(repr, expected[::-1]))
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-3, 1e4])
+def test_many_numbers_near_ties_are_rounded_as_text(size):
+    whole = torch.randint(100_000, 999_999, (20_000,), dtype=torch.float64)
+    ties = (whole + 0.5) / 1e5 * size
+    numbers = torch.cat([ties, ties.nextafter(ties + 1), ties.nextafter(ties - 1), whole / 1e5 * size])
+    assert spectra._rounded(numbers) == [float(f"{value:.6g}") for value in numbers.tolist()]
 
 
 @given(st.integers(1, 4), st.integers(2, 7), st.integers(1, 4), st.integers(0, 10_000))
@@ -121,7 +142,7 @@ def test_latent_attention_has_as_many_eigenvalues_as_latent_features():
     for layer in locate(model):
         rank = layer.latent_rank
         assert rank < min(layer.width, layer.kv_heads * layer.head_dim)
-        found = layer_spectrum(layer, inverse_sigma=1.7)
+        found = observed(layer_spectrum(layer), layer, 1.7)
         H = (layer.W_V.double() @ layer.W_O.double()).sum(0)
         folded = layer.norm.gamma.double()[:, None] * H
         for name, whole in (("raw", H), ("folded", folded), ("observed", 1.7 * folded)):

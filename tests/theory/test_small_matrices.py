@@ -98,6 +98,31 @@ def test_callers_that_begin_at_once_share_one_pool():
     assert {threads for _, threads in found} == {3}
 
 
+@pytest.mark.usefixtures("three_threads")
+def test_work_beside_has_threads_of_its_own_and_what_waits_at_the_end_never_begins(monkeypatch):
+    monkeypatch.setattr(small, "_cores", lambda: 4)
+    begun, go_on, M = threading.Barrier(3), threading.Event(), torch.eye(200).expand(8, -1, -1)
+
+    def work():
+        begun.wait()
+        go_on.wait(20)
+        return torch.get_num_threads(), threading.current_thread()
+
+    with small.beside() as pool:
+        work_of_five = [pool.submit(work) for _ in range(5)]
+        begun.wait()  # both threads are taken
+        assert small.eigenvalues(M).shape == (8, 200)
+        assert torch.get_num_threads() == 3
+    assert not go_on.is_set()
+    go_on.set()
+    for one in work_of_five[:2]:
+        threads, thread = one.result()
+        assert threads == 1
+        thread.join(20)
+        assert not thread.is_alive()
+    assert [one.cancelled() for one in work_of_five] == [False, False, True, True, True]
+
+
 def test_where_no_thread_may_begin_the_caller_computes(monkeypatch):
     def refused(*_):
         raise RuntimeError("cannot schedule new futures after interpreter shutdown")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from oversmooth.anatomy.roles import Roles
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.diagnosis import weights
 from oversmooth.diagnosis.extrapolate import last_block, whole_stack
-from oversmooth.diagnosis.layers import add_roles, layers_observed, layers_of_blocks, massive_origin
+from oversmooth.diagnosis.layers import add_roles, layers_observed, layers_of_blocks, massive_origin, spectra_ahead
 from oversmooth.diagnosis.observing import Accuracy, Reducers
 from oversmooth.diagnosis.one_input import ExampleInput, one_input
 from oversmooth.diagnosis.processes import Share
@@ -33,6 +34,7 @@ from oversmooth.results.parts import Extrapolation, OneInput
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.model_state import in_its_own_mode
 from oversmooth.safety.precision import float32_products
+from oversmooth.safety.processes import are_joined
 from oversmooth.theory.reasons import Reason
 from oversmooth.trace import ONE_AT_A_TIME, Trace, study
 from oversmooth.trace.feed import ModelInput, Runner, first_of
@@ -63,6 +65,7 @@ class _Planned:
     extrapolation: list[Extrapolation]
     one_input: OneInput | None
     input_kind: str
+    ahead: dict[Any, Any] = field(default_factory=dict)  # of `spectra_ahead`
 
 
 _Observed = tuple[PassFacts, TokenNumbers, HeadNumbers | None, SinkNumbers, Number]
@@ -169,10 +172,18 @@ def diagnose(
 
         source.inputs = models.default_inputs(source.model, source.tokenizer)
     run = Runner(source.model, anatomy)
-    with ONE_AT_A_TIME, torch.no_grad(), in_its_own_mode(source.model):
-        planned = _plan(source, run, options)
-        observed = _observe(source, run, planned, options, progress)
-    return _assemble(source, anatomy, planned, observed, options, started)
+    with ExitStack() as ending:
+        with ONE_AT_A_TIME, torch.no_grad(), in_its_own_mode(source.model):
+            planned = _plan(source, run, options)
+            if options.spectra and not (options.exact or source.model.training) and _cores_idle(planned.device):
+                planned.ahead = ending.enter_context(spectra_ahead(planned.plan, planned.device))
+            observed = _observe(source, run, planned, options, progress)
+        return _assemble(source, anatomy, planned, observed, options, started)
+
+
+def _cores_idle(device: torch.device) -> bool:
+    """Whether the model leaves the cores to LAPACK; sharded weights are read by all processes in one order, later."""
+    return device.type == "cuda" and not are_joined()
 
 
 def _plan(source: Source, run: Runner, options: Options) -> _Planned:
@@ -286,7 +297,7 @@ def _assemble(
         notes.append(Note("joined_weights_skipped", largest))
     notes += [Note("steering", text=remark) for remark in steering.remarks()] if steering is not None else []
     with torch.autocast(planned.device.type, enabled=False):
-        layers = layers_observed(plan, tokens, heads, facts.inputs, exact=options.exact)
+        layers = layers_observed(plan, tokens, heads, facts.inputs, planned.ahead, exact=options.exact)
     add_roles(layers, plan, sinks)
     shared = len({block.block for block in plan.blocks}) < len(plan.blocks)
     known = weights.facts(source.name, anatomy, len(plan.blocks), shared)

@@ -4,39 +4,44 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.diagnosis import weights
-from oversmooth.diagnosis.weights import layer_spectrum, without_radii
+from oversmooth.diagnosis.weights import Heads, layer_spectrum, observed, without_radii
 from oversmooth.metrics.moments import MASSIVE_RATIO
 from oversmooth.results.facts import Numbers, plain
 from oversmooth.results.parts import Change, Layer, LayerDominance, MassiveOrigin, Spectrum, share_of_smoothing
 from oversmooth.safety.processes import are_joined
-from oversmooth.theory.small_matrices import one_core_each
+from oversmooth.theory.small_matrices import beside, one_core_each
 from oversmooth.trace import DepthMetrics, Plan, run
 from oversmooth.trace.blocks import named_blocks
 from oversmooth.trace.feed import ModelInput
-from oversmooth.trace.plans import BlockPlan
 from oversmooth.trace.reducers.heads import HeadNumbers
 from oversmooth.trace.reducers.sinks import SinkNumbers
 from oversmooth.trace.reducers.tokens import SiteKey, TokenNumbers
 from oversmooth.trace.valid import LeftOut
 
+Ahead = dict[Any, Future[Spectrum]]  # of weights, by what they depend on
+
 
 def layers_observed(
-    plan: Plan, tokens: TokenNumbers, heads: HeadNumbers | None, inputs: int, *, exact: bool
+    plan: Plan, tokens: TokenNumbers, heads: HeadNumbers | None, inputs: int, ahead: Ahead, *, exact: bool
 ) -> list[Layer]:
     """What enters the first block, then one entry per block that ran.
 
-    heads: None leaves out spectra, of weights too. inputs: how many there were. exact: whether joined spectra of any
-    size are computed.
+    heads: None leaves out spectra, of weights too. inputs: how many there were. ahead: of `spectra_ahead`, or empty.
+    exact: whether joined spectra of any size are computed.
     """
     layers = [_layer("embedding", tokens, (0, -1), inputs)]
     spectra: list[Spectrum | None] = [None] * len(plan.blocks)
-    spectra = spectra if heads is None else _spectra(plan, heads, exact)
+    spectra = spectra if heads is None else _spectra(plan, heads, ahead, exact)
     for call, block in enumerate(plan.blocks):
         middle = block.attention_stage
         attention_out = None if middle is None else tokens.at[(call, middle)]
@@ -80,31 +85,54 @@ def massive_origin(plan: Plan, sinks: SinkNumbers) -> MassiveOrigin | None:
     )
 
 
-def _spectra(plan: Plan, heads: HeadNumbers, exact: bool) -> list[Spectrum | None]:
-    """Of H, by call of a block: once where nothing differs, and layers side by side."""
-    different: dict[tuple[object, ...], tuple[BlockPlan, float | None]] = {}
-    keys: list[Any] = []
-    for call, block in enumerate(plan.blocks):
+@contextmanager
+def spectra_ahead(plan: Plan, device: torch.device) -> Iterator[Ahead]:
+    """Begin the spectra of weights on cores that the block leaves idle.
+
+    Weights are read here, before it: while the model runs they may be moved or computed. What waits is their products.
+    """
+    ahead: Ahead = {}
+    with beside() as pool:
+        if pool is not None:
+            for key, layer in _different(plan)[1].items():
+                with torch.autocast(device.type, enabled=False):
+                    known = Heads.of(layer, joined=weights.joined_size(layer) <= weights.LARGE)
+                ahead[key] = pool.submit(layer_spectrum, layer, known=dataclasses.replace(known, weights=None))
+        yield ahead
+
+
+def _different(plan: Plan) -> tuple[list[Any], dict[tuple[object, ...], AttentionLayer]]:
+    """What the spectrum of weights depends on, by call of a block; and by that the layers, their norms as observed."""
+    keys, layers = list[Any](), {}
+    for block in plan.blocks:
         if block.layer is None:
             keys.append(None)
             continue
-        sigma, factor = heads.inverse_sigma.get(call), block.layer.factor
-        inverse = float(sigma.mean()) if sigma is not None and block.norm_agrees else None
+        seen, factor = block.norm_position if block.norm_agrees else "none", block.layer.factor
         shown = tuple(factor.flatten().tolist()) if isinstance(factor, Tensor) else factor
-        keys.append((block.layer.name, block.layer.keep, block.why_undecided, shown, inverse))
-        different[keys[-1]] = block, inverse
+        keys.append((block.layer.name, block.layer.keep, seen, shown))
+        layers[keys[-1]] = dataclasses.replace(block.layer, norm_position=seen)
+    return keys, layers
 
-    def spectrum(of: tuple[BlockPlan, float | None]) -> Spectrum:
-        block, inverse = of
-        seen = block.norm_position if block.norm_agrees else "none"
-        layer = dataclasses.replace(block.layer, norm_position=seen)
-        joined = exact or weights.joined_size(layer) <= weights.LARGE
-        found = layer_spectrum(layer, inverse_sigma=inverse, joined=joined)
-        return without_radii(found) if block.why_undecided else found
+
+def _spectra(plan: Plan, heads: HeadNumbers, ahead: Ahead, exact: bool) -> list[Spectrum | None]:
+    """Of H, by call of a block: layers side by side."""
+    keys, layers = _different(plan)
+
+    def spectrum(layer: AttentionLayer) -> Spectrum:
+        return layer_spectrum(layer, joined=exact or weights.joined_size(layer) <= weights.LARGE)
 
     # Sharded weights are gathered by all processes, in one order.
-    found = dict(zip(different, (map if are_joined() else one_core_each)(spectrum, different.values()), strict=True))
-    return [found.get(key) for key in keys]
+    each = [] if ahead else (map if are_joined() else one_core_each)(spectrum, layers.values())
+    found = {key: one.result() for key, one in ahead.items()} or dict(zip(layers, each, strict=True))
+    spectra = [found.get(key) for key in keys]
+    for call, (block, one) in enumerate(zip(plan.blocks, spectra, strict=True)):
+        sigma = heads.inverse_sigma.get(call)
+        if one is not None and sigma is not None and block.norm_agrees:
+            spectra[call] = one = observed(one, layers[keys[call]], float(sigma.mean()))
+        if one is not None and block.why_undecided:
+            spectra[call] = without_radii(one)
+    return spectra
 
 
 def layers_of_blocks(

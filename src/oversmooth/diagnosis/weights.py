@@ -7,11 +7,13 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from multiprocessing.pool import AsyncResult, ThreadPool
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,27 +35,26 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 _ZERO = 1e-6  # relative: the sign of a zero that centring or rank leaves is rounding
 _DIGITS = 6  # enough for any plot, and half the size of the file
+_POWERS = np.array([float(10**k) for k in range(23)])  # of ten: those that a float holds exactly
 LARGE = 1024
 """Above this size a diagnosis leaves the joined spectrum out: LAPACK takes time with its cube, for one core alone."""
 
 
 @dataclass(frozen=True)
 class Heads:
-    """The weights of a layer's heads, in float32 or better, and their eigenvalues."""
+    """The weights of a layer's heads, in float32 or better, and products of them that have the eigenvalues of H."""
 
-    variants: dict[str, Tensor]
-    """W_V ``(kv_heads, d, k)``, as it is and with the norm before it folded in."""
-    W_O: Tensor
-    """``(kv_heads, group, k, d)``, of the query heads that share a value head."""
-    eigenvalues: dict[str, Tensor]
-    """``(kv_heads, group, m)``, of each variant."""
-    joint: tuple[dict[str, Tensor], Tensor]
-    """The factors of the joined H, ``(heads, d, m)`` of each variant and ``(heads, m, d)``: value heads, or the latent
-    features as one head where they are fewer.
+    weights: tuple[Tensor, Tensor] | None
+    """W_V ``(kv_heads, d, k)`` and W_O ``(kv_heads, group, k, d)``, of the query heads that share a value head; None:
+    they are not kept.
     """
+    products: dict[str, Tensor]
+    """``(kv_heads, group, m, m)`` on the CPU, of each variant: W_V as it is, and with the norm before it folded in."""
+    joint: dict[str, Tensor]
+    """The same of the joined H, ``(m, m)``; empty where that is not wanted."""
 
     @classmethod
-    def of(cls, layer: AttentionLayer) -> Heads:
+    def of(cls, layer: AttentionLayer, *, joined: bool = True) -> Heads:
         # torch has no eigenvalues in half precision; what is stored in it is exact in float32.
         W_V, W_O = (W.to(torch.promote_types(W.dtype, torch.float32)) for W in (layer.shared_W_V, layer.W_O))
         W_O = W_O.unflatten(0, (layer.kv_heads, -1))
@@ -66,8 +67,13 @@ class Heads:
                 joint = _variants(down.to(W_V).mT[None] * layer.feed, layer), output[None]
             # The heads that share values are one product with them, which copies nothing.
             smaller = "vdm,vgme->vgde" if layer.width < layer.head_dim else "vdm,vgkd->vgkm"
-            products = torch.stack([torch.einsum(smaller, V, W_O) for V in variants.values()])
-            return cls(variants, W_O, dict(zip(variants, eigenvalues(products), strict=True)), joint)
+            products = {name: torch.einsum(smaller, V, W_O).cpu() for name, V in variants.items()}
+            return cls((W_V, W_O), products, _joint(*joint, layer) if joined else {})
+
+    @cached_property
+    def eigenvalues(self) -> dict[str, Tensor]:
+        """``(kv_heads, group, m)``, of each variant."""
+        return dict(zip(self.products, eigenvalues(torch.stack(list(self.products.values()))), strict=True))
 
 
 def _variants(W_V: Tensor, layer: AttentionLayer) -> dict[str, Tensor]:
@@ -78,40 +84,21 @@ def _variants(W_V: Tensor, layer: AttentionLayer) -> dict[str, Tensor]:
 
 
 def layer_spectrum(
-    layer: AttentionLayer,
-    *,
-    known: Heads | None = None,
-    inverse_sigma: float | None = None,
-    joined: bool = True,
-    verdicts: bool = False,
+    layer: AttentionLayer, *, known: Heads | None = None, joined: bool = True, verdicts: bool = False
 ) -> Spectrum:
     """All spectra of one layer: joined, of all heads together; verdicts, what weights alone decide, per head.
-    known: its heads, where they are read already; inverse_sigma: the mean 1/σ of observed tokens, where the norm stands
-    before the layer.
+    known: its heads, where they are read already, which say then what is joined.
     """
-    per_head, keep = known or Heads.of(layer), layer.keep
-    variants, W_O = per_head.variants, per_head.W_O
-    decides = verdicts and keep and not why_undecided(layer)
+    heads, keep = known or Heads.of(layer, joined=joined), layer.keep
+    together, decided = {name: Eigenvalues(None, None, None) for name in heads.products}, []
     with about(layer.name):
-        by_head = {
-            name: [summarised(head, keep) for head in values.flatten(0, 1)]
-            for name, values in per_head.eigenvalues.items()
-        }
-        together = {name: Eigenvalues(None, None, None) for name in variants}
-        if joined:
-            together = {name: summarised(v, keep, layer.width) for name, v in _all(*per_head.joint, layer).items()}
-        # Per head the zeros of H do not count, so only the ratio to what is kept matters; nothing kept is another rule.
-        groups = zip(variants["raw"], W_O, per_head.eigenvalues["raw"], strict=True) if decides else ()
-        decided = [
-            word
-            for V, O, lam in groups  # noqa: E741
-            for word in head_verdicts(V.expand(len(O), -1, -1), O / keep, bool(layer.causal), lam / keep)
-        ]
-    if inverse_sigma is not None and "folded" in variants:
-        # A factor on W_V is a factor on every eigenvalue.
-        by_head["observed"] = [_scaled(e, inverse_sigma, keep) for e in by_head["folded"]]
-        zeros = joined_size(layer) < layer.width
-        together["observed"] = _scaled(together["folded"], inverse_sigma, keep, floor=abs(keep) if zeros else 0.0)
+        by_head = {name: _listed(values.flatten(0, 1), keep) for name, values in heads.eigenvalues.items()}
+        together |= {name: _listed(v[None], keep, layer.width)[0] for name, v in _all(heads.joint, layer).items()}
+        if verdicts and heads.weights is not None and keep and not why_undecided(layer):
+            # Per head zeros of H do not count, so only the ratio to what is kept matters; nothing kept is another rule.
+            lam = heads.eigenvalues["raw"].to(heads.weights[0].device) / keep
+            for V, O, of_group in zip(*heads.weights, lam, strict=True):  # noqa: E741
+                decided += head_verdicts(V.expand(len(O), -1, -1), O / keep, bool(layer.causal), of_group)
     raw = together["raw"]
     spectrum = Spectrum(
         negative_share=raw.negative_share,
@@ -119,18 +106,28 @@ def layer_spectrum(
         rho_smooth=raw.rho_smooth,
         joined=together,
         heads=by_head,
-        inverse_sigma=None if inverse_sigma is None else plain(inverse_sigma),
         verdicts=decided,
     )
     return without_radii(spectrum) if why_undecided(layer) else spectrum
 
 
+def observed(spectrum: Spectrum, layer: AttentionLayer, inverse_sigma: float) -> Spectrum:
+    """The same, with what the mean 1/σ of observed tokens makes of it where the norm stands before the layer."""
+    joined, heads, keep = dict(spectrum.joined), dict(spectrum.heads), layer.keep
+    if "folded" in joined:
+        # A factor on W_V is a factor on every eigenvalue.
+        zeros = joined_size(layer) < layer.width
+        heads["observed"] = _scaled(heads["folded"], inverse_sigma, keep)
+        (joined["observed"],) = _scaled([joined["folded"]], inverse_sigma, keep, abs(keep) if zeros else 0.0)
+    found = replace(spectrum, joined=joined, heads=heads, inverse_sigma=plain(inverse_sigma))
+    return without_radii(found) if why_undecided(layer) else found
+
+
 def without_radii(spectrum: Spectrum) -> Spectrum:
     """The spectrum without radii, which have no meaning where more than one factor stands between H and the stream."""
-    for entry in (*spectrum.joined.values(), *(e for row in spectrum.heads.values() for e in row)):
-        entry.rho_smooth = None
-    spectrum.rho_smooth = None
-    return spectrum
+    joined = {name: replace(entry, rho_smooth=None) for name, entry in spectrum.joined.items()}
+    heads = {name: [replace(entry, rho_smooth=None) for entry in row] for name, row in spectrum.heads.items()}
+    return replace(spectrum, rho_smooth=None, joined=joined, heads=heads)
 
 
 def why_undecided(layer: AttentionLayer) -> Reason | None:
@@ -151,8 +148,10 @@ def joined_size(layer: AttentionLayer) -> int:
     return min(layer.width, layer.kv_heads * layer.head_dim, *latent)
 
 
-def _all(variants: dict[str, Tensor], output: Tensor, layer: AttentionLayer) -> dict[str, Tensor]:
-    """The eigenvalues of the joined H that can differ from zero, by its factors."""
+def _joint(variants: dict[str, Tensor], output: Tensor, layer: AttentionLayer) -> dict[str, Tensor]:
+    """Products with the eigenvalues of the joined H, by its factors ``(heads, d, m)`` and ``(heads, m, d)``: value
+    heads, or the latent features as one head where they are fewer.
+    """
     # Query heads that share values were added up; taken one by one they would leave zeros whose sign is rounding.
     size, d = joined_size(layer), layer.width
     centred = d > 1 and layer.norm is not None and layer.norm.kind == "layer"
@@ -161,38 +160,62 @@ def _all(variants: dict[str, Tensor], output: Tensor, layer: AttentionLayer) -> 
         # C M has M's eigenvalues on features of zero mean, and one zero, which only a product of d by d shows.
         at_rest = name == "folded" and centred and size == d
         V, O = stack_heads(*(centre_features(V, output) if at_rest else (V, output)))  # noqa: E741
-        products[name] = smaller_product(V, O)
-    values = list(products.values())
+        products[name] = smaller_product(V, O).cpu()
+    return products
+
+
+def _all(products: dict[str, Tensor], layer: AttentionLayer) -> dict[str, Tensor]:
+    """The eigenvalues of the joined H that can differ from zero, by its products."""
+    size, values = joined_size(layer), list(products.values())
     batches = [torch.stack(values)] if len({product.shape for product in values}) == 1 else values
     found = [row for batch in batches for row in eigenvalues(batch).reshape(-1, batch.shape[-1])]
     return {n: torch.cat([v, v.new_zeros(size - len(v))]) for n, v in zip(products, found, strict=True)}
 
 
-def summarised(values: Tensor, keep: float, size: int = 0, *, listed: bool = True) -> Eigenvalues:
-    """The summary of a spectrum ``(k,)``, sorted by real part. keep: what multiplies the stream; size: of H, where its
-    other eigenvalues are zeros that count in ρ_smooth; listed: with the eigenvalues, which take most of the time.
+def summarised(values: Tensor, keep: float, size: int = 0) -> Eigenvalues:
+    """The summary of a spectrum ``(k,)``, without its eigenvalues. keep: what multiplies the stream; size: of H, where
+    its other eigenvalues are zeros that count in ρ_smooth.
     """
     values = values.cpu()
-    values = values[values.real.argsort()]
-    real, imag = values.real.double(), values.imag.double()
+    real = values.real.double()
     return Eigenvalues(
         negative_share=plain((real < -_ZERO * values.abs().max()).double().mean()),
         mean_real=plain(real.mean()),
         rho_smooth=plain((keep + values).abs().max().clamp(min=abs(keep) if len(values) < size else 0.0)),
-        real=_rounded(real) if listed else [],
-        imag=_rounded(imag) if listed else [],
     )
 
 
-def _scaled(spectrum: Eigenvalues, factor: float, keep: float, floor: float = 0.0) -> Eigenvalues:
-    real, imag = (torch.tensor(part, dtype=torch.float64) * factor for part in (spectrum.real, spectrum.imag))
-    largest: Number = plain(torch.complex(keep + real, imag).abs().max().clamp(min=floor)) if len(real) else None
-    mean = None if spectrum.mean_real is None else plain(spectrum.mean_real * factor)
-    return Eigenvalues(spectrum.negative_share, mean, largest, _rounded(real), _rounded(imag))
+def _listed(values: Tensor, keep: float, size: int = 0) -> list[Eigenvalues]:
+    """The summaries of spectra ``(b, k)``, with their eigenvalues by real part."""
+    values = torch.stack([row[row.real.argsort()] for row in values.cpu()])
+    rounded = zip(*_rounded(torch.stack([values.real, values.imag]).double()), strict=True)
+    return [replace(summarised(row, keep, size), real=r, imag=i) for row, (r, i) in zip(values, rounded, strict=True)]
 
 
-def _rounded(values: Tensor) -> list[float]:
-    return [float(f"{value:.{_DIGITS}g}") for value in values.tolist()]
+def _scaled(spectra: list[Eigenvalues], factor: float, keep: float, floor: float = 0.0) -> list[Eigenvalues]:
+    real, imag = torch.tensor([[e.real for e in spectra], [e.imag for e in spectra]], dtype=torch.float64) * factor
+    radii = torch.complex(keep + real, imag).abs()
+    largest: list[Number] = [plain(row.max().clamp(min=floor)) if len(row) else None for row in radii]
+    means = [None if e.mean_real is None else plain(e.mean_real * factor) for e in spectra]
+    rest = zip(means, largest, *_rounded(torch.stack([real, imag])), strict=True)
+    return [Eigenvalues(e.negative_share, *one) for e, one in zip(spectra, rest, strict=True)]
+
+
+def _rounded(values: Tensor) -> list[Any]:
+    """To six digits, as ``float(f"{value:.6g}")`` is, of float64 in any shape."""
+    v = values.numpy()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        decimals = _DIGITS - 1 - np.floor(np.log10(np.abs(v)))
+        power = _POWERS.take(np.where((decimals >= 0) & (decimals < len(_POWERS)), decimals, 0).astype(int))
+        scaled = v * power
+        whole = np.rint(scaled)
+        size, to_tie = np.abs(scaled), np.abs(np.abs(scaled - whole) - 0.5)
+    # A whole number over an exact power is rounded once, as text is. Near a tie the product's own rounding may decide.
+    known = (size >= 10 ** (_DIGITS - 1)) & (size < 10**_DIGITS) & (to_tie > 1e-9)
+    rounded = np.where(known, whole / power, v)
+    for at in zip(*np.nonzero(~known & (v != 0)), strict=True):
+        rounded[at] = float(f"{v[at]:.{_DIGITS}g}")
+    return rounded.tolist()
 
 
 def facts(name: str, anatomy: Anatomy, layers: int, shared: bool) -> ModelFacts:
@@ -227,7 +250,14 @@ def diagnose_weights(
     """
     started = time.perf_counter()
     done = memory.read() if memory is not None else {}
-    heads = _one_ahead(Heads.of, {layer.name: layer for layer in anatomy if layer.name not in done}.values())
+
+    def read(layer: AttentionLayer) -> Heads:
+        heads = Heads.of(layer, joined=joined)
+        with about(layer.name):
+            _ = heads.eigenvalues  # found here, beside the joined ones of the layer before
+        return heads
+
+    heads = _one_ahead(read, {layer.name: layer for layer in anatomy if layer.name not in done}.values())
     blocks = []
     for index, layer in enumerate(anatomy):
         if layer.name not in done:

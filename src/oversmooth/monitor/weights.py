@@ -24,7 +24,7 @@ def spectra(model: MonitoredModel) -> dict[str, list[float | None]]:
     found: dict[str, list[float | None]] = {"negative_share": [], "rho_smooth": [], "asymmetry": []}
     for layer in model.require_anatomy("spectra"):
         W_V, W_O = (W.to(torch.promote_types(W.dtype, torch.float32)) for W in (layer.W_V, layer.W_O))
-        heads = summarised(head_spectrum(W_V, W_O).flatten(), layer.keep, listed=False)
+        heads = summarised(head_spectrum(W_V, W_O).flatten(), layer.keep)
         found["negative_share"].append(heads.negative_share)
         found["rho_smooth"].append(None if why_undecided(layer) else heads.rho_smooth)
         found["asymmetry"].append(plain(joined_asymmetry(W_V, W_O)))

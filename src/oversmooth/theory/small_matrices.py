@@ -37,11 +37,15 @@ def _pool() -> ThreadPoolExecutor:
 
 @cache
 def _started_pool() -> ThreadPoolExecutor:
+    return _threads(_cores())
+
+
+def _threads(count: int) -> ThreadPoolExecutor:
     # One core per thread: LAPACK's own threads would only get in each other's way. The setting is local to each thread,
     # but later threads start with it, so it is restored once all of them are up. A thread takes the usual one over when
     # torch is first asked in it: before it is set, or the first operation would undo it.
-    cores, usual = _cores(), torch.get_num_threads()
-    together = Barrier(cores + 1)
+    usual = torch.get_num_threads()
+    together = Barrier(count + 1)
 
     def start() -> None:
         _here.in_pool = True
@@ -50,12 +54,12 @@ def _started_pool() -> ThreadPoolExecutor:
         with suppress(BrokenBarrierError):
             together.wait()
 
-    pool = ThreadPoolExecutor(cores, thread_name_prefix="oversmooth-eig", initializer=start)
+    pool = ThreadPoolExecutor(count, thread_name_prefix="oversmooth-eig", initializer=start)
     try:
-        for _ in range(cores):
+        for _ in range(count):
             pool.submit(int)
         together.wait()
-    except RuntimeError:  # the system gives no more threads: those that began must not wait for the others
+    except (RuntimeError, KeyboardInterrupt):  # no more threads: those that began must not wait for the others
         together.abort()
         pool.shutdown(wait=True)
         raise
@@ -219,6 +223,21 @@ def _in_pool(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterable[
         return _pool().map(alone, items)
     except RuntimeError:  # no thread may begin: the interpreter ends, or the system gives none
         return map(work, items)
+
+
+@contextmanager
+def beside() -> Iterator[ThreadPoolExecutor | None]:
+    """Threads on half of the cores, one each: what the block itself asks for does not queue behind their work. What has
+    not begun at its end never does. None: the system gives no threads.
+    """
+    pool: ThreadPoolExecutor | None = None
+    with suppress(RuntimeError), _starting:
+        pool = _threads(max(1, _cores() // 2))
+    try:
+        yield pool
+    finally:
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def inverse(M: Tensor) -> Tensor:
