@@ -63,7 +63,7 @@ class Heads:
     batch, part of it or none.
 
     gains: ``(d,)`` each, what multiplies the output on constant and on centred arrays; None: nothing. complete: whether
-    all eigenvalues of A are wanted, however many.
+    all eigenvalues of A are wanted, however many. spectra: those of these weights, where they are known.
     """
 
     def __init__(
@@ -75,9 +75,10 @@ class Heads:
         gains: tuple[Tensor | None, Tensor | None] = (None, None),
         *,
         complete: bool = False,
+        spectra: HeadSpectra | None = None,
     ) -> None:
         self.batch, self.A, self.W_V, self.W_O, self.how = A.batch_shape, A.flatten(), W_V, W_O, search
-        self.spectra = HeadSpectra(W_V, W_O, *gains, A.batch_shape)
+        self.spectra = (spectra or HeadSpectra.of(W_V, W_O, *gains)).items(A.batch_shape)
         if not bool(self.spectra.centred.to(complex_of(A.dtype)).isfinite().all()):
             raise InputError(f"eigenvalues of H leave the range of {A.dtype}; scale the weights down, or give float64")
         self.items = torch.arange(self.A.shape[0], device=A.device)
@@ -288,24 +289,34 @@ class Heads:
             found.error[i] = 0.0 if proven else found.error[i]
 
 
+@dataclass(frozen=True)
 class HeadSpectra:
-    """The eigenvalues of each head's H, in float64 whatever the weights' precision.
+    """The eigenvalues of each head's H ``(..., heads, m)``, and how far each may be off, in float64 whatever the
+    weights' precision.
 
     One set for constant arrays and one for centred ones; they differ where outputs are scaled differently there.
     """
 
-    def __init__(
-        self, W_V: Tensor, W_O: Tensor, constant_gain: Tensor | None, centred_gain: Tensor | None, batch: torch.Size
-    ) -> None:
+    constant: Tensor
+    constant_error: Tensor
+    centred: Tensor
+    centred_error: Tensor
+
+    @classmethod
+    def of(
+        cls, W_V: Tensor, W_O: Tensor, constant_gain: Tensor | None = None, centred_gain: Tensor | None = None
+    ) -> HeadSpectra:
         gains = (centred_gain,) if constant_gain is None else (constant_gain, centred_gain)
         outputs = [W_O.double() if gain is None else W_O.double() * gain for gain in gains]
         eps = torch.finfo(W_V.dtype).eps
         spectra = [eigenvalues_and_errors(smaller_product(W_V.double(), W), eps) for W in outputs]
-        lead = spectra[0][0].shape[:-1]
-        # The index of each item's weights, of which there are fewer than items.
-        item = torch.arange(lead.numel(), device=W_V.device).reshape(lead).expand(batch).reshape(-1)
-        self.constant, self.constant_error = (x.flatten(0, -2)[item] for x in spectra[0])
-        self.centred, self.centred_error = (x.flatten(0, -2)[item] for x in spectra[-1])
+        return cls(*spectra[0], *spectra[-1])
+
+    def items(self, batch: torch.Size) -> HeadSpectra:
+        """Of every item of a batch ``(..., heads)``, flat; there may be fewer weights than items."""
+        lead = self.constant.shape[:-1]
+        item = torch.arange(lead.numel(), device=self.constant.device).reshape(lead).expand(batch).reshape(-1)
+        return HeadSpectra(*(x.flatten(0, -2)[item] for x in vars(self).values()))
 
     def reach(self, smooth: Tensor, constant: Tensor, rough: Tensor, t: Tensor, base: float) -> Tensor:
         """How much larger either radius may be, ``(items,)``, if every eigenvalue of H is off by its error.

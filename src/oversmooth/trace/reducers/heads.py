@@ -14,7 +14,8 @@ from torch import Tensor
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.metrics.moments import reducing
 from oversmooth.safety.errors import InputError, about
-from oversmooth.theory.dominance import JOINT_STEPS, Dominance, dominance, search
+from oversmooth.theory import one_head
+from oversmooth.theory.dominance import JOINT_STEPS, Dominance, search
 from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.radii import TIE
 from oversmooth.theory.reasons import Reason
@@ -96,6 +97,7 @@ class HeadSpectra(EachAttention):
     ) -> None:
         self.plan, self.settings, self.steering, self.held = plan, settings or SpectraSettings(), steering, held
         self._found = HeadNumbers()
+        self._spectra: dict[int, one_head.HeadSpectra] = {}  # of each head's weights, the same for every batch
         self._waiting: list[tuple[int, list[int], Search[Dominance]]] = []
         self._bytes = 0
         self._start = 0
@@ -132,9 +134,11 @@ class HeadSpectra(EachAttention):
                     raise InputError("rule='real' knows plain attention only, and this model is steered; use 'complex'")
                 self._add(call, *real_rule(A, W_V, W_O, layer.keep))
             else:
-                heads = dominance(
-                    A, W_V, W_O, per_head=True, residual=layer.keep, change=change, seed=self.settings.seed
-                )
+                if change is None and layer.keep and W_V.ndim == 3 and call not in self._spectra:
+                    self._spectra[call] = one_head.HeadSpectra.of(W_V, W_O / layer.keep)
+                how = dict(residual=layer.keep, change=change, seed=self.settings.seed)
+                alone = search(A, W_V, W_O, per_head=True, spectra=self._spectra.get(call), **how)  # type: ignore[arg-type]
+                (heads,) = together([alone])
                 proven = [sum(word == "certified" for word in row) for row in heads.certainty]
                 self._add(call, heads.rho_smooth, heads.rho_rough, heads.verdict, proven)
                 undecided = zip(heads.undecided.flatten().tolist(), heads.reasons, strict=True)
