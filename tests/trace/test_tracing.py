@@ -122,6 +122,21 @@ def test_blocks_whose_attention_is_not_explained_have_no_verdict():
         assert partly.result.certified[call] == known.result.certified[call]
 
 
+def test_layers_that_wait_for_others_find_what_they_do_alone():
+    """All heads jointly, of all layers at once or one by one; and the weights' spectra once for two batches."""
+    model, x = encoder(), torch.randn(4, 5, 8)
+    plan = trace.plan(model, x, attention=True)
+    settings = trace.SpectraSettings(joined=2)
+    found = []
+    for held in (0, 2**31):
+        trace.run(model, [x[:1], x[1:]], plan, [reducer := trace.HeadSpectra(plan, settings, held=held)])
+        found.append(reducer.result)
+        assert [row[0] for row in reducer.result.joined[1]] == [0, 1]
+    one, other = found
+    assert one.joined == other.joined
+    assert one.verdict == other.verdict
+
+
 def test_several_reducers_share_a_pass_and_one_that_fails_leaves_nothing_behind():
     class Fails(trace.Reducer):
         def site(self, *_):
