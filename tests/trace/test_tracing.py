@@ -124,7 +124,7 @@ def test_blocks_whose_attention_is_not_explained_have_no_verdict():
 
 def test_layers_that_wait_for_others_find_what_they_do_alone():
     """All heads jointly, of all layers at once or one by one; and the weights' spectra once for two batches."""
-    model, x = encoder(), torch.randn(4, 5, 8)
+    model, x = encoder(), torch.randn(4, 5, 4)
     plan = trace.plan(model, x, attention=True)
     settings = trace.SpectraSettings(joined=2)
     found = []
