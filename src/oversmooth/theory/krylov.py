@@ -67,8 +67,8 @@ class Arnoldi:
     Without restart H is Hessenberg and h is its last subdiagonal entry; after `restart` H is full and h a row.
     """
 
-    def __init__(self, system: LinearSystem, seed: int) -> None:
-        self.system = system
+    def __init__(self, system: LinearSystem, seed: int, independent: bool = False) -> None:
+        self.system, self.independent = system, independent
         self.steps = 0
         self._generator = torch.Generator(device=system.device).manual_seed(seed)
         start = system.project(self._random())
@@ -77,10 +77,10 @@ class Arnoldi:
         self.H = torch.zeros(system.items, 1, 0, dtype=system.dtype, device=system.device)
 
     def _random(self) -> Tensor:
-        """The same vector for every item, which then does not depend on what it is searched together with."""
         s = self.system
-        one = torch.randn(s.size, dtype=s.dtype, device=s.device, generator=self._generator)
-        return one.expand(s.items, -1)
+        items = 1 if self.independent else s.items
+        v = torch.randn(items, s.size, dtype=s.dtype, device=s.device, generator=self._generator)
+        return v.expand(s.items, -1)
 
     def extend(self, steps: int) -> None:
         """Grow the basis to `steps` vectors."""
@@ -223,7 +223,7 @@ def extremal(
     first: int = 16,
     most: int,
     restarts: int = 0,
-    growth: float | None = None,
+    independent: bool = False,
     group: Tensor | None = None,
     vectors: bool = False,
     seed: int = 0,
@@ -241,18 +241,18 @@ def extremal(
         first: steps before the first check.
         most: steps after which what has not converged stops as it is, or is restarted.
         restarts: thick restarts at most, item by item.
-        growth: how many times as many steps the next check comes; None: where the decay of the residuals points to,
-            which depends on all items.
+        independent: whether nothing that is found of an item may depend on the others: all start from one vector, and
+            are checked at fixed steps, not where the decay of their residuals points to.
         group: ``(items,)``, numbers of the groups in which items compete; None: each stands alone.
         vectors: whether to return Ritz vectors.
         seed: of the random start.
     """
     alone, items = group is None, torch.arange(system.items, device=system.device)
     group = items if group is None else group.unique(return_inverse=True)[1]
-    search = _Search(score, tolerance, growth, group, Extremal.nothing(system, vectors))
+    search = _Search(score, tolerance, independent, group, Extremal.nothing(system, vectors))
     ritz = search.found
     # Where items compete, checks in between let the beaten ones stop.
-    index, basis = search.grow(Arnoldi(system, seed), items, first, most, 3.0 if alone else 1.5)
+    index, basis = search.grow(Arnoldi(system, seed, independent), items, first, most, 3.0 if alone else 1.5)
     if restarts:
         for i in ritz.score[index].argsort(descending=True).tolist():
             one, own = basis.select(torch.tensor([i], device=system.device)), index[i : i + 1]
@@ -271,7 +271,7 @@ class _Search:
 
     score: Score
     tolerance: float
-    growth: float | None
+    independent: bool
     group: Tensor
     found: Extremal
 
@@ -288,8 +288,8 @@ class _Search:
             index, basis = index[left], basis.select(left)
             if steps >= most:
                 break
-            if self.growth is not None:
-                steps = int(self.growth * steps) + 1
+            if self.independent:
+                steps = int(1.5 * steps) + 1
             elif len(index):
                 # Residuals fall about geometrically: go to where most of the rest should have converged, within limits.
                 typical = float(error[left].nan_to_num(nan=0.5).clamp(min=1e-30, max=0.5).quantile(0.7))

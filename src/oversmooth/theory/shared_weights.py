@@ -306,7 +306,7 @@ class SharedWeights:
         found = Extremal.nothing(small, vectors=False)
         seek = partial(Sought, base=self.update.base, tolerance=how.tolerance, seed=how.seed)
         for some in torch.arange(small.items, device=small.device).split(max(1, HELD // (small.size * _STEPS))):
-            wanted = seek(small.select(some), most=most, first=min(16, most), growth=None, group=group[some])
+            wanted = seek(small.select(some), most=most, first=min(16, most), independent=False, group=group[some])
             found.put(some, (yield wanted))
         found.compare(group)
         steps, refined = small.size if how.steps is None else max(how.steps, _REFINED), torch.zeros_like(found.beaten)

@@ -33,7 +33,7 @@ class Sought:
     most: int
     first: int = 16
     restarts: int = 0
-    growth: float | None = 1.5
+    independent: bool = True
     group: Tensor | None = None
     vectors: bool = False
     seed: int = 0
