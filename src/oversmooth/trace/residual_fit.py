@@ -172,6 +172,8 @@ class _Search:
                 if addition := self._plainest(target, granularity):
                     return addition
             for target, parallel, branch in product(self.targets, self._parallel_outputs(), self.branches):
+                if target.x is parallel.x:  # beside an MLP as large, all else is rounding: it would be a sum of itself
+                    continue
                 if addition := self._fitted(target, self.start, parallel, branch, granularity):
                     return addition
         one, zero = (torch.full((), value, dtype=torch.float64, device=self.x.device) for value in (1.0, 0.0))
