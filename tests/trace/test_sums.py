@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oversmooth.trace.sums import fit_sum, same
+from oversmooth.trace.sums import fit_sum, is_plain_sum, same
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 # How well a factor can be known from 30 tokens of 32 channels that were rounded so.
@@ -102,3 +102,31 @@ def test_a_gate_of_a_small_branch_in_half_precision_is_no_number():
     out = 0.1 * out
     assert fit_sum(x + 0.5 * out, [x, out]).granularity == "no"
     assert fit_sum(x + torch.sigmoid(2 * gate) * out, [x, out]) is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    dtype=st.sampled_from(DTYPES),
+    size=st.sampled_from([1e-3, 1.0, -1.0, 300.0]),
+    apart=st.sampled_from([1e-3, 0.05, 1.0]),
+)
+def test_no_sum_that_holds_is_ruled_out(seed, dtype, size, apart):
+    """Terms of another size than the target, that cancel, or nearly alike, so that few entries leave factors open."""
+    x, other = arrays(seed, dtype, 1.0)
+    out = size * (x + apart * other)
+    assert is_plain_sum(x + out, x, out)
+    assert [float(f) for f in fit_sum(x + out, [x, out]).factors] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_sum_as_it_is_holds_for_every_token(dtype):
+    source = torch.Generator().manual_seed(0)
+    x, out = (torch.randn(2, 40, 256, generator=source).to(dtype) for _ in range(2))
+    total = x + out
+    assert is_plain_sum(total, x, out)
+    assert not is_plain_sum(total, x)
+    assert not is_plain_sum(x + 0.5 * out, x, out)
+    assert not is_plain_sum(total, x, out[:, :-1])
+    total[1, -1, -1] *= 2  # the last entry of all
+    assert not is_plain_sum(total, x, out)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import product
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from oversmooth.anatomy.layer import AttentionLayer, NormPosition
 from oversmooth.theory.reasons import Reason
 from oversmooth.trace.plans import BlockPlan, Branch, Stage
-from oversmooth.trace.sums import CONSTANT, Granularity, Sum, fit_sum, same
+from oversmooth.trace.sums import CONSTANT, Granularity, Sum, fit_sum, is_plain_sum, same
 
 # Mixers that run in parallel with attention, by the names of their modules; anything else there is an MLP.
 _MIXERS = ("mamba", "ssm", "conv", "rnn", "recurrent")
@@ -101,6 +102,7 @@ class _Search:
         self.bases = [self.start, *(one for one in reversed(self.arrays) if not one.later)]
         known = [one.x for one in (*self.bases, *self.branches)]
         self.targets = [*(one for one in self.arrays if one.later and not _among(one.x, known)), self.end]
+        self.is_plain_sum = cache(is_plain_sum)  # the way to the end asks for the same sums as what follows attention
         self.scale = None if arrays.layer.scale is None else arrays.layer.scale.detach().cpu()
 
     def fit(self, addition: _Addition) -> BlockPlan | None:
@@ -172,6 +174,8 @@ class _Search:
                 if addition := self._plainest(target, granularity):
                     return addition
             for target, parallel, branch in product(self.targets, self._parallel_outputs(), self.branches):
+                if target.x is parallel.x:  # beside an MLP as large, all else is rounding: it would be a sum of itself
+                    continue
                 if addition := self._fitted(target, self.start, parallel, branch, granularity):
                     return addition
         one, zero = (torch.full((), value, dtype=torch.float64, device=self.x.device) for value in (1.0, 0.0))
@@ -213,11 +217,13 @@ class _Search:
 
     def _parallel_outputs(self) -> Iterator[_Array]:
         """What may run in parallel with attention: modules next to it first, then those inside them."""
+        known = {id(branch.x) for branch in self.branches}
         for one in sorted(self.outputs, key=lambda one: one.event.name.count(".")):
             event = one.event
             if event.acts_on_features or event.name.startswith(self.layer.name):
                 continue
-            if not self.layer.name.startswith(event.name + ".") and all(one.x is not b.x for b in self.branches):
+            if not self.layer.name.startswith(event.name + ".") and id(one.x) not in known:
+                known.add(id(one.x))
                 yield one
 
     def _factors(self, addition: _Addition) -> tuple[float, Tensor | None, Reason | None]:
@@ -274,30 +280,30 @@ class _Search:
         # (The output of the whole attention module may be the stream already, normed.)
         taken = [b.x for b in self.branches if b is self.out or b.event.name != self.layer.name]
         parts = [one for one in self.outputs if one.later and not _among(one.x, taken)]
-        ends = [self.y, *(one.event.input for one in parts if one.event.input is not None)]
+        ends = _once([self.y, *(one.event.input for one in parts if one.event.input is not None)])
         norms = [one for one in parts if one.event.acts_on_features]
-        reached, new = [state], [state]
-        while new:
-            new = [one.x for one in norms if one.event.input is not None and _among(one.event.input, reached)]
-            for target in ends:
-                if not _among(target, reached) and any(self._is_sum(target, base, parts) for base in reached):
-                    new.append(target)
-                    if target is self.y:
-                        break
-            new = [x for x in new if not _among(x, reached)]
-            reached += new
-            if _among(self.y, reached):
-                return True
+        reached = [state]
+        for plain in (True, False):  # most sums are plain ones, which are seen at once
+            for base in reached:  # which grows on the way
+                new = [one.x for one in norms if one.event.input is not None and same(one.event.input, base)]
+                reached += [x for x in new if not _among(x, reached)]
+                for target in ends:
+                    if not _among(target, reached) and self._is_sum(target, base, parts, plain):
+                        reached.append(target)
+                    if _among(self.y, reached):
+                        return True
         return False
 
-    def _is_sum(self, target: Tensor, base: Tensor, outputs: list[_Array]) -> bool:
+    def _is_sum(self, target: Tensor, base: Tensor, outputs: list[_Array], plain: bool) -> bool:
         """Whether target is base plus the output of one module, or of two side by side, times some factors."""
         parts = [one for one in outputs if one.x is not target and one.x is not base]
-        for one in parts:
-            if _kept(fit_sum(target, [base, one.x], granularity=(*CONSTANT, "by token"))):
-                return True
+        others = _once([one.x for one in parts])
+        if plain:
+            return any(self.is_plain_sum(target, base, x) for x in others)
+        if any(_kept(fit_sum(target, [base, x], granularity=(*CONSTANT, "by token"))) for x in others):
+            return True
         whole = (one for one in parts if not one.event.acts_on_features)
-        siblings = [one.x for one in whole if one.event.name.rpartition(".")[0] == self.layer.block]
+        siblings = _once([one.x for one in whole if one.event.name.rpartition(".")[0] == self.layer.block])
         return any(_kept(fit_sum(target, [base, a, b])) for i, a in enumerate(siblings) for b in siblings[:i])
 
     def _plainer(self, target: Tensor, base: Tensor, other: Tensor) -> bool:
@@ -310,13 +316,13 @@ class _Search:
         """How plainly target is base, times a factor, plus some module's output, times another: 0 for numbers,
         1 for factors by channel, None where it is not.
         """
-        for (plainness, granularity), one in product(enumerate(CONSTANT), self.outputs):
-            event = one.event
-            # What a norm makes of the base is no part beside it.
-            if not event.later or (event.acts_on_features and event.input is base):
-                continue
-            apart = one.x is not target and one.x is not base
-            if apart and _whole(fit_sum(target, [base, one.x], granularity=(granularity,))):
+        parts = [one for one in self.outputs if one.later and one.x is not target and one.x is not base]
+        # What a norm makes of the base is no part beside it.
+        others = _once([one.x for one in parts if not (one.event.acts_on_features and one.event.input is base)])
+        if any(self.is_plain_sum(target, base, x) for x in others):
+            return 0
+        for (plainness, granularity), x in product(enumerate(CONSTANT), others):
+            if _whole(fit_sum(target, [base, x], granularity=(granularity,))):
                 return plainness
         return None
 
@@ -326,9 +332,9 @@ class _Search:
         if self.values_in is None:
             return self.position(base), 1.0
         for norm in self._norms_before(base):
-            if norm.output is not None and (factor := _number(fit_sum(self.values_in, [norm.output]))) is not None:
+            if norm.output is not None and (factor := _number(self.values_in, norm.output)) is not None:
                 return "pre", factor
-        factor = _number(fit_sum(self.values_in, [base]))
+        factor = _number(self.values_in, base)
         return "none", 1.0 if factor is None else factor
 
     def position(self, base: Tensor) -> NormPosition:
@@ -337,6 +343,10 @@ class _Search:
     def _norms_before(self, base: Tensor) -> Iterator[ModuleCall]:
         norms = (e for e in self.events if e.acts_on_features and not e.later)
         return (e for e in norms if e.input is not None and same(e.input, base))
+
+
+def _once(arrays: list[Tensor]) -> list[Tensor]:
+    return list({id(x): x for x in arrays}.values())
 
 
 def _among(x: Tensor, others: list[Tensor]) -> bool:
@@ -353,5 +363,9 @@ def _whole(total: Sum | None) -> bool:
     return total is not None and all(bool(factor.any()) for factor in total.factors)
 
 
-def _number(total: Sum | None) -> float | None:
+def _number(target: Tensor, x: Tensor) -> float | None:
+    """What x is multiplied by to be target, if one number is."""
+    if target is x:
+        return 1.0
+    total = fit_sum(target, [x])
     return float(total.factors[0]) if total is not None and total.granularity == "no" else None

@@ -28,9 +28,8 @@ _KNOWN = 0.1
 _OURS = 1e-13
 _SINGULAR = 1e-12
 _SAMPLE, _COMPARED = 16, 128
-# Entries of a channel or a token that rule most sums out, and how many times the rounding they must be off for that.
-_PROBED = 48
-_DOUBT = 16.0
+# Entries of a channel or a token that rule most sums out, and entries that are held against a sum at once.
+_PROBED, _AT_ONCE = 48, 8192
 _TINY = torch.finfo(torch.float64).tiny ** 0.5
 
 Granularity = Literal["no", "by channel", "by token"]
@@ -71,10 +70,14 @@ def fit_sum(
         return None
     arrays = [target, *terms]
     ruled_out = {by_token: _ruled_out(arrays, by_token) for by_token in {name == "by token" for name in granularity}}
-    granularity = [name for name in granularity if not ruled_out[name == "by token"]]
-    fit = _LeastSquares(arrays) if granularity else None
-    found = (_KINDS[name](fit, expected) for name in granularity if fit is not None)
+    found = (_KINDS[name](arrays, expected) for name in granularity if not ruled_out[name == "by token"])
     return next((total for total in found if total is not None), None)
+
+
+def is_plain_sum(target: Tensor, *terms: Tensor) -> bool:
+    """Whether target is the sum of the terms as they are, which is seen much faster than with which factors it is."""
+    alike = all(term.shape == target.shape for term in terms)
+    return alike and _explained([target, *terms], [torch.ones(())] * len(terms))
 
 
 def few_tokens(x: Tensor) -> Tensor:
@@ -85,7 +88,8 @@ def few_tokens(x: Tensor) -> Tensor:
 def holds(target: Tensor, terms: Sequence[Tensor], factors: Sequence[Tensor]) -> Tensor:
     """Whether target is the sum of the terms with these factors: ``()``, on its device, which is not waited for."""
     fit = _LeastSquares([target, *terms])
-    return fit.explained([to_match(f, fit.target) for f in factors])
+    off = fit.off([to_match(f, fit.target) for f in factors])
+    return (off <= _ROUNDINGS).all() & (off.square().mean() <= _MEAN_ROUNDINGS**2)
 
 
 def to_match(factor: Tensor, x: Tensor) -> Tensor:
@@ -106,7 +110,7 @@ def _ruled_out(arrays: list[Tensor], by_token: bool) -> bool:
     """Whether a few channels, or tokens, show already that the first array is no such sum of the others.
 
     Most sums that are tried do not hold, and a small least-squares fit shows that a hundred times faster than a whole
-    one.
+    one. No sum that holds is ruled out: whatever its factors, it leaves at most `_ROUNDINGS` of every entry.
     """
     n, d = arrays[0].shape[1:]
     step = max(1, ((n if by_token else d) - 1) // 2)
@@ -114,11 +118,16 @@ def _ruled_out(arrays: list[Tensor], by_token: bool) -> bool:
     values = torch.stack([p.double() for p in probes]).cpu().numpy()
     units = numpy.array([_unit(x) for x in arrays])[:, None]
     for values_of_one in numpy.moveaxis(values, -1, 0):
-        y, *terms = sound = values_of_one[:, numpy.isfinite(values_of_one).all(0)]
-        weight = 1 / numpy.maximum((units * abs(sound)).sum(0), _TINY)
-        factors, *_ = numpy.linalg.lstsq((weight * terms).T, weight * y, rcond=None)
-        rest = numpy.linalg.norm(weight * (y - factors @ terms))
-        if rest > _DOUBT * _ROUNDINGS * math.sqrt(len(y)) * max(1.0, abs(factors).max(initial=0.0)):
+        sound = values_of_one[:, numpy.isfinite(values_of_one).all(0)]
+        size = abs(sound).sum(1, keepdims=True)
+        sound = sound * numpy.where(size > 0, size[0] / numpy.maximum(size, _TINY), 1.0)  # all as large as the target
+        y, *terms = sound / numpy.maximum((units * abs(sound)).sum(0), _TINY)
+        factors, _, _, singular = numpy.linalg.lstsq(numpy.transpose(terms), y, rcond=None)
+        # Factors f that explain all entries leave at most `most · max(1, |f|)²`. At a distance δ of these they leave at
+        # least `rest + least · δ²`, and max(1, |f|) is at most `largest + δ`: ruled out is what no δ makes possible.
+        most, least = _ROUNDINGS**2 * len(y), singular.min(initial=math.inf) ** 2
+        rest, largest = numpy.square(y - factors @ terms).sum(), max(1.0, abs(factors).max(initial=0.0))
+        if rest * (1 - most / max(least, _TINY)) > most * largest**2:
             return True
     return False
 
@@ -126,12 +135,12 @@ def _ruled_out(arrays: list[Tensor], by_token: bool) -> bool:
 class _LeastSquares:
     """Least squares in which every entry is weighted by its own rounding."""
 
-    def __init__(self, arrays: list[Tensor]) -> None:
+    def __init__(self, arrays: Sequence[Tensor]) -> None:
         self.units = [_unit(x) for x in arrays]
-        arrays = [x.to(arrays[0].device).double() for x in arrays]
+        arrays = [x.to(arrays[0].device, torch.float64, copy=True) for x in arrays]
         # Padding may be NaN: such tokens are set to zero, which constrains nothing.
-        sound = torch.stack([x.isfinite().all(-1, keepdim=True) for x in arrays]).all(0)
-        self.target, *self.terms = (torch.where(sound, x, 0.0) for x in arrays)
+        sound = torch.stack([x.abs().amax(-1, keepdim=True) < math.inf for x in arrays]).all(0)
+        self.target, *self.terms = (x.masked_fill_(~sound, 0.0) for x in arrays)
 
     def _rounding(self, parts: Sequence[Tensor]) -> Tensor:
         rounding = self.units[0] * self.target.abs()
@@ -164,55 +173,72 @@ class _LeastSquares:
         alike = ((tokens[:, None] - tokens[None]).abs() <= near).all(-1)
         return int((~alike.tril(-1).any(-1)).sum())
 
-    def explained(self, factors: Sequence[Tensor]) -> Tensor:
-        """Whether every entry is explained up to rounding, and all together, ``()``."""
+    def off(self, factors: Sequence[Tensor]) -> Tensor:
+        """By how many roundings every entry is off."""
         parts = [f * term for f, term in zip(factors, self.terms, strict=True)]
-        off = (self.target - sum(parts)).abs() / self._rounding(parts).clamp(min=_TINY)
-        return (off <= _ROUNDINGS).all() & (off.square().mean() <= _MEAN_ROUNDINGS**2)
-
-    def first_of(self, granularity: Granularity, *choices: Sequence[Tensor]) -> Sum | None:
-        """The first factors that explain the target."""
-        return next((Sum(tuple(f), granularity) for f in choices if bool(self.explained(f))), None)
+        return (self.target - sum(parts)).abs() / self._rounding(parts).clamp(min=_TINY)
 
 
-def _constant(fit: _LeastSquares, expected: Expected) -> Sum | None:
-    one = torch.ones((), dtype=torch.float64, device=fit.target.device)
-    wanted = [None] * len(fit.terms) if expected is None else list(expected)
-    usual = [one if e is None else e.to(fit.target) for e in wanted]
-    if all(f.ndim == 0 for f in usual) and (total := fit.first_of("no", usual)):
+def _explained(arrays: Sequence[Tensor], factors: Sequence[Tensor]) -> bool:
+    """Whether every entry is explained up to rounding, and all together.
+
+    A few tokens at a time: most factors that are tried fail for the first ones, and small arrays stay in the cache.
+    """
+    few, squares = max(1, _AT_ONCE // arrays[0][:, 0].numel()), 0.0
+    for start in range(0, arrays[0].shape[1], few):
+        here = slice(start, start + few)
+        off = _LeastSquares([x[:, here] for x in arrays]).off([f[:, here] if f.ndim > 1 else f for f in factors])
+        squares += float(off.square().sum())
+        if not (off <= _ROUNDINGS).all() or squares > arrays[0].numel() * _MEAN_ROUNDINGS**2:
+            return False
+    return True
+
+
+def _first_of(arrays: Sequence[Tensor], granularity: Granularity, *choices: Sequence[Tensor]) -> Sum | None:
+    """The first factors that explain the target."""
+    return next((Sum(tuple(f), granularity) for f in choices if _explained(arrays, f)), None)
+
+
+def _constant(arrays: Sequence[Tensor], expected: Expected) -> Sum | None:
+    one = torch.ones((), dtype=torch.float64, device=arrays[0].device)
+    wanted = [None] * len(arrays[1:]) if expected is None else list(expected)
+    usual = [one if e is None else e.to(one) for e in wanted]
+    if all(f.ndim == 0 for f in usual) and (total := _first_of(arrays, "no", usual)):
         return total  # most sums have these factors, and need no fit
+    fit = _LeastSquares(arrays)
     factors, errors = (x.flatten() for x in fit.solve((0, 1, 2)))
     chosen = [_plain(f, e, w) for f, e, w in zip(factors, errors, wanted, strict=True)]
     if fit.different_tokens() > 2:
-        return fit.first_of("no", chosen, list(factors))
+        return _first_of(arrays, "no", chosen, list(factors))
     # For one or two tokens any gate or norm fits a constant factor: only plain factors are accepted.
     values = zip(chosen, wanted, strict=True)
     plain = all(float(f) in (0.0, 1.0) or (w is not None and bool((f == w).all())) for f, w in values)
-    return fit.first_of("no", chosen) if plain else None
+    return _first_of(arrays, "no", chosen) if plain else None
 
 
-def _by_channel(fit: _LeastSquares, expected: Expected) -> Sum | None:
+def _by_channel(arrays: Sequence[Tensor], expected: Expected) -> Sum | None:
     """One factor per channel on the last term; the others have one number each, or one per channel too."""
     suggested = None if expected is None else expected[-1]
     if suggested is not None and suggested.ndim == 1:
-        one = torch.ones((), dtype=torch.float64, device=fit.target.device)
-        if total := fit.first_of("by channel", [*[one] * (len(fit.terms) - 1), suggested.to(fit.target)]):
+        one = torch.ones((), dtype=torch.float64, device=arrays[0].device)
+        if total := _first_of(arrays, "by channel", [*[one] * (len(arrays) - 2), suggested.to(one)]):
             return total
-    if fit.different_tokens() <= len(fit.terms) + 1:
+    fit = _LeastSquares(arrays)
+    if fit.different_tokens() <= len(arrays):
         return None  # as many unknowns as entries explain anything
     factors, errors = (x.flatten(1) for x in fit.solve((0, 1)))
     # What the tokens leave open explains nothing.
     if not bool((errors <= _KNOWN * factors.abs().amax(-1, keepdim=True)).all()):
         return None
-    return fit.first_of("by channel", _few_numbers(factors, errors), list(factors))
+    return _first_of(arrays, "by channel", _few_numbers(factors, errors), list(factors))
 
 
-def _by_token(fit: _LeastSquares, expected: Expected) -> Sum | None:
+def _by_token(arrays: Sequence[Tensor], expected: Expected) -> Sum | None:
     del expected
-    if fit.target.shape[-1] <= len(fit.terms) + 1:
+    if arrays[0].shape[-1] <= len(arrays):
         return None
-    factors, errors = fit.solve((2,))
-    return fit.first_of("by token", _few_numbers(factors, errors), list(factors))
+    factors, errors = _LeastSquares(arrays).solve((2,))
+    return _first_of(arrays, "by token", _few_numbers(factors, errors), list(factors))
 
 
 _KINDS = {"no": _constant, "by channel": _by_channel, "by token": _by_token}

@@ -12,6 +12,7 @@ from torch import nn
 
 from oversmooth import InputError, diagnose
 from oversmooth.theory.reasons import Reason
+from oversmooth.trace import plan
 
 N = 12
 QUICK = dict(depth=0, joined=0, ranks=0)
@@ -56,6 +57,11 @@ def parallel_gated(b, x):
     return x + of_the_input(x) * b.attn(z) + b.mlp(z)
 
 
+def parallel(b, x):
+    z = b.norm1(x)
+    return x + b.attn(z) + b.mlp(z)
+
+
 def sandwich(b, x):
     a = b.attn(b.norm1(x))
     x = x + a / a.square().mean(-1, keepdim=True).sqrt()
@@ -88,6 +94,18 @@ def test_a_gate_of_the_input_beside_the_mlp_has_neither_change_nor_verdict():
     assert verdicts(found) == {"undecided"}
     assert found.layers[1].change("attention") is None
     assert math.isfinite(found.layers[1].tokens["log_hfc_lfc"])
+
+
+def test_an_mlp_beside_which_all_else_is_rounding_is_no_sum_of_itself():
+    """Its output is, up to rounding, what enters plus itself plus attention's, and so is the stream."""
+    model = made(parallel).bfloat16()
+    with torch.no_grad():
+        for block in model.blocks:
+            block.mlp[2].weight *= 1e3
+            block.attn.to_out.weight *= 0.01
+            block.attn.to_out.bias.zero_()
+    for block in plan(model, (0.01 * torch.randn(2, N, D)).bfloat16()).blocks:
+        assert [(stage.part, stage.where) for stage in block.stages] == [("attention", "sum"), ("mlp", "end")]
 
 
 @pytest.mark.parametrize("first", [1, 2])
