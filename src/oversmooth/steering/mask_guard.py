@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from oversmooth.anatomy.calls import ATTENTION_MASK, KEY_PADDING_MASK
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
-from oversmooth.steering.attention_calls import AttentionCalls, call_signature, values_unreadable
+from oversmooth.steering.attention_calls import AttentionCalls, may_be_masked, values_unreadable
 from oversmooth.steering.forward_state import ForwardStates
 from oversmooth.trace.valid import valid_tokens
 
@@ -45,7 +45,7 @@ class MaskGuard:
         self.averaging, self.weighting = averaging, weighting
         self.projections: dict[str, tuple[nn.Module, nn.Module]] = {}
         """The modules of its values and its output where methods rely on them, by name, with those that hold them."""
-        self.unmasked: dict[str, int] = {}  # signatures of calls that hid nothing, each with the most tokens
+        self.shown: dict[bool, int] = {}  # of calls that hid nothing, with and without what may be a mask: most tokens
         self.comparisons = 0  # forward passes compared with a weighted mean; `_MOST_COMPARISONS`: that is settled
 
     def hook(self, modules: dict[str, nn.Module]) -> list[Any]:
@@ -93,7 +93,7 @@ class MaskGuard:
             return
         self.check_projections()
         if self.averaging or self.comparisons < _MOST_COMPARISONS:
-            AttentionCalls(self, *call_signature(module, args, kwargs)[:2]).__enter__()  # type: ignore[no-untyped-call]
+            AttentionCalls(self, may_be_masked(module, args, kwargs)).__enter__()  # type: ignore[no-untyped-call]
 
     def _leave(self, *_: Any) -> None:
         if not values_unreadable() and (recorded := self._recorded()) is not None:
@@ -119,13 +119,11 @@ class MaskGuard:
         if n < 2 or x.is_meta or isinstance(x, FakeTensor):  # which have shapes but no values
             return mask
         if values_unreadable():
-            if not self.unmasked and self.layer.causal is not False:
-                raise self._unknown("it is compiled")
             return mask
         recorded = self._recorded()
         if recorded is None or not recorded.calls or any(call.shape[-2:] != (n, n) for call in recorded.calls):
             raise self._unknown("no softmax over its tokens, and no scaled_dot_product_attention")
-        settled = not recorded.masked and self.unmasked.get(recorded.signature, 0) >= n
+        settled = not recorded.masked and self.shown.get(False, 0) >= n
         known = None if state is None else state.unrestrictive_mask  # most models use one mask for all layers
         for call in recorded.calls:
             checked = call.mask is None or settled or (call.A is None and call.mask is known)
@@ -134,7 +132,7 @@ class MaskGuard:
                     self._check_pairs(call.pairs(tokens[:-1].numel(), x.device), mask)
                 if state is not None:
                     state.unrestrictive_mask = call.mask
-        self.unmasked[recorded.signature] = max(n, self.unmasked.get(recorded.signature, 0))
+        self.shown[recorded.masked] = max(n, self.shown.get(recorded.masked, 0))
         return mask
 
     def _check_pairs(self, pairs: Tensor | None, mask: Tensor | None) -> None:
@@ -157,11 +155,8 @@ class MaskGuard:
         """Compiled code runs with masks whose entries cannot be read."""
         if isinstance(module, nn.MultiheadAttention) and kwargs.get("attn_mask") is not None:
             raise self._masked()
-        signature, masked, n = call_signature(module, args, kwargs)
-        seen = self.unmasked.get(signature, 0)
-        bidirectional = self.layer.causal is False and not getattr(module, "is_causal", False)
-        # Of longer inputs a window, where there may be one, hides more.
-        if seen < n and not (bidirectional and (seen or not masked)):
+        masked = may_be_masked(module, args, kwargs)
+        if masked not in self.shown and (masked or self.layer.causal is not False):
             raise self._unknown("it is compiled")
 
     def _refused(self, hides: str, remedy: str) -> InputError:
