@@ -66,8 +66,6 @@ class Steering:
     moved: list[Moved] = field(default_factory=list, repr=False)
     without_nested: list[Any] = field(default_factory=list, repr=False)
     """torch's encoders whose use of nested tensors was switched off."""
-    ramps: int = 0
-    """How many ramps were made of it; only the last one counts."""
 
     def __post_init__(self, model: nn.Module) -> None:
         # The module whose forward pass runs the blocks is what holds the list of them.

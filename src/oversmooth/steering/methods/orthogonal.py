@@ -185,15 +185,9 @@ def left_inverse(V: Tensor, worst: float = math.inf) -> Tensor:
     V = V.double()
     inverse: Tensor = _PositiveInverse.apply(V.mT @ V)  # type: ignore[no-untyped-call]
     back = inverse @ V.mT
-    if worst == math.inf:
-        return back
-    return torch.where(one_norm_condition(V, back)[..., None, None] <= worst, back, torch.nan)
-
-
-@torch.no_grad()
-def one_norm_condition(V: Tensor, back: Tensor) -> Tensor:
-    """``‖V‖₁ ‖V⁺‖₁``, ``(...)``."""
-    return torch.linalg.matrix_norm(V, 1) * torch.linalg.matrix_norm(back, 1)
+    with torch.no_grad():
+        condition = torch.linalg.matrix_norm(V, 1) * torch.linalg.matrix_norm(back, 1)
+    return torch.where(condition[..., None, None] <= worst, back, torch.nan)
 
 
 def kaiming(d: int, m: int, generator: torch.Generator) -> Tensor:
