@@ -54,11 +54,8 @@ class Hook:
         self.recorder, self.module, self.kind, self.index = recorder, module, kind, index
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any = None, out: Any = None) -> None:
-        """kwargs are missing where a pass of another thread calls a hook before torch knows, or when it has forgotten,
-        that it takes them.
-        """
         recorder = self.recorder
-        if recorder is None or module is not self.module or not recorder.model.training or not isinstance(kwargs, dict):
+        if recorder is None or module is not self.module or not recorder.model.training:
             return
         if torch.compiler.is_compiling():
             recorder.receive(self.kind, self.index, args, kwargs, out)

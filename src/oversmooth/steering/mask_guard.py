@@ -23,7 +23,6 @@ from oversmooth.steering.forward_state import ForwardStates
 from oversmooth.trace.valid import valid_tokens
 
 _TOLERANCE = 0.02  # for half precision, which models use inside where they return float32
-_MOST_COMPARISONS = 3
 
 
 class MaskGuard:
@@ -46,7 +45,7 @@ class MaskGuard:
         self.projections: dict[str, tuple[nn.Module, nn.Module]] = {}
         """The modules of its values and its output where methods rely on them, by name, with those that hold them."""
         self.shown: dict[bool, int] = {}  # of calls that hid nothing, with and without what may be a mask: most tokens
-        self.comparisons = 0  # forward passes compared with a weighted mean; `_MOST_COMPARISONS`: that is settled
+        self.compared = False  # whether a forward pass was a weighted mean
 
     def hook(self, modules: dict[str, nn.Module]) -> list[Any]:
         """Register the hooks, and return their handles; every module by its name.
@@ -92,7 +91,7 @@ class MaskGuard:
                 self._check_compiled(module, args, kwargs)
             return
         self.check_projections()
-        if self.averaging or self.comparisons < _MOST_COMPARISONS:
+        if self.averaging or not self.compared:
             AttentionCalls(self, may_be_masked(module, args, kwargs)).__enter__()  # type: ignore[no-untyped-call]
 
     def _leave(self, *_: Any) -> None:
@@ -180,7 +179,7 @@ class MaskGuard:
 
     def _check_weighted_mean(self, _module: nn.Module, args: tuple[Any, ...]) -> None:
         """Compare the input of the output projection with values weighted by attention, until that is settled."""
-        if not args or values_unreadable() or self.comparisons >= _MOST_COMPARISONS:
+        if not args or values_unreadable() or self.compared:
             return
         recorded = self._recorded()
         if recorded is None or recorded.V is None:
@@ -188,17 +187,13 @@ class MaskGuard:
         V, U = recorded.V, args[0].unflatten(-1, (self.layer.heads, self.layer.head_dim))
         if V.shape[:-2] != U.shape[:-2] or U.is_meta or isinstance(U, FakeTensor):
             return
-        self.comparisons += 1
         with torch.no_grad(), _disable_current_modes():
             V, U = (x.reshape(-1, *x.shape[-3:]) for x in (V, U))
             found = [call.distance(V, U) for call in recorded.calls if call.A is None or not recorded.dropped]
         distances = [distance for distance in found if distance is not None]
-        if not distances:
-            return
-        self.comparisons = _MOST_COMPARISONS
-        if min(distances) > _TOLERANCE:
-            self.comparisons = 0
+        if distances and min(distances) > _TOLERANCE:
             raise InputError(
                 f"{self.weighting} cannot act on layer {self.index} ({self.layer.name}): attention is not a weighted "
                 f"mean of its values (relative error {min(distances):.2g}, limit {_TOLERANCE}); unsteer the model"
             )
+        self.compared = bool(distances)

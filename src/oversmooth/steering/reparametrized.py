@@ -125,8 +125,6 @@ class ReparametrizedLayer:
         """Plain weights again: as they are computed now (fold), or the original ones."""
         if not self.originals:
             return
-        # Only one of the two exists where attaching failed halfway.
-        like = self.psi.detach() if len(self.originals) == 2 else self.originals[0][2].detach()
         folded: list[Tensor] = []
         if fold:  # both before either: each weight needs both parametrizations
             folded = [getattr(module, name).detach() for module, name, _, _ in self.originals]
@@ -139,6 +137,7 @@ class ReparametrizedLayer:
                 parameter = nn.Parameter(value, original.requires_grad)
             else:
                 parameter = cast(nn.Parameter, original)
+                like = _parametrization(module, name).original0
                 if original.device != like.device or original.dtype != like.dtype:  # the model was moved since
                     parameter.data = original.data.to(like.device, like.dtype)
             restore_parameters(module, {name: parameter}, order)
