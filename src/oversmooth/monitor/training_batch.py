@@ -19,6 +19,7 @@ from oversmooth.metrics.moments import reducing
 from oversmooth.monitor.config import RANKS
 from oversmooth.monitor.reduced import band_norms, token_numbers
 from oversmooth.safety.errors import InputError, reason
+from oversmooth.steering.forward_state import in_backward
 from oversmooth.steering.record import recompile
 from oversmooth.trace import DepthMetrics
 from oversmooth.trace.layout import (
@@ -300,11 +301,6 @@ def check_not_compiled(model: nn.Module) -> None:
                 "the training batch cannot be recorded in a model that is compiled already; make the monitor before "
                 "torch.compile, or give a probe"
             )
-
-
-def in_backward() -> bool:
-    """Whether autograd runs what is called: checkpointing runs blocks a second time."""
-    return int(torch._C._current_graph_task_id()) != -1
 
 
 def is_captured(x: Tensor) -> bool:
