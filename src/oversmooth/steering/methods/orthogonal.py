@@ -24,12 +24,15 @@ MAPS: tuple[Map, ...] = ("qr", "cayley", "exp")
 _EPS = torch.finfo(torch.float64).eps
 # Gradients treat columns of Θ as at least this long: they grow as columns shrink, and would overflow float32.
 _SHORTEST = 1e-12
+# What is left of this after two passes is its square after the correction that follows.
+_MOST_EXCESS = 1e-3
 
 
 def orthonormal(theta: Tensor) -> Tensor:
     """The Q of QR(Θ), of Θ's dtype, ``(..., d, m)``.
 
-    A column that lies in the span of those before it has no q: the result is NaN, or has a column of rounding there.
+    A column that lies in the span of those before it, but for rounding, has no q: the result is NaN, or has a direction
+    of rounding there.
     The last column of a square Θ is no such case: its q is what the others leave over, on either side of det Θ = 0 and
     on it.
     """
@@ -60,14 +63,17 @@ def _unit_columns(theta: Tensor) -> tuple[Tensor, Tensor]:
 def _factor(theta: Tensor) -> tuple[Tensor, Tensor]:
     """Q of Θ ``(..., d, m)`` and R⁻ᵀ ``(..., m, m)``."""
     m = theta.shape[-1]
-    Q, length = _unit_columns(theta)
-    inverse = eye = torch.eye(m, dtype=theta.dtype, device=theta.device)
-    # More than rounding takes away from a Gram matrix of unit columns: its factor exists. What is left of it is a Gram
-    # matrix of a condition number that two more passes make orthonormal to rounding.
-    for shift in (4 * m * _EPS, 0.0, 0.0):
-        factor = _inverse_factor(Q.mT @ Q + shift * eye)
-        Q, inverse = Q @ factor.mT, factor @ inverse
-    return Q, inverse / length.clamp(min=_SHORTEST)
+    eye = torch.eye(m, dtype=theta.dtype, device=theta.device)
+    unit, length = _unit_columns(theta)
+    # The shift is more than rounding takes away from a Gram matrix of unit columns: its factor exists.
+    first = _inverse_factor(unit.mT @ unit + 4 * m * _EPS * eye)
+    Q = unit @ first.mT
+    second = _inverse_factor(Q.mT @ Q)  # orthonormal to rounding, unless columns are nearly dependent
+    Q = Q @ second.mT
+    excess = Q.mT @ Q - eye
+    Q = Q - Q @ (excess.triu(1) + excess.diagonal(dim1=-2, dim2=-1).diag_embed() / 2)
+    Q = torch.where(excess.abs().amax((-2, -1), keepdim=True) < _MOST_EXCESS, Q, torch.nan)  # dependent columns
+    return Q, second @ first / length.clamp(min=_SHORTEST)
 
 
 def _left_over(Q: Tensor, last: Tensor) -> Tensor:
