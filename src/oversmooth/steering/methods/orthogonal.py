@@ -172,13 +172,8 @@ def _polished(V: Tensor) -> Tensor:
 
 def completed(V: Tensor) -> Tensor:
     """An orthogonal matrix whose first columns are V's, ``(d, m) -> (d, d)``. In float64."""
-    d, m = V.shape
-    if m == d:
-        return V.double()
-    generator = torch.Generator().manual_seed(0)
-    more = torch.randn(d, d - m, dtype=torch.float64, generator=generator).to(V.device)
-    Q = torch.linalg.qr(finite(torch.cat([V.double(), more], dim=1))).Q
-    return torch.cat([V.double(), Q[:, m:]], dim=1)
+    V = V.double()
+    return torch.cat([V, torch.linalg.qr(finite(V), mode="complete").Q[:, V.shape[1] :]], dim=1)
 
 
 def left_inverse(V: Tensor, worst: float = math.inf) -> Tensor:
