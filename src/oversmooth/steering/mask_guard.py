@@ -118,6 +118,9 @@ class MaskGuard:
         if n < 2 or x.is_meta or isinstance(x, FakeTensor):  # which have shapes but no values
             return mask
         if values_unreadable():
+            # Of longer inputs a window, where there may be one, hides more.
+            if self.layer.causal is not False and all(most < n for most in self.shown.values()):
+                raise self._unknown("it is compiled")
             return mask
         recorded = self._recorded()
         if recorded is None or not recorded.calls or any(call.shape[-2:] != (n, n) for call in recorded.calls):
