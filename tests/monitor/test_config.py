@@ -47,5 +47,5 @@ def test_what_is_no_setting_is_refused(settings, sentence):
 def test_no_object_here_has_more_than_twelve_fields():
     monitor = Monitor(watched.Known(), use_training_batch=True, gradients=1, alarms=oversmooth.Alarm("cos", above=1))
     recorder = monitor.recorder
-    held = (monitor, recorder, recorder.inputs, recorder.current, recorder.buffers, monitor.alarms, monitor.history)
+    held = (monitor, recorder, recorder.inputs, monitor.alarms, monitor.history)
     assert max(len(vars(one)) for one in held) <= 12

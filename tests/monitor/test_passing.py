@@ -364,29 +364,26 @@ def test_frozen_blocks_have_no_gradient_and_the_others_have():
     assert "gradient_norm" not in monitor.history.rows[1]
 
 
-@pytest.mark.parametrize("accumulated", [1, 2])
-def test_ranks_are_of_the_batch_that_passed_last_whatever_graphs_wrote_before(monkeypatch, accumulated):
-    """Lengths 6 and 9 with rooms that captured graphs write to, 7 without one that a graph could have."""
+def test_ranks_are_of_the_batch_that_passed_last():
+    torch.manual_seed(0)
     model = net()
     monitor = oversmooth.Monitor(model, every=1, passing=True, blocks="layers.*", tokens=("cos", "stable_rank"))
-    captured = [False]
-    monkeypatch.setattr("oversmooth.monitor.training_batch.is_captured", lambda _x: captured[0])
-    torch.manual_seed(0)
-    before = None
-    for length, graph in [(6, False), (6, True), (9, False), (9, True), (9, False), (6, True), (7, True), (9, True)]:
-        captured[0] = graph
-        if accumulated == 2 and before is not None:
-            model(torch.randn(5, before, 16)).sum().backward()
+    for length in (6, 9, 6):
+        model(torch.randn(5, 7, 16)).sum().backward()  # gradients are accumulated
         x = torch.randn(5, length, 16)
         model(x).sum().backward()
-        before = length
-        if length == 7:  # no room: left out, not another batch's
-            with pytest.warns(MonitorWarning, match="ranks of the training batch"):
-                monitor.step()
-            assert "stable_rank" not in monitor.history.rows[-1]
-        else:
-            monitor.step()
-            assert monitor.history.rows[-1]["stable_rank"][0] == pytest.approx(
-                mean_metric("stable_rank", x[:4]), rel=1e-5
-            )
-        assert monitor.history.rows[-1]["cos"][0] == pytest.approx(cosine(x), abs=1e-5)
+        monitor.step()
+        row = monitor.history.rows[-1]
+        assert row["stable_rank"][0] == pytest.approx(mean_metric("stable_rank", x[:4]), rel=1e-5)
+        assert row["cos"][0] == pytest.approx(cosine(x), abs=1e-5)
+
+
+def test_a_captured_graph_is_refused(monkeypatch):
+    model = net()
+    monitor = oversmooth.Monitor(model, every=1, passing=True, blocks="layers.*")
+    monkeypatch.setattr("oversmooth.monitor.training_batch.is_captured", lambda _x: True)
+    model(torch.randn(2, 4, 16))
+    with pytest.warns(MonitorWarning, match="a CUDA graph was captured"):
+        monitor.step()
+    with pytest.warns(MonitorWarning, match="replays a CUDA graph of its own"):
+        monitor.step()

@@ -1,12 +1,10 @@
-"""What is recorded of attention's calls: how far values are only weighted, and how a module is called."""
-
-import sys
+"""What is recorded of attention's calls: how far values are only weighted, and what may be a mask."""
 
 import pytest
 import torch
 from torch import nn
 
-from oversmooth.steering.attention_calls import AttentionCall, call_signature
+from oversmooth.steering.attention_calls import AttentionCall, may_be_masked
 
 
 def weighted(seed=0):
@@ -53,13 +51,6 @@ def test_fused_attention_that_only_weights_its_values():
 )
 def test_what_may_be_a_mask(more, masked):
     x = torch.randn(2, 5, 4)
-    words, found, n = call_signature(nn.Identity(), (x,), more)
-    assert (found, n) == (masked, 5)
-    assert words != call_signature(nn.Identity(), (x,), {**more, "is_causal": True})[0]
-
-
-def test_the_number_of_tokens():
-    x = torch.randn(2, 5, 4)
-    assert call_signature(nn.MultiheadAttention(4, 1), (x, x, x), {})[2] == 2
-    assert call_signature(nn.MultiheadAttention(4, 1, batch_first=True), (x, x, x), {})[2] == 5
-    assert call_signature(nn.Identity(), (torch.arange(5),), {})[2] == sys.maxsize
+    assert may_be_masked(nn.Identity(), (x,), more) == masked
+    assert may_be_masked(nn.Identity(), (x,), {**more, "is_causal": True})
+    assert not may_be_masked(nn.MultiheadAttention(4, 1), (x, x, x), {"is_causal": False})

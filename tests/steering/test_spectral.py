@@ -11,12 +11,11 @@ from support import conformance_oracle as by_hand
 from support.conformance_methods import Row, all_close, close, make, outputs, places, steered
 from support.families import FAMILIES, HEADS, WIDTH
 from support.family_checks import passages
-from support.oracles import dense_radii, normal
+from support.oracles import dense_radii, is_orthonormal, normal
 
 from oversmooth import InputError
 from oversmooth.anatomy import locate
 from oversmooth.steering import Spectral, steer, steering_of, verify, warm_start
-from oversmooth.steering.methods.orthogonal import is_orthonormal
 from oversmooth.steering.reparametrized import ReparametrizedLayer
 from oversmooth.theory import dominance
 

@@ -123,3 +123,10 @@ def streams(blocks: Iterable[nn.Module], call: Callable[[], object]) -> list[Ten
     for handle in handles:
         handle.remove()
     return arrays
+
+
+def is_orthonormal(V: torch.Tensor, tolerance: float = 1e-5) -> bool:
+    """Whether the columns of V ``(..., d, m)`` are orthonormal."""
+    V = V.double()
+    eye = torch.eye(V.shape[-1], dtype=V.dtype, device=V.device)
+    return bool(((V.mT @ V - eye).abs() <= tolerance).all())

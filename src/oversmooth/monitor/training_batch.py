@@ -1,8 +1,7 @@
 """The training batch, recorded during training's own forward pass: no extra pass, no graph break, no recompilation.
 
 Hooks are put on before anything is compiled, and stay. What they compute is one operator that compilers do not look
-into. It writes into arrays that stay where they are, and whether a step is recorded is a flag on the device, so that
-captured CUDA graphs obey it too. Nothing waits for the device until a snapshot fetches the numbers.
+into, and leave out of CUDA graphs. Nothing waits for the device until a snapshot fetches the numbers.
 """
 
 from __future__ import annotations
@@ -18,10 +17,11 @@ from torch import Tensor, nn
 
 from oversmooth.metrics.moments import reducing
 from oversmooth.monitor.config import RANKS
-from oversmooth.monitor.rank_buffers import RankBuffers
 from oversmooth.monitor.reduced import band_norms, token_numbers
 from oversmooth.safety.errors import InputError, reason
+from oversmooth.steering.forward_state import in_backward
 from oversmooth.steering.record import recompile
+from oversmooth.trace import DepthMetrics
 from oversmooth.trace.layout import (
     check_axes,
     declared_layout,
@@ -35,9 +35,17 @@ from oversmooth.trace.valid import PassArguments
 
 _RECORDERS: weakref.WeakValueDictionary[int, TrainingBatchRecorder] = weakref.WeakValueDictionary()
 _PASS, _ENTER, _LEAVE = "pass", "enter", "leave"
-_PLACE, _LOG_RATIO, _COS, _BUFFER, _GRADED, _NORM, _SHARE = range(7)
-"""Columns of the numbers on the device, one row per depth. The place of the depth in the pass, from 1, or 0 where it
-was not reached; the number of its buffer; 1 where its gradient was seen."""
+
+
+@dataclass
+class _Seen:
+    """The tokens of one depth."""
+
+    depth: int  # 0: what enters the first block
+    address: int  # of the array in memory
+    numbers: Tensor  # (2,), on its device: means of log HFC/LFC and of the cosine
+    first: Tensor | None  # (inputs, n, d): those whose ranks are computed
+    mask: Tensor | None  # (inputs, n)
 
 
 class Hook:
@@ -47,15 +55,12 @@ class Hook:
         self.recorder, self.module, self.kind, self.index = recorder, module, kind, index
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any = None, out: Any = None) -> None:
-        """kwargs are missing where a pass of another thread calls a hook before torch knows, or when it has forgotten,
-        that it takes them.
-        """
         recorder = self.recorder
-        if recorder is None or module is not self.module or not recorder.model.training or not isinstance(kwargs, dict):
+        if recorder is None or module is not self.module or not recorder.model.training:
             return
         if torch.compiler.is_compiling():
             recorder.receive(self.kind, self.index, args, kwargs, out)
-        elif recorder.due or is_captured(recorder.flag):
+        elif recorder.due:
             try:  # nothing that goes wrong here is the training's business
                 recorder.receive(self.kind, self.index, args, kwargs, out)
             except Exception as error:
@@ -76,10 +81,11 @@ class TrainingBatchRecorder:
         self, model: nn.Module, blocks: Sequence[tuple[str, nn.Module]], ranks: int, gradients: bool, scaler: Any
     ) -> None:
         self.model, self.names, self.key, self.due = model, [name for name, _ in blocks], id(self), False
-        self.inputs, self.current, self.buffers = _Inputs(model, blocks), _Pass(), RankBuffers(ranks)
-        self.gradients = _Gradients(gradients, scaler)
-        self.state, self.flag = self._on(next(model.parameters()).device)
+        self.inputs, self.ranks, self.gradients = _Inputs(model, blocks), ranks, _Gradients(gradients, scaler)
+        self.outer: int | None = None  # the outermost module around the blocks since the step began: it begins a pass
+        self.seen: list[_Seen] = []  # of the last pass, as it reached them
         self.troubles: list[str] = []  # what went wrong since the step began
+        self.token = torch.zeros((), device=next(model.parameters()).device)  # what the operator claims to write to
         _RECORDERS[self.key] = self
         _operator()
         recompile()  # code compiled for another model of this class, without hooks, would be taken for this one's
@@ -91,27 +97,15 @@ class TrainingBatchRecorder:
         for index, (_, block) in enumerate(blocks):
             self.handles.append(block.register_forward_hook(Hook(self, block, _LEAVE, index), with_kwargs=True))
 
-    def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """The numbers, and the flag that says whether a step is recorded."""
-        with torch.inference_mode(False):
-            state = torch.zeros(len(self.names) + 1, 7, device=device)
-            flag = torch.zeros((), dtype=torch.bool, device=device)
-        if device.type == "cuda":  # so that CUDA graphs of the compiler take them as they are
-            from torch import _dynamo  # heavy, and a CPU does without
-
-            _dynamo.mark_static_address(state)
-            _dynamo.mark_static_address(flag)
-        return state, flag
-
     def receive(self, kind: str, index: int, args: Any, kwargs: Any, out: Any) -> None:
         """Something happened in a module that is hooked: the index-th around the blocks, or of the blocks. Raises
         nothing where it is compiled.
         """
         compiling = torch.compiler.is_compiling()
         if kind == _PASS:
-            begins = index == 0 if compiling else self.current.begin(index)
+            begins = index == 0 if compiling else self.begin(index)
             if compiling and not begins:  # a compiled module's own hooks are no part of its graph, and would become one
-                torch.ops.oversmooth.observe(self.flag, None, self.state, self.flag, self.key, -1 - index)
+                torch.ops.oversmooth.observe(self.token, None, self.token, self.key, -1 - index)
             self.inputs.receive(index, args, kwargs, begins=begins)
             return
         x = first_tensor(args, kwargs, needed=False)
@@ -121,7 +115,7 @@ class TrainingBatchRecorder:
         elif x is not None and (alike := tensors_like(x, out)):
             y = alike[0]
             mask = self._see(index + 1, y)
-            if self.gradients.wanted and not compiling and self.due and y.requires_grad:
+            if self.gradients.wanted and not compiling and y.requires_grad:
                 self.gradients.autocast |= torch.is_autocast_enabled(y.device.type)
                 y.register_hook(lambda gradient: self._see_gradient(index + 1, gradient, mask))
         elif not compiling:
@@ -140,32 +134,41 @@ class TrainingBatchRecorder:
         x = self.inputs.batch_major(x.detach())
         mask = self.inputs.mask(x, readable=not (compiling or is_captured(x)))
         if compiling:
-            torch.ops.oversmooth.observe(x, mask, self.state, self.flag, self.key, depth)
+            torch.ops.oversmooth.observe(x, mask, self.token, self.key, depth)
         else:
-            self.measure(depth, x, mask, self.state)
+            self.measure(depth, x, mask)
         return mask
 
+    def begin(self, index: int) -> bool:
+        """A module around the blocks is called, 0 for the outermost: whether a pass begins with it."""
+        begins = not in_backward() and (self.outer is None or index <= self.outer)
+        if begins:
+            self.outer, self.seen = index, []
+        return begins
+
     @torch.no_grad()
-    def measure(self, depth: int, x: Tensor, mask: Tensor | None, state: Tensor) -> None:
+    def measure(self, depth: int, x: Tensor, mask: Tensor | None) -> None:
         """Reduce the tokens of one depth to numbers, 0 for what enters the first block. mask: ``(batch, n)``: not 0 for
-        valid ones. state: where the numbers go; compilers may pass a copy, and write it back.
+        valid ones.
         """
-        now, captured = self.current, is_captured(x)
         if in_backward():  # checkpointing runs blocks a second time
             return
-        if depth == 0 and now.outer is None and not now.goes_on(x, mask, state):
-            now.depths = []  # no call around the blocks began this pass
-        if depth == 0:
-            if now.depths:  # not the first block of this pass
-                return
-            state[:, _PLACE].mul_(~self.flag if captured else 0)
-        now.depths.append(depth)
-        now.address = x.data_ptr()
-        log_ratio, cos = token_numbers(x, mask)
-        buffer = self.buffers.keep(depth, x, mask, self.flag if captured else None)
-        new = torch.stack([torch.full_like(cos, len(now.depths)), log_ratio, cos, torch.full_like(cos, buffer)])
-        row = state[depth, :_GRADED]
-        row.copy_(torch.where(self.flag, new, row) if captured else new)
+        if is_captured(x):
+            raise InputError("a CUDA graph was captured, and its replays show nothing; give a probe")
+        numbers = torch.stack(token_numbers(x, mask))
+        if depth == 0 and self.outer is None and not self._goes_on(x, numbers):
+            self.seen = []  # no call around the blocks began this pass
+        if depth == 0 and self.seen:  # not the first block of this pass
+            return
+        first = x[: self.ranks].to(torch.float32, copy=True) if self.ranks else None
+        valid = None if mask is None else mask[: self.ranks] != 0
+        self.seen.append(_Seen(depth, x.data_ptr(), numbers, first, valid))
+
+    def _goes_on(self, x: Tensor, numbers: Tensor) -> bool:
+        """Whether what enters the first block is what the last one returned: then it runs again in the same pass."""
+        # Memory is used again: the address alone may be that of another array.
+        last = self.seen[-1] if self.seen else None
+        return last is not None and last.address == x.data_ptr() and torch.equal(numbers, last.numbers)
 
     @torch.no_grad()
     def _see_gradient(self, depth: int, gradient: Tensor, mask: Tensor | None) -> None:
@@ -175,7 +178,7 @@ class TrainingBatchRecorder:
             scale = getattr(self.gradients.scaler, "_scale", None)  # on its device
             if scale is not None:
                 norm = norm / scale.to(norm.device)
-            self.state[depth, _GRADED:].copy_(torch.stack([torch.ones_like(norm), norm, share]))
+            self.gradients.seen[depth] = torch.stack([norm, share])
         except Exception as error:
             self.note(error)
 
@@ -186,14 +189,11 @@ class TrainingBatchRecorder:
     def arm(self, due: bool) -> None:
         """Say whether the next step is recorded; nothing waits. The model may have moved to another device."""
         device = next(self.model.parameters()).device
-        if self.state.device != device:
-            self.state, self.flag = self._on(device)
-            self.buffers.kept.clear()
-        self.due, self.current.outer, self.troubles = due, None, []
-        self.flag.fill_(due)
+        if self.token.device != device:
+            self.token = torch.zeros((), device=device)
+        self.due, self.outer, self.seen, self.troubles = due, None, [], []
+        self.gradients.seen.clear()
         self.inputs.forget()
-        if due:
-            self.state.zero_()
 
     @reducing
     def read(self, tokens: Sequence[str], *, gradients: bool) -> tuple[dict[str, Any], list[str], list[str]]:
@@ -206,58 +206,57 @@ class TrainingBatchRecorder:
             )
         if self.troubles:
             raise InputError(f"the training batch could not be recorded: {self.troubles[0]}")
-        table = self.state.tolist()  # the one time that the device is waited for
-        order = self._order([int(row[_PLACE]) for row in table])
-        table = [table[depth] for depth in order]
-        log_ratios = torch.tensor([row[_LOG_RATIO] for row in table], dtype=torch.float64)
-        found: dict[str, Any] = {"hfc_lfc": log_ratios.exp().tolist(), "cos": [row[_COS] for row in table]}
+        names = self._ran()
+        table = _fetched([one.numbers for one in self.seen])  # here the device is waited for
+        log_ratios = torch.tensor([row[0] for row in table], dtype=torch.float64)
+        found: dict[str, Any] = {"hfc_lfc": log_ratios.exp().tolist(), "cos": [row[1] for row in table]}
         found = {name: found[name] for name in tokens if name in found}
-        notes = []
         if ranks := [name for name in tokens if name in RANKS]:
-            found |= (known := self.buffers.ranks([row[_BUFFER] for row in table], ranks))
-            if not known:
-                notes.append(
-                    "ranks of the training batch are not seen in a CUDA graph that was captured before any snapshot, "
-                    "or of batches of another shape; record a step before it is captured, or give a probe"
-                )
-        if gradients:
-            rows = table[1:]
-            norms, shares = ([row[column] if row[_GRADED] else None for row in rows] for column in (_NORM, _SHARE))
-            if not any(row[_GRADED] for row in rows):
-                notes.append(
-                    "no block had a gradient in the training batch: it is not seen in compiled code (give a probe that "
-                    "comes with a loss), all before the loss is frozen, or there was no backward pass"
-                )
-            elif self.gradients.scaler is None and self.gradients.autocast:
-                found["gradient_hfc"] = shares
+            depths = DepthMetrics(ranks=self.ranks, absolute=False)
+            for place, one in enumerate(self.seen):
+                assert one.first is not None
+                depths.numbers.update(place, one.first, one.mask)
+            depths.finish()
+            found |= depths.means(ranks)
+        notes = []
+        if gradients and not self.gradients.seen:
+            notes.append(
+                "no block had a gradient in the training batch: it is not seen in compiled code (give a probe that "
+                "comes with a loss), all before the loss is frozen, or there was no backward pass"
+            )
+        elif gradients:
+            seen = self.gradients.seen
+            fetched = dict(zip(seen, _fetched(list(seen.values())), strict=True))
+            pairs = [fetched.get(one.depth, (None, None)) for one in self.seen[1:]]
+            found["gradient_hfc"] = [share for _, share in pairs]
+            if self.gradients.scaler is None and self.gradients.autocast:
                 notes.append("a GradScaler may scale gradients, whose norm is left out; give scaler=scaler, or False")
             else:
-                found |= {"gradient_norm": norms, "gradient_hfc": shares}
-        return found, [self.names[depth - 1] for depth in order[1:]], notes
+                found["gradient_norm"] = [norm for norm, _ in pairs]
+        return found, names, notes
 
-    def _order(self, places: list[int]) -> list[int]:
-        """The depths in the order in which they ran; InputError where not each block ran once and was seen."""
-        if not any(places):
+    def _ran(self) -> list[str]:
+        """The names of the blocks in the order in which they ran; InputError where not each ran once and was seen."""
+        ran = [one.depth for one in self.seen]
+        if not ran:
             mode = "" if self.model.training else " while the model was in train mode, which it is not now"
             raise InputError(
-                f"no batch was seen{mode}; train the model that the monitor was made for, and make the monitor before "
-                "it is compiled or replaced"
+                f"no batch was seen{mode}; train the model that the monitor was made for, make the monitor before it "
+                "is compiled or replaced, and give a probe where the training replays a CUDA graph of its own"
             )
         depths = ["what enters the first block", *self.names]
-        if silent := [name for name, place in zip(depths, places, strict=True) if not place]:
+        if silent := [name for depth, name in enumerate(depths) if depth not in ran]:
             raise InputError(
-                f"{len(silent)} of {len(places)} depths did not report from the training batch, {silent[0]} first; "
+                f"{len(silent)} of {len(depths)} depths did not report from the training batch, {silent[0]} first; "
                 "give a probe where a pass leaves blocks out or compiled code runs them in another order, or make the "
                 "monitor before they are compiled or replaced"
             )
-        order = sorted(range(len(places)), key=places.__getitem__)
-        for place, depth in enumerate(order, 1):
-            if places[depth] != place:
-                raise InputError(
-                    f"{depths[depth]} runs several times in a pass, and the training batch shows one run of each "
-                    "block; give a probe, which tells runs apart"
-                )
-        return order
+        if again := [depth for place, depth in enumerate(ran) if depth in ran[:place]]:
+            raise InputError(
+                f"{depths[again[0]]} runs several times in a pass, and the training batch shows one run of each "
+                "block; give a probe, which tells runs apart"
+            )
+        return [depths[depth] for depth in ran[1:]]
 
     def close(self) -> None:
         """Take the hooks off."""
@@ -286,35 +285,12 @@ class _Inputs(PassArguments):
 
 @dataclass
 class _Gradients:
-    """Whether gradients are recorded, and whether their norm is known."""
+    """Whether gradients are recorded, whether their norm is known, and those of the step."""
 
     wanted: bool
     scaler: Any
     autocast: bool = False  # whether a batch passed within autocast, with which a GradScaler is used
-
-
-@dataclass
-class _Pass:
-    """How far the pass that runs now is."""
-
-    outer: int | None = None  # the outermost module around the blocks since the step began: a pass begins with it
-    depths: list[int] = field(default_factory=list)  # as it reached them
-    address: int = 0  # of the last array in memory
-
-    def begin(self, index: int) -> bool:
-        """A module around the blocks is called, 0 for the outermost: whether a pass begins with it."""
-        begins = not in_backward() and (self.outer is None or index <= self.outer)
-        if begins:
-            self.outer, self.depths = index, []
-        return begins
-
-    def goes_on(self, x: Tensor, mask: Tensor | None, state: Tensor) -> bool:
-        """Whether what enters the first block is what the last one returned: then it runs again in the same pass."""
-        if not self.depths or self.address != x.data_ptr():
-            return False
-        # Memory is used again: the address alone may be that of another array.
-        before = state[self.depths[-1], _LOG_RATIO:_BUFFER]
-        return is_captured(x) or torch.equal(torch.stack(token_numbers(x, mask)), before)
+    seen: dict[int, Tensor] = field(default_factory=dict)  # by depth: (2,), the norm and the share of HFC
 
 
 def check_not_compiled(model: nn.Module) -> None:
@@ -327,42 +303,42 @@ def check_not_compiled(model: nn.Module) -> None:
             )
 
 
-def in_backward() -> bool:
-    """Whether autograd runs what is called: checkpointing runs blocks a second time."""
-    return int(torch._C._current_graph_task_id()) != -1
-
-
 def is_captured(x: Tensor) -> bool:
     """Whether a CUDA graph is being made."""
     return x.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _fetched(numbers: list[Tensor]) -> list[list[float]]:
+    """From their devices, all at once where there is one."""
+    fetched: list[list[float]] = torch.stack([one.to(numbers[0].device) for one in numbers]).tolist()
+    return fetched
 
 
 @cache
 def _operator() -> Any:
     """The operator that compiled code calls; what it does is none of the compiler's business."""
 
-    @torch.library.custom_op("oversmooth::observe", mutates_args=("state",))
+    @torch.library.custom_op("oversmooth::observe", mutates_args=("token",), tags=(torch.Tag.cudagraph_unsafe,))
     def observe(
         x: Tensor,
         mask: Tensor | None,
-        state: Tensor,
-        flag: Tensor,  # noqa: ARG001  (an input, so that captured graphs read it anew)
+        token: Tensor,  # noqa: ARG001  (claimed to be written to: what changes nothing would be left out)
         key: int,
         depth: int,  # below 0: −1 − the index of a module around the blocks, which is called
     ) -> None:
         recorder = _RECORDERS.get(key)
-        if recorder is None or not (recorder.due or is_captured(x)):
+        if recorder is None or not recorder.due:
             return
         try:
             if depth < 0:
-                recorder.current.begin(-1 - depth)
+                recorder.begin(-1 - depth)
             else:
-                recorder.measure(depth, x, mask, state)
+                recorder.measure(depth, x, mask)
         except Exception as error:  # nothing that goes wrong here is the training's business
             recorder.note(error)
 
     @observe.register_fake
-    def _(x: Tensor, mask: Tensor | None, state: Tensor, flag: Tensor, key: int, depth: int) -> None:  # noqa: ARG001
+    def _(x: Tensor, mask: Tensor | None, token: Tensor, key: int, depth: int) -> None:  # noqa: ARG001
         return None
 
     return observe

@@ -6,7 +6,6 @@ anything; `mask_guard` does.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,13 +30,12 @@ class AttentionCalls(TorchFunctionMode):
 
     Args:
         owner: the guard.
-        signature: how attention was called, from `call_signature`.
-        masked: whether it was passed arrays that may be masks.
+        masked: whether it was passed what may be a mask, from `may_be_masked`.
     """
 
-    def __init__(self, owner: object, signature: str, masked: bool) -> None:
+    def __init__(self, owner: object, masked: bool) -> None:
         super().__init__()
-        self.owner, self.signature, self.masked = owner, signature, masked
+        self.owner, self.masked = owner, masked
         self.calls: list[AttentionCall] = []
         self.dropped = False  # whether dropout removed weights
         self.V: Tensor | None = None  # (..., n, kv_heads, k): the values, as methods leave them
@@ -113,25 +111,15 @@ def _relative_distance(a: Tensor, b: Tensor) -> float | None:
     return float(distance.quantile(_SHARE)) if len(distance) else None
 
 
-def call_signature(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, bool, int]:
-    """How a module is called: its switches and kinds of arrays; whether some may be masks; the number of tokens.
-
-    What one call does not hide, a call with another signature may.
+def may_be_masked(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a module is called with something that may hide tokens: another array than its tokens, an object, or a
+    switch that is on.
     """
-    passed = [("", value) for value in args] + list(kwargs.items())
-    switches = [(name, getattr(module, name, None)) for name in ("is_causal", "causal")]
-    words, masked, x = [], False, None
-    for name, value in passed + switches:
-        if isinstance(value, Tensor):
-            words.append(f"{name}:{value.ndim}{value.is_floating_point()}")
-            x = value if x is None and value.ndim > 1 and value.is_floating_point() else x
-            masked = masked or (value.ndim > 1 and value is not x)
-        else:
-            words.append(f"{name}:{value if value is None or isinstance(value, (bool, str)) else type(value).__name__}")
-            masked = masked or not (value is None or isinstance(value, (bool, int, float, str)))
-    if x is None or x.ndim != 3:
-        return " ".join(words), masked, sys.maxsize
-    return " ".join(words), masked, x.shape[-2] if getattr(module, "batch_first", True) else x.shape[0]
+    passed = [*args, *kwargs.values(), getattr(module, "is_causal", None), getattr(module, "causal", None)]
+    arrays = [value for value in passed if isinstance(value, Tensor) and value.ndim > 1]
+    x = next((value for value in arrays if value.is_floating_point()), None)
+    plain = (bool, int, float, str, Tensor, type(None))
+    return any(value is not x for value in arrays) or any(v is True or not isinstance(v, plain) for v in passed)
 
 
 def values_unreadable() -> bool:

@@ -156,31 +156,26 @@ class ForwardStates:
         if found is not None:
             state, state.run = found
             self._local.recomputed = weakref.ref(state)
-        elif (state := self.current()) is not None:  # a later block of a segment that is recomputed as a whole
+            return state
+        if (state := self.current()) is not None:  # a later block of a segment that is recomputed as a whole
             state.run += 1
-        else:
-            return None
-        self._local.in_recomputed_block = True
         return state
 
     def end_block(self, _module: nn.Module, _args: Any, _out: Any) -> None:
-        """After a block."""
-        if not torch.compiler.is_compiling():
-            self._local.in_recomputed_block = False
-            # A forward pass that is found by its input must not keep that alive.
-            if self.streams and (state := self.current()) is not None:
-                state.stream = None
+        """After a block: a forward pass that is found by its input must not keep that alive."""
+        if self.streams and not torch.compiler.is_compiling() and (state := self.current()) is not None:
+            state.stream = None
 
     def weights(self, layer: str) -> tuple[Tensor, Tensor] | None:
         """The weights of a layer in the forward pass that it runs in, if it does."""
-        state = self._active
-        if state is None and not torch.compiler.is_compiling() and getattr(self._local, "in_recomputed_block", False):
-            state = self.current()
+        state = self.current()
         return None if state is None else state.weights.get(layer)
 
     def current(self) -> ForwardState | None:
-        """The forward pass that runs in this thread, or the last one that a block was recomputed for."""
-        if self._active is not None or torch.compiler.is_compiling():
+        """The forward pass that runs in this thread or, within a backward pass, the last one that a block was
+        recomputed for.
+        """
+        if self._active is not None or torch.compiler.is_compiling() or not in_backward():
             return self._active
         recomputed = getattr(self._local, "recomputed", None)
         return None if recomputed is None else recomputed()
@@ -214,6 +209,11 @@ class ForwardStates:
         finally:
             state.release()
             self._local.active = before
+
+
+def in_backward() -> bool:
+    """Whether autograd runs what is called: checkpointing runs blocks a second time."""
+    return int(torch._C._current_graph_task_id()) != -1
 
 
 def _tokens(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:

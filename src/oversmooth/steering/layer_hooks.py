@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
-from oversmooth.steering.forward_state import ForwardState, ForwardStates
+from oversmooth.steering.forward_state import ForwardState, ForwardStates, in_backward
 from oversmooth.steering.mask_guard import MaskGuard
 from oversmooth.steering.methods.base import Method, Part
 from oversmooth.steering.open_attention import VALUES, OpenedAttention
@@ -141,7 +141,7 @@ class LayerHooks:
                 entered = entered.transpose(0, 1)
             stream = self._fitting("the input of its block", entered, Y.shape)
         elif self.guard is not None and self.guard.averaging:
-            if self.states.current() is None and torch._C._current_graph_task_id() != -1:
+            if self.states.current() is None and in_backward():
                 self.states.require(self.layer.name)  # recomputed: which tokens are padding is not known
             mask = self.guard.averaged_over(Y, Y.shape[:-1])
         return self.projected(Y, mask, stream)

@@ -18,12 +18,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 from oversmooth.anatomy.calls import ATTENTION_MASK, KEY_PADDING_MASK
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
-from oversmooth.steering.attention_calls import AttentionCalls, call_signature, values_unreadable
+from oversmooth.steering.attention_calls import AttentionCalls, may_be_masked, values_unreadable
 from oversmooth.steering.forward_state import ForwardStates
 from oversmooth.trace.valid import valid_tokens
 
 _TOLERANCE = 0.02  # for half precision, which models use inside where they return float32
-_MOST_COMPARISONS = 3
 
 
 class MaskGuard:
@@ -45,8 +44,8 @@ class MaskGuard:
         self.averaging, self.weighting = averaging, weighting
         self.projections: dict[str, tuple[nn.Module, nn.Module]] = {}
         """The modules of its values and its output where methods rely on them, by name, with those that hold them."""
-        self.unmasked: dict[str, int] = {}  # signatures of calls that hid nothing, each with the most tokens
-        self.comparisons = 0  # forward passes compared with a weighted mean; `_MOST_COMPARISONS`: that is settled
+        self.shown: dict[bool, int] = {}  # of calls that hid nothing, with and without what may be a mask: most tokens
+        self.compared = False  # whether a forward pass was a weighted mean
 
     def hook(self, modules: dict[str, nn.Module]) -> list[Any]:
         """Register the hooks, and return their handles; every module by its name.
@@ -92,8 +91,8 @@ class MaskGuard:
                 self._check_compiled(module, args, kwargs)
             return
         self.check_projections()
-        if self.averaging or self.comparisons < _MOST_COMPARISONS:
-            AttentionCalls(self, *call_signature(module, args, kwargs)[:2]).__enter__()  # type: ignore[no-untyped-call]
+        if self.averaging or not self.compared:
+            AttentionCalls(self, may_be_masked(module, args, kwargs)).__enter__()  # type: ignore[no-untyped-call]
 
     def _leave(self, *_: Any) -> None:
         if not values_unreadable() and (recorded := self._recorded()) is not None:
@@ -119,13 +118,14 @@ class MaskGuard:
         if n < 2 or x.is_meta or isinstance(x, FakeTensor):  # which have shapes but no values
             return mask
         if values_unreadable():
-            if not self.unmasked and self.layer.causal is not False:
+            # Of longer inputs a window, where there may be one, hides more.
+            if self.layer.causal is not False and all(most < n for most in self.shown.values()):
                 raise self._unknown("it is compiled")
             return mask
         recorded = self._recorded()
         if recorded is None or not recorded.calls or any(call.shape[-2:] != (n, n) for call in recorded.calls):
             raise self._unknown("no softmax over its tokens, and no scaled_dot_product_attention")
-        settled = not recorded.masked and self.unmasked.get(recorded.signature, 0) >= n
+        settled = not recorded.masked and self.shown.get(False, 0) >= n
         known = None if state is None else state.unrestrictive_mask  # most models use one mask for all layers
         for call in recorded.calls:
             checked = call.mask is None or settled or (call.A is None and call.mask is known)
@@ -134,7 +134,7 @@ class MaskGuard:
                     self._check_pairs(call.pairs(tokens[:-1].numel(), x.device), mask)
                 if state is not None:
                     state.unrestrictive_mask = call.mask
-        self.unmasked[recorded.signature] = max(n, self.unmasked.get(recorded.signature, 0))
+        self.shown[recorded.masked] = max(n, self.shown.get(recorded.masked, 0))
         return mask
 
     def _check_pairs(self, pairs: Tensor | None, mask: Tensor | None) -> None:
@@ -157,11 +157,8 @@ class MaskGuard:
         """Compiled code runs with masks whose entries cannot be read."""
         if isinstance(module, nn.MultiheadAttention) and kwargs.get("attn_mask") is not None:
             raise self._masked()
-        signature, masked, n = call_signature(module, args, kwargs)
-        seen = self.unmasked.get(signature, 0)
-        bidirectional = self.layer.causal is False and not getattr(module, "is_causal", False)
-        # Of longer inputs a window, where there may be one, hides more.
-        if seen < n and not (bidirectional and (seen or not masked)):
+        masked = may_be_masked(module, args, kwargs)
+        if masked not in self.shown and (masked or self.layer.causal is not False):
             raise self._unknown("it is compiled")
 
     def _refused(self, hides: str, remedy: str) -> InputError:
@@ -185,7 +182,7 @@ class MaskGuard:
 
     def _check_weighted_mean(self, _module: nn.Module, args: tuple[Any, ...]) -> None:
         """Compare the input of the output projection with values weighted by attention, until that is settled."""
-        if not args or values_unreadable() or self.comparisons >= _MOST_COMPARISONS:
+        if not args or values_unreadable() or self.compared:
             return
         recorded = self._recorded()
         if recorded is None or recorded.V is None:
@@ -193,17 +190,13 @@ class MaskGuard:
         V, U = recorded.V, args[0].unflatten(-1, (self.layer.heads, self.layer.head_dim))
         if V.shape[:-2] != U.shape[:-2] or U.is_meta or isinstance(U, FakeTensor):
             return
-        self.comparisons += 1
         with torch.no_grad(), _disable_current_modes():
             V, U = (x.reshape(-1, *x.shape[-3:]) for x in (V, U))
             found = [call.distance(V, U) for call in recorded.calls if call.A is None or not recorded.dropped]
         distances = [distance for distance in found if distance is not None]
-        if not distances:
-            return
-        self.comparisons = _MOST_COMPARISONS
-        if min(distances) > _TOLERANCE:
-            self.comparisons = 0
+        if distances and min(distances) > _TOLERANCE:
             raise InputError(
                 f"{self.weighting} cannot act on layer {self.index} ({self.layer.name}): attention is not a weighted "
                 f"mean of its values (relative error {min(distances):.2g}, limit {_TOLERANCE}); unsteer the model"
             )
+        self.compared = bool(distances)

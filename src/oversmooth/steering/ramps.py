@@ -44,8 +44,6 @@ class Ramp:
 
     def __init__(self, model: nn.Module, steering: Steering, schedule: _Schedule) -> None:
         self._model, self._steering, self._schedule = model, steering, schedule
-        steering.ramps += 1
-        self._turn = steering.ramps
 
     @property
     def strength(self) -> float:
@@ -90,8 +88,6 @@ class Ramp:
     def _check(self) -> None:
         if steering_of(self._model) is not self._steering:
             raise InputError("the model is no longer steered as it was when the ramp was made; make another ramp")
-        if self._turn != self._steering.ramps:
-            raise InputError("another ramp was made of this model since; step that one")
 
     @torch.no_grad()
     def _set(self) -> None:

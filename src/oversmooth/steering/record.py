@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from oversmooth.anatomy.layer import Anatomy
 from oversmooth.anatomy.steered import STEERING_PARTS, steered_as
@@ -66,8 +66,6 @@ class Steering:
     moved: list[Moved] = field(default_factory=list, repr=False)
     without_nested: list[Any] = field(default_factory=list, repr=False)
     """torch's encoders whose use of nested tensors was switched off."""
-    ramps: int = 0
-    """How many ramps were made of it; only the last one counts."""
 
     def __post_init__(self, model: nn.Module) -> None:
         # The module whose forward pass runs the blocks is what holds the list of them.
@@ -96,9 +94,9 @@ class Steering:
             "heads": self.heads,
         }
 
-    def verify(self, attention: dict[str, Tensor]) -> Verification:
-        """Whether the spectral constraints hold, computed from the weights in use; A by the name of the layer."""
-        return check_spectra(self.reparametrized, list(self.hooks.values()), attention)
+    def verify(self) -> Verification:
+        """Whether the spectral constraints hold, computed from the weights in use."""
+        return check_spectra(self.reparametrized, list(self.hooks.values()))
 
     def check_projections(self) -> None:
         """Refuse a model whose steered projections were replaced since, or do more than their weights by now."""
@@ -112,7 +110,7 @@ class Steering:
 
     def report(self) -> dict[str, Any]:
         moved = [{"layer": m.index, "heads": m.heads} for m in self.moved]
-        verified = self.verify({}).summary() if self.reparametrized else None
+        verified = self.verify().summary() if self.reparametrized else None
         return {**self.settings(), "moved": moved, "verified": verified}
 
     def remarks(self) -> list[str]:

