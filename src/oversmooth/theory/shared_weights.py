@@ -311,7 +311,8 @@ class SharedWeights:
         found.compare(group)
         steps, refined = small.size if how.steps is None else max(how.steps, _REFINED), torch.zeros_like(found.beaten)
         while len(best := _best(found, group, refined)):
-            wanted = seek(Matrices(small.select(best).matrices()), most=steps, first=min(_STEPS, steps))
+            own = group[best].unique(return_inverse=True)[1]
+            wanted = seek(Matrices(small.select(best).matrices()), most=steps, first=min(_STEPS, steps), group=own)
             found.put(best, (yield wanted))
             found.compare(group)
             refined[best if how.steps is None else slice(None)] = True

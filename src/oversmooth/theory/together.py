@@ -35,16 +35,17 @@ class Sought:
     restarts: int = 0
     independent: bool = True
     group: Tensor | None = None
+    """``(items,)``, numbers below that of the items: those in which items compete; None: each stands alone."""
     vectors: bool = False
     seed: int = 0
 
     @property
     def kind(self) -> Hashable:
-        """What is equal where two can be sought together; a group competes alone."""
-        if self.group is not None or isinstance(self.system, CausalBlocks):
+        """What is equal where two can be sought together."""
+        if isinstance(self.system, CausalBlocks):  # which share their weights
             return id(self)
-        rest = {name: value for name, value in vars(self).items() if name != "system"}
-        return type(self.system), self.system.kind, *rest.values()
+        rest = {name: value for name, value in vars(self).items() if name not in ("system", "group")}
+        return type(self.system), self.system.kind, self.group is None, *rest.values()
 
     @classmethod
     def together(cls, wanted: Sequence[Sought]) -> list[Extremal]:
@@ -56,8 +57,9 @@ class Sought:
             count = max(1, sum(sum(items[: n + 1]) <= most for n in range(len(items))))
             some, waiting = waiting[:count], waiting[count:]
             system = some[0].system if count == 1 else type(first.system).cat([one.system for one in some])  # type: ignore
-            found = replace(first, system=system)._found()
             ends = torch.tensor([0, *items[:count]]).cumsum(0).tolist()
+            groups = [one.group + end for one, end in zip(some, ends, strict=False) if one.group is not None]
+            found = replace(first, system=system, group=torch.cat(groups) if groups else None)._found()
             answers += [found.select(slice(a, b)) for a, b in itertools.pairwise(ends)]
         return answers
 
