@@ -119,12 +119,14 @@ def llama():
     return steer(make("Llama", torch.float64), Spectral("sharpen"))
 
 
-def checked(model, square):
+def checked(model, square, A=None):
     """`verify` of the first layer, with ψ² = square in all layers."""
+    layers = steering_of(model).reparametrized
     with torch.no_grad():
-        for layer in steering_of(model).reparametrized:
+        for layer in layers:
             layer.psi.copy_(torch.as_tensor(square, dtype=torch.float64).sqrt().expand_as(layer.psi))
-    return verify(model).layers[0]
+    seen = None if A is None else {layer.attention.name: torch.tensor(np.array(A)) for layer in layers}
+    return verify(model, seen).layers[0]
 
 
 def group_products(model):
@@ -145,16 +147,17 @@ def test_room_is_that_of_the_group_sum(llama):
         diagonal = np.concatenate([[1.0], rng.uniform(0.80, 0.95, n - 1)])
         rest = np.maximum(A.sum(1, keepdims=True), 1e-300)
         As.append(A / rest * (1 - diagonal)[:, None] + np.diag(diagonal))
-    assert checked(llama, 0.9).margin == pytest.approx(-0.8)
+    found = checked(llama, 0.9, As)
     assert not verify(llama).ok
     assert "query heads that share a value head" in verify(llama).problems[0]
     smooth, rough = radii(As, group_products(llama))
     assert smooth == pytest.approx(0.8)
     assert smooth > rough + 0.05
     mixtures = [(As[0] + As[1]) / 2, (As[2] + As[3]) / 2]
-    flips = flip_threshold(torch.tensor(np.array(mixtures)))
-    assert float(flips.max()) == pytest.approx(max(-2 / (1 + np.diag(B)[1:].min()) for B in mixtures), rel=1e-6)
-    assert float(flips.max()) > -1.8
+    flip = max(-2 / (1 + np.diag(B)[1:].min()) for B in mixtures)
+    assert found.margin == pytest.approx(-1.8 - flip, rel=1e-6)
+    assert found.margin < 0
+    assert checked(llama, 0.9).margin == pytest.approx(-0.8)
     assert checked(llama, 0.49).margin == pytest.approx(0.02)
 
 
@@ -163,15 +166,21 @@ def test_flips_of_heads_do_not_bound_the_flip_of_their_mixture(llama):
     one, two = (0.95 * np.eye(n)[list(p)] + 0.05 / n for p in ((1, 0, 2), (0, 2, 1)))
     flips = flip_threshold(torch.tensor(np.array([one, two, (one + two) / 2])))
     assert flips.tolist() == pytest.approx([-40.0, -40.0, -2 / 0.525], rel=1e-9)
-    checked(llama, 2.5)
+    found = checked(llama, 2.5, [one, two, one, two])
     smooth, rough = radii([one, two, one, two], group_products(llama))
     assert smooth == pytest.approx(4.0)
     assert rough < 3.5
+    assert found.margin == pytest.approx(-5 + 2 / 0.525, rel=1e-6)
 
 
 def test_room_is_the_least_over_coordinates(llama):
-    """The coordinate with the largest sum decides."""
+    """One A for the group: the coordinate with the largest sum decides."""
+    rng = np.random.default_rng(1)
+    A = attention(rng, 5)
     square = torch.linspace(0.05, 0.4, 8, dtype=torch.float64).repeat(4, 1)
+    t = other_eigenvalues(A)
+    flip = -(2 * (1 - t.real) / (1 - abs(t) ** 2)).max()
+    assert checked(llama, square, [A] * 4).margin == pytest.approx(-0.8 - flip, rel=1e-6)
     assert checked(llama, square).margin == pytest.approx(0.2)
 
 

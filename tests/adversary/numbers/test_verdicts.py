@@ -480,6 +480,7 @@ def test_a_single_token_that_counts_is_certain():
 
 
 def test_room_with_sums_of_zero_and_of_both_signs():
+    """No mixture of attention: neither is an error."""
     from support.families import FAMILIES
 
     model = steering.steer(FAMILIES["Llama"].make().double(), steering.Spectral(form="general", interval=(-1.0, 0.5)))
@@ -487,9 +488,13 @@ def test_room_with_sums_of_zero_and_of_both_signs():
     with torch.no_grad():
         layer.psi.zero_()
         layer.psi[0, 1], layer.psi[1, 1] = -0.5, 0.2
-    found = steering.verify(model)
+    A = attention(layer.attention.heads, 5, 5)
+    found = steering.verify(model, {layer.attention.name: A})
     assert found.layers[0].zero_eigenvalues > 0
     assert found.layers[0].margin is not None
+    for bad, words in (({"nobody": A}, "not reparametrized"), ({layer.attention.name: A[:1]}, "has shape")):
+        with pytest.raises(InputError, match=words):
+            steering.verify(model, bad)
     import json
 
     json.dumps(found.summary(), allow_nan=False)
