@@ -107,14 +107,42 @@ def test_eigenvalues_below_minus_one():
     assert all("layer 1 " in problem for problem in found.problems) or found.layers[0].margin < 0
 
 
-def test_query_heads_that_share_a_value_head_act_as_their_sum():
+def test_the_flip_of_query_heads_that_share_a_value_head():
+    """Feature by feature they act as one head, whose attention is their mean by eigenvalue: here a mean of symmetric A
+    whose smallest eigenvalue is known."""
     model = steer(make("Llama", torch.float64), Spectral("sharpen"))
-    layer = reparametrized(model)
+    layer, n = reparametrized(model), 3
     with torch.no_grad():
         layer.psi.mul_(0.3 + torch.rand(layer.psi.shape, generator=torch.Generator().manual_seed(0)))
     values = -layer.psi.detach().square().unflatten(0, (-1, layer.group))
-    assert layer.group > 1
-    assert verify(model).layers[0].margin == pytest.approx(1 + float(values.sum(1).min()), rel=1e-6)
+    kv_heads, group = values.shape[:2]
+    assert group > 1
+    least = torch.linspace(0.1, 0.9, kv_heads * group, dtype=torch.float64)
+    A = least[:, None, None] * torch.eye(n, dtype=torch.float64) + (1 - least[:, None, None]) / n
+    mixed = (values * least.unflatten(0, (kv_heads, group))[..., None]).sum(1) / values.sum(1)
+    margins = values.sum(1) + 2 / (1 + mixed)
+    check = verify(model, {layer.attention.name: A}).layers[0]
+    assert check.margin == pytest.approx(float(margins.min()), rel=1e-6)
+    assert check.flip == pytest.approx(float(-2 / (1 + mixed).flatten()[margins.argmin()]), rel=1e-6)
+
+
+@pytest.mark.parametrize(("least", "flips"), [(0.2, False), (0.5, True), (-0.3, False)])
+def test_the_flip_for_the_attention_that_was_seen(least, flips):
+    """−2/(1 + a) for a symmetric A whose smallest eigenvalue is a (THEORY §3)."""
+    model = steer(make("ViT", torch.float64), Spectral("sharpen"))
+    with torch.no_grad():
+        for layer in steering_of(model).reparametrized:
+            layer.psi.copy_(layer.psi.clamp(max=0.9))
+        reparametrized(model).psi[0, 0] = 1.5**0.5
+    n = 3
+    A = least * torch.eye(n, dtype=torch.float64) + (1 - least) / n
+    assert A.min() >= 0
+    name = reparametrized(model).attention.name
+    check = verify(model, {name: A.expand(2, 4, n, n)}).layers[0]
+    assert check.flip == pytest.approx(-2 / (1 + least), rel=1e-6)
+    assert check.margin == pytest.approx(-1.5 + 2 / (1 + least), rel=1e-6)
+    assert bool(check.problems) == flips
+    assert verify(model).layers[0].problems  # without attention −1 is what is safe
 
 
 def test_a_V_that_is_nearly_singular():

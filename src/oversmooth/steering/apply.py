@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy
@@ -202,11 +202,14 @@ def fold_if_possible(model: nn.Module) -> bool:
 
 
 @float32_products("highest")
-def verify(model: nn.Module) -> Verification:
+def verify(model: nn.Module, attention: dict[str, Tensor] | None = None) -> Verification:
     """Compute the spectra that steering constrains, and report violations.
 
     Args:
         model: steered.
+        attention: ``(..., heads, n, n)`` by the name of the layer: A of some inputs. It decides how near the flip to
+            smoothing is (−2/(1 + a) for a real spectrum, of the mixture of query heads that share a value head);
+            without it the bound is −1, which is safe for any attention.
 
     Returns:
         The spectra, margin and problems of each layer; true where every constraint holds.
@@ -216,7 +219,7 @@ def verify(model: nn.Module) -> Verification:
     """
     _, steering = steered(model)
     steering.check_projections()
-    return steering.verify()
+    return steering.verify(attention or {})
 
 
 def steered(model: nn.Module) -> tuple[nn.Module, Steering]:

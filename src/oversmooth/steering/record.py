@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import Anatomy
 from oversmooth.anatomy.steered import STEERING_PARTS, steered_as
@@ -94,9 +94,9 @@ class Steering:
             "heads": self.heads,
         }
 
-    def verify(self) -> Verification:
-        """Whether the spectral constraints hold, computed from the weights in use."""
-        return check_spectra(self.reparametrized, list(self.hooks.values()))
+    def verify(self, attention: dict[str, Tensor]) -> Verification:
+        """Whether the spectral constraints hold, computed from the weights in use; A by the name of the layer."""
+        return check_spectra(self.reparametrized, list(self.hooks.values()), attention)
 
     def check_projections(self) -> None:
         """Refuse a model whose steered projections were replaced since, or do more than their weights by now."""
@@ -110,7 +110,7 @@ class Steering:
 
     def report(self) -> dict[str, Any]:
         moved = [{"layer": m.index, "heads": m.heads} for m in self.moved]
-        verified = self.verify().summary() if self.reparametrized else None
+        verified = self.verify({}).summary() if self.reparametrized else None
         return {**self.settings(), "moved": moved, "verified": verified}
 
     def remarks(self) -> list[str]:

@@ -11,10 +11,13 @@ import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.safety.errors import InputError
 from oversmooth.steering.layer_hooks import LayerHooks
 from oversmooth.steering.methods.spectral import CONDITION_LIMIT
 from oversmooth.steering.reparametrized import ReparametrizedLayer, bad_numbers
+from oversmooth.theory.operators import DenseAttention, is_causal
 from oversmooth.theory.small_matrices import finite
+from oversmooth.theory.spectrum import flip_threshold
 from oversmooth.theory.weights import fold_norm, head_spectrum, joined_spectrum
 
 # Relative to the largest eigenvalue: rounding of weights in this precision moves eigenvalues by about this much.
@@ -43,9 +46,13 @@ class LayerCheck:
     """Of all heads jointly, with the norm before and the layer scale after them folded in, which can break the sign;
     None where there is neither.
     """
+    flip: float | None = None
+    """The sum over query heads that share a value head below which sharpening would turn into smoothing, for the
+    attention passed, where the margin is smallest; −1 is safe for any.
+    """
     margin: float | None = None
-    """How far the least sum over query heads that share a value head lies above −1, where sharpening turns into
-    smoothing for no attention. None where that is unknown, because heads do not take slices of one V (wiring="code").
+    """How far the least such sum lies above its flip, or above −1 without attention. None where that is unknown,
+    because heads do not take slices of one V (wiring="code").
     """
     zero_eigenvalues: int = 0
     """Number of features whose sum is 0: they are neither smoothed nor sharpened."""
@@ -111,7 +118,7 @@ class Verification:
                 "folded": None if c.folded is None else [_finite(end) for end in c.folded],
                 "coupling": _finite(c.coupling),
                 "condition": _finite(c.condition),
-                "flip": None,  # readers of files expect it
+                "flip": _finite(c.flip),
                 "room": _finite(c.margin),
                 "outside_when_folded": c.outside_when_folded,
                 "zero_eigenvalues": c.zero_eigenvalues,
@@ -126,22 +133,35 @@ def _finite(value: float | None) -> float | None:
 
 
 @torch.no_grad()
-def check_spectra(layers: Sequence[ReparametrizedLayer], hooks: Sequence[LayerHooks]) -> Verification:
+def check_spectra(
+    layers: Sequence[ReparametrizedLayer], hooks: Sequence[LayerHooks], attention: dict[str, Tensor]
+) -> Verification:
     """Whether the weights in use have the spectra that their constraints demand.
 
     Args:
         layers: those that are reparametrized.
         hooks: of all steered layers; what their parts learn must be finite.
+        attention: ``(..., heads, n, n)`` by the name of the layer.
+
+    Raises:
+        InputError: attention is that of another layer, or has another shape.
     """
     problems = [problem for layer in layers for problem in layer.bad_numbers()]
     for one in hooks:
         for part in one.parts.values():
             problems += bad_numbers(one.index, one.layer.name, dict(part.named_parameters()))
-    checks = [] if problems else [_check(layer) for layer in layers]
+    names = [layer.attention.name for layer in layers]
+    for name, A in attention.items():
+        if name not in names:
+            raise InputError(f"attention names {name}, which is not reparametrized; give {', '.join(names)}")
+        heads = layers[names.index(name)].attention.heads
+        if A.ndim < 3 or A.shape[-3] != heads:
+            raise InputError(f"attention of {name} has shape {tuple(A.shape)}; give (..., {heads}, n, n)")
+    checks = [] if problems else [_check(layer, attention.get(layer.attention.name)) for layer in layers]
     return Verification(checks, problems + [problem for check in checks for problem in check.problems])
 
 
-def _check(layer: ReparametrizedLayer) -> LayerCheck:
+def _check(layer: ReparametrizedLayer, attention: Tensor | None) -> LayerCheck:
     sizes, method = layer.attention, layer.method
     rows, back = layer.rows()
     if not bool(rows.isfinite().all() and back.isfinite().all()):
@@ -165,10 +185,9 @@ def _check(layer: ReparametrizedLayer) -> LayerCheck:
         folded=_folded(sizes, W_V),
     )
     if one_basis:
-        # The query heads of a group act together on each feature (THEORY §5).
-        sums = (W_O @ W_V).diagonal(dim1=-2, dim2=-1).unflatten(0, (-1, layer.group)).sum(1)
-        check.margin = float(sums.min()) + 1.0
-        check.zero_eigenvalues = int((sums == 0).sum())
+        values = (W_O @ W_V).diagonal(dim1=-2, dim2=-1).unflatten(0, (-1, layer.group))
+        check.flip, check.margin = _flip_margin(values, attention)
+        check.zero_eigenvalues = int((values.sum(1) == 0).sum())
     slack = _ROUNDING[layer.psi.dtype] * max(1.0, float(spectra.abs().max()))
     where = f"layer {layer.index} ({sizes.name})"
     check.problems = [f"{where}: {problem}" for problem in _problems(check, layer, slack)]
@@ -187,11 +206,39 @@ def _problems(check: LayerCheck, layer: ReparametrizedLayer, slack: float) -> li
     if check.condition > CONDITION_LIMIT:
         problems.append(f"V is nearly singular (condition number {check.condition:.1e})")
     if low < 0 and layer.method.signs == "one" and check.margin is not None and check.margin < -slack:
+        flip = -1.0 if check.flip is None else check.flip
+        bound = "−1, below which some attention makes it smooth" if check.flip is None else f"the flip at {flip:.4g}"
         what = "eigenvalue" if layer.group == 1 else f"sum over {layer.group} query heads that share a value head"
-        problems.append(
-            f"the least {what}, {check.margin - 1:.4g}, lies below −1, below which some attention makes it smooth"
-        )
+        problems.append(f"the least {what}, {flip + check.margin:.4g}, lies below {bound}")
     return problems
+
+
+def _flip_margin(values: Tensor, attention: Tensor | None) -> tuple[float | None, float]:
+    """The flip where the margin is smallest, and the margin.
+
+    The query heads of a group act together on each feature j: as their sum ℓ_j beside the mixture
+    ``Σ_q (ℓ_qj/ℓ_j) A_q``, whose flip those of the heads do not bound (THEORY §5).
+
+    Args:
+        values: ``(kv_heads, group, k)``: eigenvalues.
+        attention: ``(..., heads, n, n)``; None: any.
+    """
+    sums = values.sum(1)
+    if attention is None:
+        return None, float(sums.min()) + 1.0
+    A = attention.to(values).unflatten(-3, (values.shape[0], values.shape[1]))
+    share = values / torch.where(sums == 0, 1.0, sums)[:, None]
+    if values.shape[1] == 1:
+        flips = flip_threshold(A[..., 0, :, :])[..., None].expand(*A.shape[:-4], *sums.shape)
+    else:
+        # Feature by feature: all mixtures at once would be as many times larger than attention as a head has features.
+        # Sums of 0, and shares of both signs, give no attention; the flip of their spectrum is defined all the same.
+        mixtures = (torch.einsum("gq,...gqij->...gij", share[..., j], A) for j in range(sums.shape[-1]))
+        flips = torch.stack([flip_threshold(DenseAttention.trusted(B, None, is_causal(B))) for B in mixtures], dim=-1)
+        flips = torch.where(sums == 0, -torch.inf, flips)
+    margins = (sums - flips).flatten()
+    least = int(margins.argmin())
+    return float(flips.flatten()[least]), float(margins[least])
 
 
 def _coupling(W_V: Tensor, W_O: Tensor, group: int) -> float:
