@@ -40,8 +40,8 @@ _EQUAL = 1e-6
 # are smaller: so many vectors for them.
 _STEPS, _RESTARTS, _WEIGHTS_STEPS = 64, 80, 512
 # So many of the best tokens of causal attention are refined at a time; where the number of steps is given, only these,
-# and they take so many all the same.
-_TOGETHER, _REFINED = 8, 256
+# and they take so many all the same. Up to a size their blocks are formed as matrices.
+_TOGETHER, _REFINED, _FORMED = 8, 256, 1024
 
 
 @dataclass
@@ -311,9 +311,10 @@ class SharedWeights:
         found.compare(group)
         steps, refined = small.size if how.steps is None else max(how.steps, _REFINED), torch.zeros_like(found.beaten)
         while len(best := _best(found, group, refined)):
-            own = group[best].unique(return_inverse=True)[1]
-            wanted = seek(Matrices(small.select(best).matrices()), most=steps, first=min(_STEPS, steps), group=own)
-            found.put(best, (yield wanted))
+            blocks, own = small.select(best), group[best].unique(return_inverse=True)[1]
+            # As matrices they are sought together with other layers'; large ones would take too much memory.
+            system = Matrices(blocks.matrices()) if small.size <= _FORMED else blocks
+            found.put(best, (yield seek(system, most=steps, first=min(_STEPS, steps), group=own)))
             found.compare(group)
             refined[best if how.steps is None else slice(None)] = True
         return found
