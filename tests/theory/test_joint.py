@@ -72,12 +72,12 @@ def test_the_best_tokens_are_refined_whatever_the_budget():
 
 
 @pytest.mark.usefixtures("by_arnoldi")
-@pytest.mark.parametrize(("steps", "together", "formed"), [(None, 1, 1024), (6, 8, 1024), (None, 1, 0), (6, 8, 0)])
+@pytest.mark.parametrize(("steps", "together", "formed"), [(None, 1, 2**29), (6, 8, 2**29), (None, 1, 0), (6, 8, 0)])
 def test_every_input_has_its_best_tokens_refined(steps, together, formed, monkeypatch):
     """Blocks of 40 dimensions, of which six products show little; every token of the first has the larger radius."""
     monkeypatch.setattr(shared_weights, "_STEPS", 6)
     monkeypatch.setattr(shared_weights, "_TOGETHER", together)
-    monkeypatch.setattr(shared_weights, "_FORMED", formed)
+    monkeypatch.setattr(shared_weights, "_FORMED", {"cpu": formed})
     W_V, W_O = weights(2, 48, 20, scale=2.0, seed=1)
     first = attention(2, TOKENS, TOKENS, causal=True, seed=2) / 2 + torch.eye(TOKENS, dtype=torch.float64) / 2
     inputs = [first, first / 2 + torch.eye(TOKENS, dtype=torch.float64)[0] / 2]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from support.oracles import attention, weights
 
-from oversmooth.safety.errors import InputError
+from oversmooth.safety.errors import InputError, about
 from oversmooth.theory import dominance, shared_weights, spectrum, together
 from oversmooth.theory.dominance import search
 from oversmooth.theory.operators import DenseAttention, SoftmaxAttention
@@ -34,7 +34,7 @@ def test_side_by_side_as_alone(case, steps):
     """Layers of one shape, and one of another between them."""
     given = layers(case)
     given.insert(2, layers("small", 1)[0])
-    found = together.together([search(*one, limit=False, steps=steps) for one in given])
+    found = together.side_by_side([search(*one, limit=False, steps=steps) for one in given])
     for one, layer in zip(found, given, strict=True):
         alone = dominance(*layer, limit=False, steps=steps)
         assert one.verdict == alone.verdict
@@ -53,8 +53,8 @@ def products(monkeypatch):
 def test_layers_share_products_within_the_memory_set_aside(held, at_once, monkeypatch):
     seen = products(monkeypatch)
     if held is not None:
-        monkeypatch.setattr(together, "HELD", held * 64 * 40 * 12)
-    together.together([search(*one, limit=False) for one in layers("bidirectional")])
+        monkeypatch.setattr(together, "HELD", held * (64 * 40 * 12 + 2 * 12 * 12))  # bases and weights
+    together.side_by_side([search(*one, limit=False) for one in layers("bidirectional")])
     assert max(seen) == at_once
 
 
@@ -66,15 +66,22 @@ def test_queries_and_keys_of_several_layers_are_joined(monkeypatch):
         for _ in range(3)
     ]
     given = [(A, *weights(2, 10, 5, seed=s)) for s, A in enumerate(operators)]
-    found = together.together([search(*one, limit=False) for one in given])
+    found = together.side_by_side([search(*one, limit=False) for one in given])
     assert max(seen) == 3
     for one, (A, W_V, W_O) in zip(found, given, strict=True):
         expected = dominance(DenseAttention(A.dense().A), W_V, W_O, limit=False).rho_rough
         torch.testing.assert_close(one.rho_rough, expected, rtol=1e-6, atol=1e-8)
 
 
-def test_an_error_of_one_ends_all():
-    (A, W_V, W_O), other = layers("causal", 2)
-    W_V[0, 1, 2] = torch.nan
-    with pytest.raises(InputError, match="W_V has 1 of"):
-        together.together([search(*other), search(A, W_V, W_O)])
+def named(name, layer):
+    with about(name):
+        return (yield from search(*layer))
+
+
+def test_an_error_is_raised_where_it_belongs():
+    """Of weights that are refused at once, and of products that only their search together forms."""
+    for spoilt in (torch.nan, 1e200):
+        one, (A, W_V, W_O) = layers("causal", 2)
+        W_V[0, 1, 2] = spoilt
+        with pytest.raises(InputError, match=r"^second: "):
+            together.side_by_side([named("first", one), named("second", (A, W_V, W_O * spoilt))])

@@ -11,8 +11,10 @@ from support.nightly import some
 from torch import nn
 
 import oversmooth
-from oversmooth import InputError, trace
+from oversmooth import InputError, steer, trace
+from oversmooth.anatomy.steered import steered_as
 from oversmooth.inputs.batches import Batch
+from oversmooth.steering import NeuTRENO
 from oversmooth.theory.reasons import Reason
 from oversmooth.trace.feed import SHORT, Runner
 
@@ -135,6 +137,26 @@ def test_layers_that_wait_for_others_find_what_they_do_alone():
     one, other = found
     assert one.joined == other.joined
     assert one.verdict == other.verdict
+
+
+def test_what_waits_is_no_view_of_the_model():
+    """As where weights are sharded: they are gone, or others', once their block has run."""
+    model, x = encoder(), torch.randn(2, 5, 4)
+    steer(model, NeuTRENO(0.3, learned=True))
+    plan = trace.plan(model, x, attention=True)
+
+    class Spoils(trace.Reducer):
+        def finish(self, facts):
+            for parameter in model.parameters():
+                parameter.data.fill_(5.0)
+
+    found = []
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    for others in ([], [Spoils()]):
+        trace.run(model, x, plan, [*others, reducer := trace.HeadSpectra(plan, steering=steered_as(model), held=2**31)])
+        found.append(reducer.result.joined)
+        model.load_state_dict(before)
+    assert found[0] == found[1]
 
 
 def test_several_reducers_share_a_pass_and_one_that_fails_leaves_nothing_behind():

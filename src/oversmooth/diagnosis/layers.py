@@ -125,7 +125,7 @@ def _spectra(plan: Plan, heads: HeadNumbers, ahead: Ahead, exact: bool) -> list[
     # Sharded weights are gathered by all processes, in one order.
     each = [] if ahead else (map if are_joined() else one_core_each)(spectrum, layers.values())
     found = {key: one.result() for key, one in ahead.items()} or dict(zip(layers, each, strict=True))
-    spectra = [found.get(key) for key in keys]
+    spectra = [None if key is None else found[key] for key in keys]
     for call, (block, one) in enumerate(zip(plan.blocks, spectra, strict=True)):
         sigma = heads.inverse_sigma.get(call)
         if one is not None and sigma is not None and block.norm_agrees:

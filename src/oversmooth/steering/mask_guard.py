@@ -44,7 +44,7 @@ class MaskGuard:
         self.averaging, self.weighting = averaging, weighting
         self.projections: dict[str, tuple[nn.Module, nn.Module]] = {}
         """The modules of its values and its output where methods rely on them, by name, with those that hold them."""
-        self.shown: dict[bool, int] = {}  # of calls that hid nothing, with and without what may be a mask: most tokens
+        self.shown: dict[bool, int] = {}  # most tokens of a call that hid nothing, by whether it had what may be a mask
         self.compared = False  # whether a forward pass was a weighted mean
 
     def hook(self, modules: dict[str, nn.Module]) -> list[Any]:
@@ -119,7 +119,7 @@ class MaskGuard:
             return mask
         if values_unreadable():
             # Of longer inputs a window, where there may be one, hides more.
-            if self.layer.causal is not False and all(most < n for most in self.shown.values()):
+            if self.layer.causal is not False and (not self.shown or any(most < n for most in self.shown.values())):
                 raise self._unknown("it is compiled")
             return mask
         recorded = self._recorded()

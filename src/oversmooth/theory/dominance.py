@@ -24,7 +24,7 @@ from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.radii import AttentionChange, Radii, Settings, Update
 from oversmooth.theory.reasons import Reason, finite
 from oversmooth.theory.spectrum import materialise_if_small
-from oversmooth.theory.together import Search, together
+from oversmooth.theory.together import Search, side_by_side
 from oversmooth.theory.weights import check_weights, one_per_head
 
 Verdict = Literal["smooth", "rough", "tie", "undecided"]
@@ -175,8 +175,8 @@ def dominance(
         tolerance: relative residual at which an eigenvalue has converged.
         steps: the number of products with the update, or per head with attention, after which to stop, converged or
             not: what is then too uncertain for a verdict is "undecided". With several heads and causal attention all
-            tokens take these steps at once, and the best eight are refined until they converge. By default as many as
-            needed, with slow cases computed directly.
+            tokens take at most 64 of them, and the best eight as many, or 256. By default as many as needed, with slow
+            cases computed directly.
         tie: relative margin below which the verdict is a tie.
         seed: of the random start of Arnoldi.
 
@@ -193,7 +193,7 @@ def dominance(
     ('smooth', 'rough')
     """
     how = dict(per_head=per_head, residual=residual, bias=bias, neutreno=neutreno, change=change, zeros=zeros)
-    return together([search(A, W_V, W_O, **how, **settings)])[0]  # type: ignore[arg-type]
+    return side_by_side([search(A, W_V, W_O, **how, **settings)])[0]  # type: ignore[arg-type]
 
 
 def search(
@@ -207,10 +207,10 @@ def search(
     neutreno: float | Tensor = 0.0,
     change: AttentionChange | None = None,
     zeros: bool | None = None,
-    spectra: one_head.HeadSpectra | None = None,
+    spectra: one_head.HeadEigenvalues | None = None,
     **settings: Any,
 ) -> Search[Dominance]:
-    """The same as a search, which `together` runs side by side with those of other layers.
+    """The same as a search, which `side_by_side` runs with those of other layers.
 
     spectra: of each head's weights, as an unchanged update has them, where they are known already.
     """

@@ -241,8 +241,8 @@ def extremal(
         first: steps before the first check.
         most: steps after which what has not converged stops as it is, or is restarted.
         restarts: thick restarts at most, item by item.
-        independent: whether nothing that is found of an item may depend on the others: all start from one vector, and
-            are checked at fixed steps, not where the decay of their residuals points to.
+        independent: whether others choose neither start nor checks of an item, which then has the same numbers alone,
+            to rounding: all start from one vector, and are checked at fixed steps.
         group: ``(items,)``, numbers of the groups in which items compete; None: each stands alone.
         vectors: whether to return Ritz vectors.
         seed: of the random start.

@@ -71,23 +71,23 @@ class Heads:
         A: AttentionOperator,
         W_V: Tensor,
         W_O: Tensor,
-        search: Settings,
+        how: Settings,
         gains: tuple[Tensor | None, Tensor | None] = (None, None),
         *,
         complete: bool = False,
-        spectra: HeadSpectra | None = None,
+        spectra: HeadEigenvalues | None = None,
     ) -> None:
-        self.batch, self.A, self.W_V, self.W_O, self.how = A.batch_shape, A.flatten(), W_V, W_O, search
-        self.spectra = (spectra or HeadSpectra.of(W_V, W_O, *gains)).items(A.batch_shape)
+        self.batch, self.A, self.W_V, self.W_O, self.how = A.batch_shape, A.flatten(), W_V, W_O, how
+        self.spectra = (spectra or HeadEigenvalues.of(W_V, W_O, *gains)).items(A.batch_shape)
         if not bool(self.spectra.centred.to(complex_of(A.dtype)).isfinite().all()):
             raise InputError(f"eigenvalues of H leave the range of {A.dtype}; scale the weights down, or give float64")
         self.items = torch.arange(self.A.shape[0], device=A.device)
-        self.by_diagonal = A.causal and search.method == "auto"
-        self.parts = {} if search.method == "arnoldi" else fallen_apart(self.A)
-        self.direct = self.A.valid_count() <= (DENSE_TOKENS if search.method == "auto" else 1)
+        self.by_diagonal = A.causal and how.method == "auto"
+        self.parts = {} if how.method == "arnoldi" else fallen_apart(self.A)
+        self.direct = self.A.valid_count() <= (DENSE_TOKENS if how.method == "auto" else 1)
         self.direct[list(self.parts)] = True
         self.all_values: Tensor | None = None
-        if not self.by_diagonal and (complete or search.method == "dense" or bool(self.direct.all())):
+        if not self.by_diagonal and (complete or how.method == "dense" or bool(self.direct.all())):
             self.all_values = dense_values(self.A, self.parts)
         self._conditions: dict[tuple[int, complex], float] = {}
 
@@ -99,7 +99,7 @@ class Heads:
     def radii(self, update: Update, *, zeros: bool) -> Radii:
         """The radii of each head alone, ``(..., heads)``; zeros: whether the d − k zero eigenvalues of H count."""
         d, k = self.W_V.shape[-2:]
-        flat, search, spectra, base = self.A, self.how, self.spectra, update.base
+        flat, how, spectra, base = self.A, self.how, self.spectra, update.base
         shift, constant = (x.expand(self.batch).reshape(-1) for x in (update.shift, update.constant))
         lam = spectra.centred.to(complex_of(flat.dtype))
         on_constant, pairs = Pairs(spectra.constant.to(lam), shift, base), Pairs(lam, shift, base)
@@ -112,7 +112,7 @@ class Heads:
         weights_error = spectra.reach(smooth, constant, found.radius, found.t - shift, base)
         self._settle(found, pairs, level, weights_error, update.rough_floor)
         lam_rough = lam.gather(1, found.which[:, None])[:, 0]
-        near = found.radius - search.tie * found.radius.clamp(min=base)
+        near = found.radius - how.tie * found.radius.clamp(min=base)
         tied = pairs.mu(self._candidates(found)).abs() >= near[:, None, None]
         # Terms that share the token vector, or the feature vector, add up to rank one.
         mixed = (tied.any(-1).sum(-1) > 1) & (tied.any(-2).sum(-1) > 1)
@@ -128,7 +128,7 @@ class Heads:
             lam_smooth = torch.where(smooth < base, 0.0, lam_smooth)
             smooth = smooth.clamp(min=base)
         mu, array = base + (found.t - shift) * lam_rough, None
-        if flat.tokens > 1 and (search.limit or (search.limit is None and flat.tokens <= _LIMIT_TOKENS)):
+        if flat.tokens > 1 and (how.limit or (how.limit is None and flat.tokens <= _LIMIT_TOKENS)):
             array = eigenarray(flat, self.W_V, self.W_O, update, found.t, lam_rough.reshape(self.batch), mu)
         smooths = smooth >= found.radius
         flat_radii = Radii(
@@ -290,7 +290,7 @@ class Heads:
 
 
 @dataclass(frozen=True)
-class HeadSpectra:
+class HeadEigenvalues:
     """The eigenvalues of each head's H ``(..., heads, m)``, and how far each may be off, in float64 whatever the
     weights' precision.
 
@@ -305,18 +305,18 @@ class HeadSpectra:
     @classmethod
     def of(
         cls, W_V: Tensor, W_O: Tensor, constant_gain: Tensor | None = None, centred_gain: Tensor | None = None
-    ) -> HeadSpectra:
+    ) -> HeadEigenvalues:
         gains = (centred_gain,) if constant_gain is None else (constant_gain, centred_gain)
         outputs = [W_O.double() if gain is None else W_O.double() * gain for gain in gains]
         eps = torch.finfo(W_V.dtype).eps
         spectra = [eigenvalues_and_errors(smaller_product(W_V.double(), W), eps) for W in outputs]
         return cls(*spectra[0], *spectra[-1])
 
-    def items(self, batch: torch.Size) -> HeadSpectra:
+    def items(self, batch: torch.Size) -> HeadEigenvalues:
         """Of every item of a batch ``(..., heads)``, flat; there may be fewer weights than items."""
         lead = self.constant.shape[:-1]
         item = torch.arange(lead.numel(), device=self.constant.device).reshape(lead).expand(batch).reshape(-1)
-        return HeadSpectra(*(x.flatten(0, -2)[item] for x in vars(self).values()))
+        return HeadEigenvalues(*(x.flatten(0, -2)[item] for x in vars(self).values()))
 
     def reach(self, smooth: Tensor, constant: Tensor, rough: Tensor, t: Tensor, base: float) -> Tensor:
         """How much larger either radius may be, ``(items,)``, if every eigenvalue of H is off by its error.

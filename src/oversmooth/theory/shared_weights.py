@@ -40,8 +40,10 @@ _EQUAL = 1e-6
 # are smaller: so many vectors for them.
 _STEPS, _RESTARTS, _WEIGHTS_STEPS = 64, 80, 512
 # So many of the best tokens of causal attention are refined at a time; where the number of steps is given, only these,
-# and they take so many all the same. Up to a size their blocks are formed as matrices.
-_TOGETHER, _REFINED, _FORMED = 8, 256, 1024
+# and they take so many all the same.
+_TOGETHER, _REFINED = 8, 256
+# Entries up to which their blocks are formed as matrices, by device.
+_FORMED = {"cuda": HELD // 8}
 
 
 @dataclass
@@ -142,11 +144,8 @@ class SharedWeights:
         """The radius of ``base + Σ_h c_h W_V^h W_O^h``, c_h the eigenvalue of attention on constant arrays, and how far
         it may be off. Without the zeros of features that no head writes to.
         """
-        base, W_V, W_O = self.update.base, self.W_V.double(), self.constant_W_O.double()
-        c = self.update.constant.double()
+        base, small = self.update.base, self._on_constant_arrays()
         # Heads leave features as they are together, which some of them write to.
-        V, O = on_constant_arrays(W_V, W_O * c[:, None, None])  # noqa: E741
-        small = smaller_product(V, O)
         least = base if len(small) < self.d <= self.W_V.shape[-3] * self.W_V.shape[-1] else 0.0
         if len(small) > _DENSE_WEIGHTS:
             tolerance = self.how.tolerance / 10
@@ -159,6 +158,11 @@ class SharedWeights:
             sizes = (base + values).abs()
             size, error = sizes.max(), (sizes + errors).max() - sizes.max()
         return size.clamp(min=least).to(self.A.dtype), error.to(self.A.dtype)
+
+    def _on_constant_arrays(self) -> Tensor:
+        """A product with the eigenvalues of ``Σ_h c_h W_V^h W_O^h`` that can differ from zero, in float64."""
+        c = self.update.constant.double()[:, None, None]
+        return smaller_product(*on_constant_arrays(self.W_V.double(), self.constant_W_O.double() * c))
 
     def _sought(self, system: JoinedHeads, *, vectors: bool) -> Sought:
         """Within the number of steps that was given, if any."""
@@ -306,14 +310,15 @@ class SharedWeights:
         found = Extremal.nothing(small, vectors=False)
         seek = partial(Sought, base=self.update.base, tolerance=how.tolerance, seed=how.seed)
         for some in torch.arange(small.items, device=small.device).split(max(1, HELD // (small.size * _STEPS))):
-            wanted = seek(small.select(some), most=most, first=min(16, most), independent=False, group=group[some])
+            wanted = seek(small.select(some), most=most, first=min(16, most), group=group[some])
             found.put(some, (yield wanted))
         found.compare(group)
         steps, refined = small.size if how.steps is None else max(how.steps, _REFINED), torch.zeros_like(found.beaten)
         while len(best := _best(found, group, refined)):
             blocks, own = small.select(best), group[best].unique(return_inverse=True)[1]
-            # As matrices they are sought together with other layers'; large ones would take too much memory.
-            system = Matrices(blocks.matrices()) if small.size <= _FORMED else blocks
+            # As matrices they are sought together with other layers', where they are not too large to be held.
+            formed = len(best) * small.size**2 <= _FORMED.get(small.device.type, 0)
+            system = Matrices(blocks.matrices()) if formed else blocks
             found.put(best, (yield seek(system, most=steps, first=min(_STEPS, steps), group=own)))
             found.compare(group)
             refined[best if how.steps is None else slice(None)] = True
@@ -359,8 +364,9 @@ def _best(found: Extremal, group: Tensor, refined: Tensor) -> Tensor:
     """The few items of each group with the highest scores among those that have not settled, nor were refined."""
     order = found.score.argsort(descending=True, stable=True)
     order = order[~(found.settled | refined)[order]]
-    places = (group[order][:, None] == group.unique()).int().cumsum(0)
-    return order[(places.gather(1, group[order][:, None]) <= _TOGETHER)[:, 0]]
+    order = order[group[order].argsort(stable=True)]  # group by group
+    own = group[order]
+    return order[torch.arange(len(own), device=own.device) - torch.searchsorted(own, own) < _TOGETHER]
 
 
 def _tokens(A: AttentionOperator) -> Tensor | None:

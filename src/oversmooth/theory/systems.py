@@ -1,7 +1,7 @@
 """The operators whose radii decide, as `LinearSystem`s: all heads jointly, and causal attention block by block.
 
 Both are the update without its identity, ``Σ_h (A_h − s_h) Z W_V^h W_O^h``; the caller adds the residual connection
-to the eigenvalues. s is NeuTRENO's λ̃, zero otherwise. Weights are shared by all items.
+to the eigenvalues. s is NeuTRENO's λ̃, zero otherwise. Items share their weights, unless they were joined by `cat`.
 """
 
 from __future__ import annotations
@@ -44,6 +44,11 @@ class JoinedHeads:
         return (self.A.valid_count()[:, 0] - int(self.centred)) * self.d
 
     @property
+    def entries(self) -> int:
+        """Of its weights, for each item where several are joined."""
+        return 2 * self.V[0].numel()
+
+    @property
     def kind(self) -> Hashable:
         """What is equal where two can be joined by `cat`."""
         return self.A.kind, self.V.shape[1:], self.shifted, self.centred, self.transpose
@@ -64,7 +69,7 @@ class JoinedHeads:
     def mix(self, Z: Tensor) -> Tensor:
         """``Σ_h (A_h − s_h) Z W_V^h W_O^h`` without centring, ``(items, n, d)``."""
         values = (Z @ self.V).unflatten(-1, (self.shift.shape[1], -1)).transpose(1, 2)
-        # Attention as queries and keys has no product with its transpose: each layer in turn is formed as a matrix.
+        # Attention as queries and keys has no product with its transpose: it is formed as matrices.
         mixed = self.A.dense().A.mT @ values if self.transpose else self.A @ values
         if self.shifted:
             mixed = mixed - self.shift[..., None, None] * values
@@ -96,6 +101,7 @@ class Matrices:
     def __init__(self, M: Tensor) -> None:
         self.M = M
         self.items, self.size = M.shape[:2]
+        self.entries = self.size**2  # of each item
         self.dtype, self.device = M.dtype, M.device
 
     @property

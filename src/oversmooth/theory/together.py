@@ -14,13 +14,14 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from oversmooth.safety.errors import InputError
 from oversmooth.theory.errors import eigenvalues_and_errors
 from oversmooth.theory.krylov import Extremal, extremal
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads, Matrices
 
 R = TypeVar("R")
 HELD = 1 << 29
-"""Entries of Krylov bases held at once: 2 GiB in float32."""
+"""Entries of Krylov bases, and of what is joined for them, held at once: 2 GiB in float32."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,9 @@ class Sought:
     most: int
     first: int = 16
     restarts: int = 0
-    independent: bool = True
     group: Tensor | None = None
-    """``(items,)``, numbers below that of the items: those in which items compete; None: each stands alone."""
+    """``(items,)``, numbers of the groups in which items compete, below that of the items where systems are joined;
+    None: each stands alone."""
     vectors: bool = False
     seed: int = 0
 
@@ -48,12 +49,12 @@ class Sought:
         return type(self.system), self.system.kind, self.group is None, *rest.values()
 
     @classmethod
-    def together(cls, wanted: Sequence[Sought]) -> list[Extremal]:
+    def answers(cls, wanted: Sequence[Sought]) -> list[Extremal]:
         """The answers, within the memory set aside for bases."""
         first, answers, waiting = wanted[0], list[Extremal](), list(wanted)
         while waiting:
             items = [one.system.items for one in waiting]
-            most = HELD // (first.most * first.system.size)
+            most = HELD // (first.most * first.system.size + getattr(first.system, "entries", 0))
             count = max(1, sum(sum(items[: n + 1]) <= most for n in range(len(items))))
             some, waiting = waiting[:count], waiting[count:]
             system = some[0].system if count == 1 else type(first.system).cat([one.system for one in some])  # type: ignore
@@ -65,6 +66,7 @@ class Sought:
 
     def _found(self) -> Extremal:
         how: dict[str, Any] = {name: value for name, value in vars(self).items() if name not in ("system", "base")}
+        how["independent"] = not isinstance(self.system, CausalBlocks)  # which are never joined
         return extremal(self.system, lambda theta, reach, _: (self.base + theta).abs() + reach, **how)
 
 
@@ -80,7 +82,7 @@ class Decomposed:
         return self.M.shape, self.M.dtype, self.M.device, self.eps
 
     @classmethod
-    def together(cls, wanted: Sequence[Decomposed]) -> list[tuple[Tensor, Tensor]]:
+    def answers(cls, wanted: Sequence[Decomposed]) -> list[tuple[Tensor, Tensor]]:
         values, errors = eigenvalues_and_errors(torch.stack([one.M for one in wanted]), wanted[0].eps)
         return list(zip(values, errors, strict=True))
 
@@ -90,8 +92,8 @@ Search = Generator[Any, Any, R]
 
 
 @torch.no_grad()
-def together(searches: Sequence[Search[R]]) -> list[R]:
-    """What the searches return, run side by side."""
+def side_by_side(searches: Sequence[Search[R]]) -> list[R]:
+    """What the searches return. An error is raised inside the search that it is of."""
     answers: dict[int, Any] = dict.fromkeys(range(len(searches)))
     found: dict[int, R] = {}
     while answers:
@@ -104,6 +106,13 @@ def together(searches: Sequence[Search[R]]) -> list[R]:
                 found[index] = end.value
         answers = {}
         for some in alike.values():
-            several = list(some.values())
-            answers.update(zip(some, several[0].together(several), strict=True))
+            try:
+                several = list(some.values())
+                answers.update(zip(some, several[0].answers(several), strict=True))
+            except InputError:
+                for index, wanted in some.items():
+                    try:
+                        (answers[index],) = wanted.answers([wanted])
+                    except InputError as error:
+                        searches[index].throw(error)
     return [found[index] for index in range(len(searches))]

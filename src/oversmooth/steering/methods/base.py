@@ -83,8 +83,8 @@ class PartWithStrength(Part):
 
     @property
     def by_head(self) -> Tensor:
-        """``(heads,)``, the strength of each head now."""
-        return torch.as_tensor(self.strength, dtype=torch.float32).detach().expand(self.heads)
+        """``(heads,)``, the strength of each head now; a copy, as sharded parameters are gone after their block."""
+        return torch.as_tensor(self.strength, dtype=torch.float32).detach().clone().expand(self.heads)
 
 
 class Method:

@@ -20,11 +20,12 @@ from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.radii import TIE
 from oversmooth.theory.reasons import Reason
 from oversmooth.theory.spectrum import attention_spectrum
-from oversmooth.theory.together import Search, together
+from oversmooth.theory.together import Search, side_by_side
 from oversmooth.theory.weights import fold_norm, head_spectrum
 from oversmooth.trace.plans import BlockPlan, Plan, Site
 from oversmooth.trace.reducers.base import PassFacts, Reducer, fetched
 
+_HELD = {"cuda": 1 << 31}
 # Reasons kept per layer of its undecided cases.
 MOST_REASONS = 3
 OnAttention = Callable[[int, BlockPlan, AttentionOperator, Tensor, Tensor], None]
@@ -86,18 +87,19 @@ class HeadSpectra(EachAttention):
         plan: of the model.
         settings: what to compute.
         steering: what was done to the model, if anything; dominance is then that of steered attention.
-        held: bytes of attention and weights of layers whose heads are taken jointly together; 0: layer by layer.
+        held: bytes of attention and weights of layers that wait to be taken jointly with others, of which the search
+            needs several times as much; 0: layer by layer. None: 2 GiB on a GPU, 0 on a CPU, which gains nothing.
     """
 
     STATE = ("_found", "_rows")
     result: HeadNumbers
 
     def __init__(
-        self, plan: Plan, settings: SpectraSettings | None = None, steering: Any = None, held: int = 2**31
+        self, plan: Plan, settings: SpectraSettings | None = None, steering: Any = None, held: int | None = None
     ) -> None:
         self.plan, self.settings, self.steering, self.held = plan, settings or SpectraSettings(), steering, held
         self._found = HeadNumbers()
-        self._spectra: dict[int, one_head.HeadSpectra] = {}  # of each head's weights, the same for every batch
+        self._spectra: dict[int, one_head.HeadEigenvalues] = {}  # of each head's weights, the same for every batch
         self._waiting: list[tuple[int, list[int], Search[Dominance]]] = []
         self._bytes = 0
         self._start = 0
@@ -135,10 +137,11 @@ class HeadSpectra(EachAttention):
                 self._add(call, *real_rule(A, W_V, W_O, layer.keep))
             else:
                 if change is None and layer.keep and W_V.ndim == 3 and call not in self._spectra:
-                    self._spectra[call] = one_head.HeadSpectra.of(W_V, W_O / layer.keep)
+                    weights = (W.to(A.device, A.dtype) for W in (W_V, W_O / layer.keep))
+                    self._spectra[call] = one_head.HeadEigenvalues.of(*weights)
                 how = dict(residual=layer.keep, change=change, seed=self.settings.seed)
                 alone = search(A, W_V, W_O, per_head=True, spectra=self._spectra.get(call), **how)  # type: ignore[arg-type]
-                (heads,) = together([alone])
+                (heads,) = side_by_side([alone])
                 proven = [sum(word == "certified" for word in row) for row in heads.certainty]
                 self._add(call, heads.rho_smooth, heads.rho_rough, heads.verdict, proven)
                 undecided = zip(heads.undecided.flatten().tolist(), heads.reasons, strict=True)
@@ -153,22 +156,17 @@ class HeadSpectra(EachAttention):
             own = A.select(some)
             self._waiting.append((call, (some + self._start).tolist(), _named(layer.name, search(own, V, W_O, **how))))  # type: ignore[arg-type]
             self._bytes += own.nbytes + V.nbytes + W_O.nbytes
-            if self._bytes >= self.held:
+            if self._bytes >= (_HELD.get(A.device.type, 0) if self.held is None else self.held):
                 self._jointly()
 
     @reducing
     def _jointly(self) -> None:
         """All heads jointly, of the layers that wait."""
         waiting, self._waiting, self._bytes = self._waiting, [], 0
-        for (call, inputs, _), every in zip(waiting, together([one for _, _, one in waiting]), strict=True):
-            columns = (
-                inputs,
-                every.rho_smooth.tolist(),
-                every.rho_rough.tolist(),
-                every.verdict,
-                every.residual.tolist(),
-            )
-            self._found.joined.setdefault(call, []).extend(zip(*columns, strict=True))
+        for (call, inputs, _), every in zip(waiting, side_by_side([one for _, _, one in waiting]), strict=True):
+            smooth, rough, residual = (x.tolist() for x in (every.rho_smooth, every.rho_rough, every.residual))
+            rows = zip(inputs, smooth, rough, every.verdict, residual, strict=True)
+            self._found.joined.setdefault(call, []).extend(rows)
 
     def _add(self, call: int, smooth: Tensor, rough: Tensor, verdict: Any, certified: list[int] | None = None) -> None:
         self._rows["rho_smooth", call].append(smooth.mT)
