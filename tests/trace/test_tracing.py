@@ -146,7 +146,7 @@ def test_what_waits_is_no_view_of_the_model():
     plan = trace.plan(model, x, attention=True)
 
     class Spoils(trace.Reducer):
-        def finish(self, facts):
+        def finish(self, _facts):
             for parameter in model.parameters():
                 parameter.data.fill_(5.0)
 
