@@ -25,7 +25,7 @@ from oversmooth.theory.weights import fold_norm, head_spectrum
 from oversmooth.trace.plans import BlockPlan, Plan, Site
 from oversmooth.trace.reducers.base import PassFacts, Reducer, fetched
 
-_HELD = {"cuda": 1 << 31}
+_HELD = 1 << 31
 # Reasons kept per layer of its undecided cases.
 MOST_REASONS = 3
 OnAttention = Callable[[int, BlockPlan, AttentionOperator, Tensor, Tensor], None]
@@ -88,7 +88,8 @@ class HeadSpectra(EachAttention):
         settings: what to compute.
         steering: what was done to the model, if anything; dominance is then that of steered attention.
         held: bytes of attention and weights of layers that wait to be taken jointly with others, of which the search
-            needs several times as much; 0: layer by layer. None: 2 GiB on a GPU, 0 on a CPU, which gains nothing.
+            needs several times as much; 0: layer by layer. None: on a GPU 2 GiB, or an eighth of what is free; on a
+            CPU, which gains nothing, 0.
     """
 
     STATE = ("_found", "_rows")
@@ -156,7 +157,7 @@ class HeadSpectra(EachAttention):
             own = A.select(some)
             self._waiting.append((call, (some + self._start).tolist(), _named(layer.name, search(own, V, W_O, **how))))  # type: ignore[arg-type]
             self._bytes += own.nbytes + V.nbytes + W_O.nbytes
-            if self._bytes >= (_HELD.get(A.device.type, 0) if self.held is None else self.held):
+            if self._bytes >= (_held(A.device) if self.held is None else self.held):
                 self._jointly()
 
     @reducing
@@ -199,6 +200,10 @@ class HeadSpectra(EachAttention):
             found.undecided_because[call] = [Reason("input_dependent")]
             found.joined.pop(call, None)
         self.result = found
+
+
+def _held(device: torch.device) -> int:
+    return min(_HELD, torch.cuda.mem_get_info(device)[0] // 8) if device.type == "cuda" else 0
 
 
 def _named(layer: str, one: Search[Dominance]) -> Search[Dominance]:
