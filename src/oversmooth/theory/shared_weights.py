@@ -310,7 +310,7 @@ class SharedWeights:
         found = Extremal.nothing(small, vectors=False)
         seek = partial(Sought, base=self.update.base, tolerance=how.tolerance, seed=how.seed)
         for some in torch.arange(small.items, device=small.device).split(max(1, HELD // (small.size * _STEPS))):
-            wanted = seek(small.select(some), most=most, first=min(16, most), group=group[some])
+            wanted = seek(small.select(some), most=most, first=min(20, most), group=group[some])
             found.put(some, (yield wanted))
         found.compare(group)
         steps, refined = small.size if how.steps is None else max(how.steps, _REFINED), torch.zeros_like(found.beaten)
@@ -319,7 +319,7 @@ class SharedWeights:
             # As matrices they are sought together with other layers', where they are not too large to be held.
             formed = len(best) * small.size**2 <= _FORMED.get(small.device.type, 0)
             system = Matrices(blocks.matrices()) if formed else blocks
-            found.put(best, (yield seek(system, most=steps, first=min(_STEPS, steps), group=own)))
+            found.put(best, (yield seek(system, most=steps, first=min(3 * _STEPS // 2, steps), group=own)))
             found.compare(group)
             refined[best if how.steps is None else slice(None)] = True
         return found
