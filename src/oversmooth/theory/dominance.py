@@ -207,12 +207,12 @@ def search(
     neutreno: float | Tensor = 0.0,
     change: AttentionChange | None = None,
     zeros: bool | None = None,
-    spectra: one_head.HeadEigenvalues | None = None,
+    eigenvalues: one_head.HeadEigenvalues | None = None,
     **settings: Any,
 ) -> Search[Dominance]:
     """The same as a search, which `side_by_side` runs with those of other layers.
 
-    spectra: of each head's weights, as an unchanged update has them, where they are known already.
+    eigenvalues: of each head's weights, where they are known already.
     """
     A = as_operator(A)
     W_V, W_O = _weights_that_fit(A, W_V, W_O)
@@ -230,7 +230,7 @@ def search(
     if per_head or W_V.shape[-3] == 1:
         zeros = not per_head if zeros is None else zeros
         how = replace(how, limit=bool(how.limit)) if per_head else how
-        heads = one_head.Heads(A, W_V, W_O, how, (update.constant_gain, update.centred_gain), spectra=spectra)
+        heads = one_head.Heads(A, W_V, W_O, how, (update.constant_gain, update.centred_gain), eigenvalues=eigenvalues)
         radii = heads.radii(update, zeros=zeros)
         rule = "each head alone, one maximum over all pairs of eigenvalues of A and H, " + (
             "the zeros of H included" if zeros else "the d − k zeros of H left out"

@@ -63,7 +63,7 @@ class Heads:
     batch, part of it or none.
 
     gains: ``(d,)`` each, what multiplies the output on constant and on centred arrays; None: nothing. complete: whether
-    all eigenvalues of A are wanted, however many. spectra: those of these weights, where they are known.
+    all eigenvalues of A are wanted, however many. eigenvalues: of these weights, where they are known.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class Heads:
         gains: tuple[Tensor | None, Tensor | None] = (None, None),
         *,
         complete: bool = False,
-        spectra: HeadEigenvalues | None = None,
+        eigenvalues: HeadEigenvalues | None = None,
     ) -> None:
         self.batch, self.A, self.W_V, self.W_O, self.how = A.batch_shape, A.flatten(), W_V, W_O, how
-        self.spectra = (spectra or HeadEigenvalues.of(W_V, W_O, *gains)).items(A.batch_shape)
+        self.spectra = (eigenvalues or HeadEigenvalues.of(W_V, W_O, *gains)).items(A.batch_shape)
         if not bool(self.spectra.centred.to(complex_of(A.dtype)).isfinite().all()):
             raise InputError(f"eigenvalues of H leave the range of {A.dtype}; scale the weights down, or give float64")
         self.items = torch.arange(self.A.shape[0], device=A.device)

@@ -135,6 +135,8 @@ class CausalBlocks:
     diagonal: ``(items, heads)``, A_h[i, i] − s_h.
     """
 
+    entries = 0  # items share their weights: they are never joined
+
     def __init__(self, diagonal: Tensor, W_V: Tensor, W_O: Tensor) -> None:
         self.diagonal, self.W_V, self.W_O = diagonal, W_V, W_O
         self.shared = without_repeats(W_V)

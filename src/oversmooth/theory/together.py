@@ -1,7 +1,7 @@
 """Searches for radii, of several layers at a time: where they wait for work of one kind, it is done for all at once.
 
 A search is a generator. It yields what it wants, `Sought` or `Decomposed`, is sent the answer, and returns what it
-found. A GPU takes hardly longer for the systems of many layers than for one, and small matrices share a CPU's cores.
+found. A GPU takes hardly longer for the systems of many layers than for one; small matrices share the cores beside it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Sought:
         first, answers, waiting = wanted[0], list[Extremal](), list(wanted)
         while waiting:
             items = [one.system.items for one in waiting]
-            most = HELD // (first.most * first.system.size + getattr(first.system, "entries", 0))
+            most = HELD // (first.most * first.system.size + first.system.entries)
             count = max(1, sum(sum(items[: n + 1]) <= most for n in range(len(items))))
             some, waiting = waiting[:count], waiting[count:]
             system = some[0].system if count == 1 else type(first.system).cat([one.system for one in some])  # type: ignore

@@ -100,7 +100,7 @@ class HeadSpectra(EachAttention):
     ) -> None:
         self.plan, self.settings, self.steering, self.held = plan, settings or SpectraSettings(), steering, held
         self._found = HeadNumbers()
-        self._spectra: dict[int, one_head.HeadEigenvalues] = {}  # of each head's weights, the same for every batch
+        self._of_weights: dict[int, one_head.HeadEigenvalues] = {}  # by call: the same for every batch
         self._waiting: list[tuple[int, list[int], Search[Dominance]]] = []
         self._bytes = 0
         self._start = 0
@@ -137,18 +137,16 @@ class HeadSpectra(EachAttention):
                     raise InputError("rule='real' knows plain attention only, and this model is steered; use 'complex'")
                 self._add(call, *real_rule(A, W_V, W_O, layer.keep))
             else:
-                if change is None and layer.keep and W_V.ndim == 3 and call not in self._spectra:
-                    weights = (W.to(A.device, A.dtype) for W in (W_V, W_O / layer.keep))
-                    self._spectra[call] = one_head.HeadEigenvalues.of(*weights)
+                # With a change of attention, or a norm as it was observed, they may differ between batches.
+                kept = None if change is not None or W_V.ndim > 3 else self._eigenvalues(call, A, W_V, W_O, layer.keep)
                 how = dict(residual=layer.keep, change=change, seed=self.settings.seed)
-                alone = search(A, W_V, W_O, per_head=True, spectra=self._spectra.get(call), **how)  # type: ignore[arg-type]
-                (heads,) = side_by_side([alone])
+                (heads,) = side_by_side([search(A, W_V, W_O, per_head=True, eigenvalues=kept, **how)])  # type: ignore[arg-type]
                 proven = [sum(word == "certified" for word in row) for row in heads.certainty]
                 self._add(call, heads.rho_smooth, heads.rho_rough, heads.verdict, proven)
                 undecided = zip(heads.undecided.flatten().tolist(), heads.reasons, strict=True)
                 if new := [why for is_undecided, why in undecided if is_undecided and why is not None]:
-                    kept = self._found.undecided_because.setdefault(call, [])
-                    kept += new[: MOST_REASONS - len(kept)]
+                    reasons = self._found.undecided_because.setdefault(call, [])
+                    reasons += new[: MOST_REASONS - len(reasons)]
         if (few := self.settings.joined - self._start) > 0:
             some = torch.arange(min(few, A.shape[0]), device=A.device)
             V = W_V[some] if W_V.ndim == 4 else W_V
@@ -159,6 +157,15 @@ class HeadSpectra(EachAttention):
             self._bytes += own.nbytes + V.nbytes + W_O.nbytes
             if self._bytes >= (_held(A.device) if self.held is None else self.held):
                 self._jointly()
+
+    def _eigenvalues(
+        self, call: int, A: AttentionOperator, W_V: Tensor, W_O: Tensor, keep: float
+    ) -> one_head.HeadEigenvalues | None:
+        """Of each head's weights; None where nothing is kept of the stream, which makes sizes relative."""
+        if keep and call not in self._of_weights:
+            W_V, W_O = (W.to(A.device, A.dtype) for W in (W_V, W_O))
+            self._of_weights[call] = one_head.HeadEigenvalues.of(W_V, W_O / keep)
+        return self._of_weights.get(call)
 
     @reducing
     def _jointly(self) -> None:
