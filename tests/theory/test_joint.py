@@ -102,7 +102,7 @@ def test_what_breaks_off_is_replaced_afterwards_as_at_once():
 def test_tokens_in_parts_give_the_same(monkeypatch):
     A, W_V, W_O = grouped(1)
     whole = dominance(A, W_V, W_O)
-    monkeypatch.setattr(shared_weights, "HELD", 5 * shared_weights._STEPS * WIDTH)
+    monkeypatch.setattr(shared_weights, "MOST_ENTRIES", 5 * shared_weights._STEPS * WIDTH)
     torch.testing.assert_close(dominance(A, W_V, W_O).rho_rough, whole.rho_rough)
 
 

@@ -108,7 +108,7 @@ def test_work_beside_has_threads_of_its_own_and_what_waits_at_the_end_never_begi
         go_on.wait(20)
         return torch.get_num_threads(), threading.current_thread()
 
-    with small.beside() as pool:
+    with small.background_pool() as pool:
         work_of_five = [pool.submit(work) for _ in range(5)]
         begun.wait()  # both threads are taken
         assert small.eigenvalues(M).shape == (8, 200)

@@ -53,7 +53,7 @@ def products(monkeypatch):
 def test_layers_share_products_within_the_memory_set_aside(held, at_once, monkeypatch):
     seen = products(monkeypatch)
     if held is not None:
-        monkeypatch.setattr(together, "HELD", held * (64 * 40 * 12 + 2 * 12 * 12))  # bases and weights
+        monkeypatch.setattr(together, "MOST_ENTRIES", held * (64 * 40 * 12 + 2 * 12 * 12))  # bases and weights
     together.side_by_side([search(*one, limit=False) for one in layers("bidirectional")])
     assert max(seen) == at_once
 

@@ -130,13 +130,17 @@ def test_layers_that_wait_for_others_find_what_they_do_alone():
     plan = trace.plan(model, x, attention=True)
     settings = trace.SpectraSettings(joined=2)
     found = []
-    for held in (0, 2**31):
-        trace.run(model, [x[:1], x[1:]], plan, [reducer := trace.HeadSpectra(plan, settings, held=held)])
+    for most in (0, 2**31):
+        trace.run(model, [x[:1], x[1:]], plan, [reducer := trace.HeadSpectra(plan, settings, most_waiting=most)])
         found.append(reducer.result)
         assert [row[0] for row in reducer.result.joined[1]] == [0, 1]
     one, other = found
     assert one.joined == other.joined
     assert one.verdict == other.verdict
+    trace.run(model, x[1:], plan, [later := trace.HeadSpectra(plan, settings)])
+    for call, radii in later.result.rho_smooth.items():
+        torch.testing.assert_close(other.rho_smooth[call][1:], radii)
+        torch.testing.assert_close(other.rho_rough[call][1:], later.result.rho_rough[call])
 
 
 def test_what_waits_is_no_view_of_the_model():
@@ -153,7 +157,12 @@ def test_what_waits_is_no_view_of_the_model():
     found = []
     before = {name: value.clone() for name, value in model.state_dict().items()}
     for others in ([], [Spoils()]):
-        trace.run(model, x, plan, [*others, reducer := trace.HeadSpectra(plan, steering=steered_as(model), held=2**31)])
+        trace.run(
+            model,
+            x,
+            plan,
+            [*others, reducer := trace.HeadSpectra(plan, steering=steered_as(model), most_waiting=2**31)],
+        )
         found.append(reducer.result.joined)
         model.load_state_dict(before)
     assert found[0] == found[1]

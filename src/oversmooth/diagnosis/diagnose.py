@@ -251,7 +251,7 @@ def _streamed(
         source.notes.append(Note("streamed", text=str(placed := placement(disk, run, batches))))
         study = Study(source.model, anatomy, options.spectra)
         plan = Plan(anatomy, [], layouts=study.layouts, attention=options.spectra)
-        reducers = Reducers.of(source, plan, options.variant, options, held=0)
+        reducers = Reducers.of(source, plan, options.variant, options, most_waiting=0)
         example = ExampleInput(first, one, run.mask(one), source.tokenizer) if options.example else None
         accuracy, extrapolation = Accuracy(run.classes), list[Extrapolation]()
 

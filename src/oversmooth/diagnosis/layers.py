@@ -19,7 +19,7 @@ from oversmooth.metrics.moments import MASSIVE_RATIO
 from oversmooth.results.facts import Numbers, plain
 from oversmooth.results.parts import Change, Layer, LayerDominance, MassiveOrigin, Spectrum, share_of_smoothing
 from oversmooth.safety.processes import are_joined
-from oversmooth.theory.small_matrices import beside, one_core_each
+from oversmooth.theory.small_matrices import background_pool, one_core_each
 from oversmooth.trace import DepthMetrics, Plan, run
 from oversmooth.trace.blocks import named_blocks
 from oversmooth.trace.feed import ModelInput
@@ -92,7 +92,7 @@ def spectra_ahead(plan: Plan, device: torch.device) -> Iterator[Ahead]:
     Weights are read here, before it: while the model runs they may be moved or computed. What waits is their products.
     """
     ahead: Ahead = {}
-    with beside() as pool:
+    with background_pool() as pool:
         if pool is not None:
             for key, layer in _different(plan)[1].items():
                 with torch.autocast(device.type, enabled=False):

@@ -29,10 +29,12 @@ class Reducers:
     heads: HeadSpectra | None
 
     @classmethod
-    def of(cls, source: Source, plan: Plan, variant: str, options: Options, held: int | None = None) -> Reducers:
-        """held: as for `HeadSpectra`."""
+    def of(
+        cls, source: Source, plan: Plan, variant: str, options: Options, most_waiting: int | None = None
+    ) -> Reducers:
+        """most_waiting: as for `HeadSpectra`."""
         settings = SpectraSettings(options.joined, variant, options.rule, options.seed, options.exact)
-        heads = HeadSpectra(plan, settings, steered_as(source.model), held) if options.spectra else None
+        heads = HeadSpectra(plan, settings, steered_as(source.model), most_waiting) if options.spectra else None
         roles = options.roles or Roles.found(source.model)
         sinks = Sinks(plan, attention=options.spectra, special=options.special_tokens == "both", roles=roles)
         return cls(TokenMetrics(plan, options.ranks, exact=options.exact), sinks, heads)

@@ -21,7 +21,7 @@ from oversmooth.theory.radii import Radii, Settings, Update
 from oversmooth.theory.reducible import has_long_paths, union_of_heads
 from oversmooth.theory.small_matrices import complex_of, divided, eigenvalues, eigenvector, eigenvectors
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads, Matrices
-from oversmooth.theory.together import HELD, Decomposed, Search, Sought
+from oversmooth.theory.together import MOST_ENTRIES, AllEigenvalues, LargestEigenvalue, Search
 from oversmooth.theory.tokens import centre_tokens, real_and_imaginary, token_mean
 from oversmooth.theory.weights import on_constant_arrays, smaller_product
 
@@ -43,7 +43,7 @@ _STEPS, _RESTARTS, _WEIGHTS_STEPS = 64, 80, 512
 # and they take so many all the same.
 _TOGETHER, _REFINED = 8, 256
 # Entries up to which their blocks are formed as matrices, by device.
-_FORMED = {"cuda": HELD // 8}
+_FORMED = {"cuda": MOST_ENTRIES // 8}
 
 
 @dataclass
@@ -151,10 +151,10 @@ class SharedWeights:
             tolerance = self.how.tolerance / 10
             tolerance = min(tolerance, _WEIGHTS_TOLERANCE) if self.how.steps is None else tolerance
             most, system = min(len(small), _WEIGHTS_STEPS), Matrices(small[None])
-            ritz = yield Sought(system, base, tolerance, most, restarts=_RESTARTS, seed=self.how.seed)
+            ritz = yield LargestEigenvalue(system, base, tolerance, most, restarts=_RESTARTS, seed=self.how.seed)
             size, error = ritz.score[0], (ritz.condition * ritz.residual)[0]
         else:
-            values, errors = yield Decomposed(small, torch.finfo(self.A.dtype).eps)
+            values, errors = yield AllEigenvalues(small, torch.finfo(self.A.dtype).eps)
             sizes = (base + values).abs()
             size, error = sizes.max(), (sizes + errors).max() - sizes.max()
         return size.clamp(min=least).to(self.A.dtype), error.to(self.A.dtype)
@@ -164,14 +164,14 @@ class SharedWeights:
         c = self.update.constant.double()[:, None, None]
         return smaller_product(*on_constant_arrays(self.W_V.double(), self.constant_W_O.double() * c))
 
-    def _sought(self, system: JoinedHeads, *, vectors: bool) -> Sought:
+    def _largest(self, system: JoinedHeads, *, vectors: bool) -> LargestEigenvalue:
         """Within the number of steps that was given, if any."""
         how, steps = self.how, self.how.steps
         # A GPU restarts item by item and waits each time, so that there all steps go into one basis if it can be held.
-        held = HELD // system.size if system.device.type == "cuda" else _STEPS
+        held = MOST_ENTRIES // system.size if system.device.type == "cuda" else _STEPS
         most = _STEPS if steps is None else min(steps, max(_STEPS, held))
         restarts = _RESTARTS if steps is None else (steps - most) // (most - most // 2)
-        return Sought(
+        return LargestEigenvalue(
             system, self.update.base, how.tolerance, most, min(16, most), restarts, vectors=vectors, seed=how.seed
         )
 
@@ -179,7 +179,7 @@ class SharedWeights:
         # A single token has no centred arrays.
         index = (self.system.rank > 0).nonzero()[:, 0]
         far, wanted = has_long_paths(union_of_heads(self.A))[index], self.how.limit is not False
-        ritz = yield self._sought(self.system.select(index), vectors=wanted or bool(far.any()))
+        ritz = yield self._largest(self.system.select(index), vectors=wanted or bool(far.any()))
         error = self._error(ritz.condition, ritz.residual, rounding(self.A)[index])
         if bool(far.any()):
             error[far] = torch.maximum(error[far], (yield from self._error_from_the_left(index[far], ritz, far)))
@@ -197,7 +197,7 @@ class SharedWeights:
         dimensions. Infinite where the two do not agree.
         """
         assert right.vector is not None
-        left = yield self._sought(self.system.select(index).transposed(), vectors=True)
+        left = yield self._largest(self.system.select(index).transposed(), vectors=True)
         assert left.vector is not None
         theta, x, y = right.value[which], right.vector[which], left.vector
         mirrored = (left.value - theta.conj()).abs() < (left.value - theta).abs()
@@ -295,7 +295,7 @@ class SharedWeights:
             zero = torch.zeros_like(value.real)
             return Rough(base + value, zero, zero, zero, repeated=_has_equal(theta, value, base))
         small = blocks.on_values()
-        ritz = yield from self._of_competing(small, group.unique(return_inverse=True)[1])
+        ritz = yield from self._of_competing_tokens(small, group.unique(return_inverse=True)[1])
         value, residual, size = ritz.value, ritz.residual, ritz.score
         highest = torch.where(ritz.settled, size, size + ritz.slack)
         if small.size < self.d:  # zeros are eigenvalues too, and exact
@@ -304,12 +304,12 @@ class SharedWeights:
         above, no = highest - (base + value).abs(), torch.zeros_like(ritz.converged)
         return Rough(base + value, residual, torch.zeros_like(above), above, repeated=no)
 
-    def _of_competing(self, small: CausalBlocks, group: Tensor) -> Search[Extremal]:
+    def _of_competing_tokens(self, small: CausalBlocks, group: Tensor) -> Search[Extremal]:
         """All tokens for as many steps as were given; then the best of each group, as many as may be the largest."""
         how, most = self.how, min(_STEPS, self.how.steps or _STEPS)
         found = Extremal.nothing(small, vectors=False)
-        seek = partial(Sought, base=self.update.base, tolerance=how.tolerance, seed=how.seed)
-        for some in torch.arange(small.items, device=small.device).split(max(1, HELD // (small.size * _STEPS))):
+        seek = partial(LargestEigenvalue, base=self.update.base, tolerance=how.tolerance, seed=how.seed)
+        for some in torch.arange(small.items, device=small.device).split(max(1, MOST_ENTRIES // (small.size * _STEPS))):
             wanted = seek(small.select(some), most=most, first=min(20, most), group=group[some])
             found.put(some, (yield wanted))
         found.compare(group)

@@ -226,7 +226,7 @@ def _in_pool(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterable[
 
 
 @contextmanager
-def beside() -> Iterator[ThreadPoolExecutor | None]:
+def background_pool() -> Iterator[ThreadPoolExecutor | None]:
     """Threads on half of the cores, one each: what the block itself asks for does not queue behind their work. What has
     not begun at its end never does. None: the system gives no threads.
     """

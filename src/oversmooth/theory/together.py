@@ -1,7 +1,8 @@
 """Searches for radii, of several layers at a time: where they wait for work of one kind, it is done for all at once.
 
-A search is a generator. It yields what it wants, `Sought` or `Decomposed`, is sent the answer, and returns what it
-found. A GPU takes hardly longer for the systems of many layers than for one; small matrices share the cores beside it.
+A search is a generator. It yields what it needs, `LargestEigenvalue` or `AllEigenvalues`, is sent the answer, and
+returns what it found. A GPU takes hardly longer for the systems of many layers than for one, and small matrices share
+the cores beside it.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from oversmooth.theory.krylov import Extremal, extremal
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads, Matrices
 
 R = TypeVar("R")
-HELD = 1 << 29
+MOST_ENTRIES = 1 << 29
 """Entries of Krylov bases, and of what is joined for them, held at once: 2 GiB in float32."""
 
 
 @dataclass(frozen=True)
-class Sought:
+class LargestEigenvalue:
     """The largest ``|base + θ|`` of every item of a system."""
 
     system: JoinedHeads | Matrices | CausalBlocks
@@ -49,12 +50,12 @@ class Sought:
         return type(self.system), self.system.kind, self.group is None, *rest.values()
 
     @classmethod
-    def answers(cls, wanted: Sequence[Sought]) -> list[Extremal]:
+    def answers(cls, wanted: Sequence[LargestEigenvalue]) -> list[Extremal]:
         """The answers, within the memory set aside for bases."""
         first, answers, waiting = wanted[0], list[Extremal](), list(wanted)
         while waiting:
             items = [one.system.items for one in waiting]
-            most = HELD // (first.most * first.system.size + first.system.entries)
+            most = MOST_ENTRIES // (first.most * first.system.size + first.system.entries)
             count = max(1, sum(sum(items[: n + 1]) <= most for n in range(len(items))))
             some, waiting = waiting[:count], waiting[count:]
             system = some[0].system if count == 1 else type(first.system).cat([one.system for one in some])  # type: ignore
@@ -71,7 +72,7 @@ class Sought:
 
 
 @dataclass(frozen=True)
-class Decomposed:
+class AllEigenvalues:
     """All eigenvalues of a matrix ``(m, m)``, and how far rounding to ε of its norm may move each, ``(m,)``."""
 
     M: Tensor
@@ -82,13 +83,13 @@ class Decomposed:
         return self.M.shape, self.M.dtype, self.M.device, self.eps
 
     @classmethod
-    def answers(cls, wanted: Sequence[Decomposed]) -> list[tuple[Tensor, Tensor]]:
+    def answers(cls, wanted: Sequence[AllEigenvalues]) -> list[tuple[Tensor, Tensor]]:
         values, errors = eigenvalues_and_errors(torch.stack([one.M for one in wanted]), wanted[0].eps)
         return list(zip(values, errors, strict=True))
 
 
 Search = Generator[Any, Any, R]
-"""Yields `Sought` and `Decomposed`, is sent `Extremal` and ``(values, errors)``."""
+"""Yields `LargestEigenvalue` and `AllEigenvalues`, is sent `Extremal` and ``(values, errors)``."""
 
 
 @torch.no_grad()

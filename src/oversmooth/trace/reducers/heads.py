@@ -25,7 +25,7 @@ from oversmooth.theory.weights import fold_norm, head_spectrum
 from oversmooth.trace.plans import BlockPlan, Plan, Site
 from oversmooth.trace.reducers.base import PassFacts, Reducer, fetched
 
-_HELD = 1 << 31
+_MOST_WAITING = 1 << 31
 # Reasons kept per layer of its undecided cases.
 MOST_REASONS = 3
 OnAttention = Callable[[int, BlockPlan, AttentionOperator, Tensor, Tensor], None]
@@ -87,18 +87,19 @@ class HeadSpectra(EachAttention):
         plan: of the model.
         settings: what to compute.
         steering: what was done to the model, if anything; dominance is then that of steered attention.
-        held: bytes of attention and weights of layers that wait to be taken jointly with others, of which the search
-            needs several times as much; 0: layer by layer. None: on a GPU 2 GiB, or an eighth of what is free; on a
-            CPU, which gains nothing, 0.
+        most_waiting: bytes of attention and weights of layers that wait for others, to be taken jointly with them, of
+            which the search needs several times as much; 0: layer by layer. None: on a GPU 2 GiB, or an eighth of what
+            is free; on a CPU, which gains nothing, 0.
     """
 
     STATE = ("_found", "_rows")
     result: HeadNumbers
 
     def __init__(
-        self, plan: Plan, settings: SpectraSettings | None = None, steering: Any = None, held: int | None = None
+        self, plan: Plan, settings: SpectraSettings | None = None, steering: Any = None, most_waiting: int | None = None
     ) -> None:
-        self.plan, self.settings, self.steering, self.held = plan, settings or SpectraSettings(), steering, held
+        self.plan, self.settings, self.steering = plan, settings or SpectraSettings(), steering
+        self.most_waiting = most_waiting
         self._found = HeadNumbers()
         self._of_weights: dict[int, one_head.HeadEigenvalues] = {}  # by call: the same for every batch
         self._waiting: list[tuple[int, list[int], Search[Dominance]]] = []
@@ -155,7 +156,7 @@ class HeadSpectra(EachAttention):
             own = A.select(some)
             self._waiting.append((call, (some + self._start).tolist(), _named(layer.name, search(own, V, W_O, **how))))  # type: ignore[arg-type]
             self._bytes += own.nbytes + V.nbytes + W_O.nbytes
-            if self._bytes >= (_held(A.device) if self.held is None else self.held):
+            if self._bytes >= (_may_wait(A.device) if self.most_waiting is None else self.most_waiting):
                 self._jointly()
 
     def _eigenvalues(
@@ -209,8 +210,8 @@ class HeadSpectra(EachAttention):
         self.result = found
 
 
-def _held(device: torch.device) -> int:
-    return min(_HELD, torch.cuda.mem_get_info(device)[0] // 8) if device.type == "cuda" else 0
+def _may_wait(device: torch.device) -> int:
+    return min(_MOST_WAITING, torch.cuda.mem_get_info(device)[0] // 8) if device.type == "cuda" else 0
 
 
 def _named(layer: str, one: Search[Dominance]) -> Search[Dominance]:
