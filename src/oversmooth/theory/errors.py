@@ -3,7 +3,7 @@
 An eigenvalue moves by its condition number times what its matrix may be off by (`moved`): the residual of the Ritz
 pair, and the rounding of attention (`rounding`) times the size of H. Those of the weights move by their rounding
 (`eigenvalues_and_errors`). A margin counts where it is several times both (`is_sure`): first-order estimates are not
-bounds, of which `bounds` has some.
+bounds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from oversmooth.theory.small_matrices import eigenvalues_and_conditions
 SAFETY = 4.0
 """An estimated error must be this many times smaller than the margin: first-order estimates are not bounds."""
 SUSPICIOUS = 1e3
-"""From this condition number on, an eigenvalue of A is not believed without a proof."""
+"""From this condition number on, an eigenvalue of A is not believed."""
 DEFECTIVE = 0.05
 """Weights whose eigenvalues are known no better than this, relative to the radius, leave the verdict undecided."""
 ROUNDINGS = 4.0

@@ -2,8 +2,7 @@
 
 Taken by `dominance` for a single head and with ``per_head=True``, and by `shifted` at every shift. λ are the
 eigenvalues of H, t those of A but one 1: the diagonal of causal attention, all of them for few tokens or attention that
-falls apart, else the extremal ones by Arnoldi. Heads whose margin rounding could turn are computed again in float64,
-and a proof is tried (`bounds`).
+falls apart, else the extremal ones by Arnoldi. Where rounding could turn the margin, the verdict is left undecided.
 """
 
 from __future__ import annotations
@@ -14,13 +13,12 @@ import torch
 from torch import Tensor
 
 from oversmooth.safety.errors import InputError
-from oversmooth.theory.bounds import CERTIFY_TOKENS, Region, certified
 from oversmooth.theory.eigenarrays import eigenarray
 from oversmooth.theory.errors import SUSPICIOUS, eigenvalues_and_errors, error_of_pairs, is_sure, rounding
 from oversmooth.theory.krylov import extremal
-from oversmooth.theory.operators import AttentionOperator, DenseAttention
+from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.radii import Radii, Settings, Update
-from oversmooth.theory.reducible import centred_block, fallen_apart, has_long_paths
+from oversmooth.theory.reducible import fallen_apart, has_long_paths
 from oversmooth.theory.small_matrices import complex_of, eigenvectors
 from oversmooth.theory.spectrum import DENSE_TOKENS, CentredAttention, causal_values, dense_values
 from oversmooth.theory.weights import smaller_product
@@ -241,10 +239,8 @@ class Heads:
         return torch.tensor([self._conditions[key] for key in keys], dtype=self.A.dtype, device=t.device)
 
     def _settle(self, found: _Found, pairs: Pairs, level: Tensor, weights_error: Tensor, rough_floor: float) -> None:
-        """How certain it is on which side of `level`, the smoothing radius, each radius lies.
-
-        Suspects, ill-conditioned or nearer to the level than a few times their error, are computed again in float64 and
-        a proof is tried.
+        """How certain it is on which side of `level`, the smoothing radius, each radius lies: not where it is nearer to
+        the level than a few times its error, or ill-conditioned.
         """
         A, how = self.A, self.how
         if A.tokens == 1:
@@ -263,30 +259,9 @@ class Heads:
         gap = (level - found.radius.clamp(min=rough_floor)).abs()
         sure = is_sure(gap, found.error, weights_error.to(gap))
         found.certified = found.exact & sure
-        # A tie that is known well enough needs no proof.
+        # A tie that is known well enough is one.
         tied = torch.maximum(gap, found.error) <= how.tie * level.clamp(min=pairs.base)
-        suspect = ~found.exact & ~tied & (~sure | (found.condition > SUSPICIOUS))
-        if how.method == "arnoldi" or how.steps is not None:
-            found.doubted = suspect & ~sure
-            return
-        slack = weights_error[:, None] + 2 * self.spectra.centred_error + A.rounding * level.double()[:, None]
-        counted = A.valid_count().tolist()
-        for i in self.items[suspect].tolist():
-            if counted[i] > CERTIFY_TOKENS or not isinstance(A, DenseAttention):
-                found.doubted[i] = ~sure[i]
-                continue
-            index = self.items[i : i + 1]
-            if i in self.parts:
-                matrices = [block for block, _ in self.parts[i].blocks]
-                self._decompose(found, pairs, index)
-            else:
-                matrices = [centred_block(A, i)]
-                self._take_best(found, pairs, index, dense_values(A.select(index).to(torch.float64), {}).to(found.t))
-            shift = float(pairs.shift[i])
-            region = Region(self.spectra.centred[i].cpu(), pairs.base, shift, float(level[i]), slack[i].cpu())
-            proven = all(certified(B.cpu(), region, float(blur[i])) for B in matrices)
-            found.certified[i], found.doubted[i] = proven, not proven
-            found.error[i] = 0.0 if proven else found.error[i]
+        found.doubted = ~found.exact & ~tied & (~sure | (found.condition > SUSPICIOUS))
 
 
 @dataclass(frozen=True)

@@ -132,9 +132,3 @@ def has_long_paths(flat: AttentionOperator) -> Tensor:
             near |= ~flat.mask[part, None, :] | ~flat.mask[part, :, None]
         far[part] = ~near.flatten(1).all(-1)
     return far
-
-
-def centred_block(A: DenseAttention, item: int) -> Tensor:
-    """The matrix of one item's A on centred vectors, over the valid tokens, in float64."""
-    keep = A.keep[item]
-    return centred_matrix(DenseAttention.trusted(A.A[item].double()[keep][:, keep], None, A.causal))
