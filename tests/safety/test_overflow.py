@@ -15,7 +15,6 @@ from oversmooth.steering.methods.orthogonal import completed
 from oversmooth.steering.warm_start import nearest_basis
 from oversmooth.theory import dominance, head_spectrum, joined_spectrum
 from oversmooth.theory.bounds import head_verdicts
-from oversmooth.theory.limit import _quotient
 
 LAPACK = ("eig", "eigvals", "eigh", "eigvalsh", "svd", "svdvals", "qr", "pinv")
 
@@ -104,9 +103,3 @@ def test_parts_that_take_what_others_made():
     ):
         with pytest.raises(InputError, match=INFINITE):
             call()
-
-
-def test_a_quotient_that_leaves_the_range_is_infinite():
-    R, S = 1e300 * torch.eye(2, dtype=torch.float64), 1e-300 * torch.eye(2, dtype=torch.float64)
-    assert float(_quotient(R, S, 1e-16)) == torch.inf
-    assert float(_quotient(S, R, 1e-16)) == 0

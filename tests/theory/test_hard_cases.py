@@ -224,6 +224,12 @@ def test_a_limit_that_is_nearly_of_rank_one_leaves_the_rank_open():
     assert (found.notions["rank_collapse"], found.notions["angle_convergence"]) == ("open", "open")
 
 
+def test_a_turning_limit_without_a_mean_token_has_no_finite_ratio():
+    array = torch.complex(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]), torch.tensor([[0.0, 1.0], [0.0, -1.0]]))
+    low, high = LimitArray.of(array[None], torch.tensor([1 + 1j]), None).hfc_lfc
+    assert (low.item(), high.item()) == (torch.inf, torch.inf)
+
+
 @given(st.integers(3, 6), st.integers(2, 4), st.integers(0, 10_000))
 def test_ranges_over_a_turn_hold_every_phase(n, d, seed):
     """Of arrays that turn, against 2,000 phases each in numpy."""
