@@ -85,34 +85,30 @@ def test_margins_count_from_a_few_times_the_error():
     assert is_sure(torch.tensor([1e-5]), error, torch.zeros(1)).item()
 
 
-@pytest.mark.parametrize("mean", [0.0, 0.4])
-@pytest.mark.parametrize("shift", [0.0, 0.3])
-def test_the_limit_of_changed_causal_attention_is_an_eigenarray(mean, shift):
-    """Substitution solves for A itself; where constant arrays have another eigenvalue, the constant part changes."""
+@pytest.mark.parametrize("per_head", [True, False])
+def test_the_limit_of_shifted_causal_attention_is_an_eigenarray(per_head):
     heads, n, d = 2, 7, 4
     A, (W_V, W_O) = attention(heads, n, n, causal=True, seed=2), weights(heads, d, d, scale=0.7, seed=2)
-    one = torch.ones(heads, dtype=torch.float64)
-    found = dominance(A, W_V, W_O, change=AttentionChange(one, shift * one, mean * one), limit=True)
-    X = found.array.array
-    changed = (A - shift * torch.eye(n, dtype=A.dtype) - mean / n).to(X.dtype)
-    TX = apply_layer(X, changed, W_V.to(X.dtype), W_O.to(X.dtype))
-    mu = (X.conj() * TX).sum() / X.abs().square().sum()
-    assert abs(mu.abs() - found.rho_rough) < 1e-9
-    assert (TX - mu * X).abs().max() < 1e-9
-
-
-def test_limits_of_causal_heads_of_which_one_alone_is_changed_on_constant_arrays():
-    n, d = 6, 5
-    A, (W_V, W_O) = attention(2, n, n, causal=True, seed=4), weights(2, d, d, scale=0.7, seed=4)
-    one, mean = torch.ones(2, dtype=torch.float64), torch.tensor([0.0, 0.3], dtype=torch.float64)
-    found = dominance(A, W_V, W_O, per_head=True, limit=True, change=AttentionChange(one, 0.1 * one, mean))
-    for h in range(2):
-        X = found.array.array[h]
-        changed = (A[h : h + 1] - 0.1 * torch.eye(n, dtype=A.dtype) - mean[h] / n).to(X.dtype)
-        TX = apply_layer(X, changed, W_V[h : h + 1].to(X.dtype), W_O[h : h + 1].to(X.dtype))
+    found = dominance(
+        A, W_V, W_O, change=AttentionChange(shift=torch.tensor(0.3, dtype=torch.float64)), limit=True, per_head=per_head
+    )
+    for h, X in enumerate(found.array.array if per_head else [found.array.array]):
+        some = slice(h, h + 1) if per_head else slice(None)
+        shifted = (A[some] - 0.3 * torch.eye(n, dtype=A.dtype)).to(X.dtype)
+        TX = apply_layer(X, shifted, W_V[some].to(X.dtype), W_O[some].to(X.dtype))
         mu = (X.conj() * TX).sum() / X.abs().square().sum()
-        assert abs(mu.abs() - found.rho_rough[h]) < 1e-9
+        assert abs(mu.abs() - (found.rho_rough[h] if per_head else found.rho_rough)) < 1e-9
         assert (TX - mu * X).abs().max() < 1e-9
+
+
+@pytest.mark.parametrize("per_head", [True, False])
+def test_no_limit_is_computed_where_constant_arrays_are_treated_apart(per_head):
+    A, (W_V, W_O) = attention(2, 6, 6), weights(2, 4, 4)
+    for change in (
+        AttentionChange(mean=torch.tensor(0.3)),
+        AttentionChange(constant_gain=torch.ones(4), centred_gain=torch.ones(4)),
+    ):
+        assert dominance(A, W_V, W_O, change=change, limit=True, per_head=per_head).array is None
 
 
 def test_the_error_of_a_head_whose_attention_is_symmetric_is_its_rounding():

@@ -169,7 +169,7 @@ def dominance(
 
     Further keywords are the settings of the search:
         limit: whether to build the array that X tends to when the rough part wins; by default where that is cheap, and
-            not per head.
+            not per head. Never under a change that treats constant arrays apart (``mean``, ``constant_gain``).
         method: "dense" computes all eigenvalues, "arnoldi" never forms the n·d by n·d matrix, "auto" chooses.
             Causal attention always takes its diagonal.
         tolerance: relative residual at which an eigenvalue has converged.
@@ -222,6 +222,8 @@ def search(
     if A.mask is not None and not per_head and not torch.equal(A.mask, A.mask[..., :1, :].expand_as(A.mask)):
         raise InputError("the mask differs between heads; all heads jointly see the same tokens: give (..., n)")
     change = _checked_change(change, neutreno, W_V)
+    if change.constant_gain is not None or bool(change.mean.any()):
+        how = replace(how, limit=False)  # constant arrays have weights or attention of their own
     W_V, W_O, update, size = scaled_update(W_V, W_O, residual, change, biased)
     if A.causal:  # its diagonal says it all, where Arnoldi converges to pseudo-eigenvalues of a matrix far from normal
         how = replace(how, method="auto")

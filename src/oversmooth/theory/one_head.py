@@ -127,7 +127,7 @@ class Heads:
             smooth = smooth.clamp(min=base)
         mu, array = base + (found.t - shift) * lam_rough, None
         if flat.tokens > 1 and (how.limit or (how.limit is None and flat.tokens <= _LIMIT_TOKENS)):
-            array = eigenarray(flat, self.W_V, self.W_O, update, found.t, lam_rough.reshape(self.batch), mu)
+            array = eigenarray(flat, self.W_V, self.W_O, found.t, lam_rough.reshape(self.batch))
         smooths = smooth >= found.radius
         flat_radii = Radii(
             rho_smooth=smooth,
@@ -135,7 +135,7 @@ class Heads:
             residual=found.residual,
             mu=mu,
             mixed=mixed & ~found.repeated,
-            rank_known=~(mixed & found.repeated) & (update.constant_gain is None or array is not None),
+            rank_known=~(mixed & found.repeated) & (update.constant_gain is None),
             weights_error=weights_error.to(smooth),
             error=found.error,
             certified=found.certified,

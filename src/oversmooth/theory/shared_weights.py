@@ -22,7 +22,7 @@ from oversmooth.theory.reducible import has_long_paths, union_of_heads
 from oversmooth.theory.small_matrices import complex_of, divided, eigenvalues, eigenvector, eigenvectors
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads, Matrices
 from oversmooth.theory.together import MOST_ENTRIES, AllEigenvalues, LargestEigenvalue, Search
-from oversmooth.theory.tokens import centre_tokens, real_and_imaginary, token_mean
+from oversmooth.theory.tokens import real_and_imaginary, token_mean
 from oversmooth.theory.weights import on_constant_arrays, smaller_product
 
 # Up to this size, (n − 1)·d, the whole matrix of T_P is formed.
@@ -241,9 +241,8 @@ class SharedWeights:
     def _with_constant_part(self, Z: Tensor, mu: Tensor) -> Tensor:
         """The eigenarray ``Z + 1 w`` of T from that of T_P: ``w (μ − base − Σ_h c_h W_V^h W_O^h) = mean T(Z)``."""
         tokens = _tokens(self.A)
-        plain = JoinedHeads(self.A, self.W_V, self.constant_W_O, self.update.shift)
-        mean = token_mean(real_and_imaginary(plain.mix, Z), tokens)
-        W = torch.einsum("h,hdk,hke->de", self.update.constant, self.W_V, self.constant_W_O).to(Z.dtype)
+        mean = token_mean(real_and_imaginary(self.system.mix, Z), tokens)
+        W = torch.einsum("h,hdk,hke->de", self.update.constant, self.W_V, self.W_O).to(Z.dtype)
         eye = torch.eye(self.d, dtype=Z.dtype, device=Z.device)
         w = divided(mean, (mu - self.update.base)[:, None, None] * eye - W)
         return Z + w if tokens is None else (Z + w) * tokens[..., None]
@@ -278,11 +277,7 @@ class SharedWeights:
         found.error = self._block_error(CausalBlocks(own, self.W_V, self.W_O), found.mu - base, found.residual)
         cheap = A.tokens * self.d**3 * len(found.mu) <= _CAUSAL_LIMIT
         if self.how.limit or (self.how.limit is None and cheap):
-            X = self._by_forward_substitution(diagonal, token[:, 0], found.mu - base)
-            if self.update.constant_gain is not None or not torch.allclose(self.update.constant, 1 - self.update.shift):
-                # Substitution solves for A; where constant arrays are changed or scaled apart, so is the constant part.
-                X = self._with_constant_part(real_and_imaginary(lambda x: centre_tokens(x, _tokens(A)), X), found.mu)
-            found.array = X
+            found.array = self._by_forward_substitution(diagonal, token[:, 0], found.mu - base)
         return found
 
     def _of_blocks(self, blocks: CausalBlocks, group: Tensor) -> Search[Rough]:

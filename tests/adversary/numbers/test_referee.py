@@ -413,17 +413,17 @@ def test_sign_rules_need_one_closed_component_and_no_more():
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("heads", [1, 2])
-def test_limit_array_under_J(heads, causal):
-    """AttnScale and centred attention: an eigenarray of the update with A' = gA − sI − mJ, constant part and all."""
+def test_limit_array_of_shifted_attention(heads, causal):
+    """NeuTRENO: an eigenarray of the update with A' = gA − sI, constant part and all."""
     rng = np.random.default_rng(13)
     n, d = 5, 3
-    for g, s, m in itertools.product((0.7, 1.4), (0.0, 0.3), (-0.5, 0.6)):
+    for g, s in itertools.product((0.7, 1.4), (0.0, 0.3)):
         As = [attention(rng, n, causal=causal) for _ in range(heads)]
         Ws = [0.8 * rng.standard_normal((d, d)) for _ in range(heads)]
-        change = AttentionChange(*(torch.full((heads,), x, dtype=torch.float64) for x in (g, s, m)))
+        change = AttentionChange(*(torch.full((heads,), x, dtype=torch.float64) for x in (g, s, 0.0)))
         found = dominance(*torched(As, Ws), change=change, limit=True)
         X = found.array.array.numpy()
-        changed = [g * A - s * np.eye(n) - m / n for A in As]
+        changed = [g * A - s * np.eye(n) for A in As]
         image = X + sum(A @ X @ W for A, W in zip(changed, Ws, strict=True))
         mu = np.vdot(X, image) / np.vdot(X, X)
         assert np.linalg.norm(image - mu * X) < 1e-7 * np.linalg.norm(X)
