@@ -219,8 +219,8 @@ def search(
     how = Settings.of(A.dtype, **settings)
     per_head, zeros = arguments.flag(per_head, "per_head"), None if zeros is None else arguments.flag(zeros, "zeros")
     residual, biased = check_residual(residual), is_biased(bias)
-    if A.mask is not None and not per_head and not torch.equal(A.mask, A.mask[..., :1, :].expand_as(A.mask)):
-        raise InputError("the mask differs between heads; all heads jointly see the same tokens: give (..., n)")
+    if not per_head:
+        check_token_mask(A)
     change = _checked_change(change, neutreno, W_V)
     if change.constant_gain is not None or bool(change.mean.any()):
         how = replace(how, limit=False)  # constant arrays have weights or attention of their own
@@ -243,7 +243,7 @@ def search(
         radii = yield from several_heads.radii(A, W_V, W_O, update, how)
         rule = "all heads together: the radius on constant arrays against the radius on centred arrays"
         rule += "" if how.steps is None else f", as far as {how.steps} products show it"
-    mask = A.mask if A.mask is None or per_head else A.mask.select(-2, 0)
+    mask = A.mask if per_head else A.token_mask
     return of_radii(radii.scaled(size), mask, update, how.tie, rule)
 
 
@@ -336,6 +336,12 @@ def is_biased(bias: Tensor | None) -> bool:
     if bias is None:
         return False
     return bool(arguments.tensor(bias, "bias", "(d,), or None", least=1).any())
+
+
+def check_token_mask(A: AttentionOperator) -> None:
+    """Refuse masks that differ between heads."""
+    if A.mask is not None and not bool((A.mask == A.mask[..., :1, :]).all()):
+        raise InputError("the mask differs between heads; all heads jointly see the same tokens: give (..., n)")
 
 
 def check_residual(residual: bool | float) -> bool | float:

@@ -155,6 +155,11 @@ class AttentionOperator(ABC):
             return torch.ones(self.shape[:-1], dtype=torch.bool, device=self.device)
         return self.mask
 
+    @property
+    def token_mask(self) -> Tensor | None:
+        """``(..., n)``: the mask of all heads, the last leading axis, where it is the same."""
+        return None if self.mask is None else self.mask[..., 0, :]
+
     def valid_count(self) -> Tensor:
         """The number of valid tokens, ``(...)``."""
         return self.keep.sum(-1)

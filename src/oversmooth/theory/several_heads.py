@@ -49,6 +49,7 @@ def _in_parts(
     A: DenseAttention, parts: Parts, W_V: Tensor, W_O: Tensor, update: Update, how: Settings
 ) -> Search[Radii]:
     """One item ``(1, heads, n, n)`` whose graph falls apart: the update is block triangular over its components."""
+
     def part(block: Tensor, *, causal: bool = False, centred: bool = True) -> Search[Rough]:
         own = DenseAttention.trusted(block, None, causal, A.rounding)
         here = replace(how, limit=False, method="auto" if causal else how.method)

@@ -240,11 +240,12 @@ class SharedWeights:
 
     def _with_constant_part(self, Z: Tensor, mu: Tensor) -> Tensor:
         """The eigenarray ``Z + 1 w`` of T from that of T_P: ``w (μ − base − Σ_h c_h W_V^h W_O^h) = mean T(Z)``."""
-        tokens = _tokens(self.A)
+        tokens = self.A.token_mask
         mean = token_mean(real_and_imaginary(self.system.mix, Z), tokens)
-        W = torch.einsum("h,hdk,hke->de", self.update.constant, self.W_V, self.W_O).to(Z.dtype)
-        eye = torch.eye(self.d, dtype=Z.dtype, device=Z.device)
-        w = divided(mean, (mu - self.update.base)[:, None, None] * eye - W)
+        eye = torch.eye(self.d, dtype=self.A.dtype, device=Z.device)
+        w = divided(
+            mean, (mu - self.update.base)[:, None, None] * eye - self.system.by_weights(eye, self.update.constant)
+        )
         return Z + w if tokens is None else (Z + w) * tokens[..., None]
 
     def _by_causal_blocks(self) -> Search[Rough]:
@@ -362,11 +363,6 @@ def _best(found: Extremal, group: Tensor, refined: Tensor) -> Tensor:
     order = order[group[order].argsort(stable=True)]  # group by group
     own = group[order]
     return order[torch.arange(len(own), device=own.device) - torch.searchsorted(own, own) < _TOGETHER]
-
-
-def _tokens(A: AttentionOperator) -> Tensor | None:
-    """The valid tokens, ``(items, n)``: the same for all heads."""
-    return None if A.mask is None else A.mask[:, 0]
 
 
 def _norms(W_V: Tensor, W_O: Tensor) -> Tensor:

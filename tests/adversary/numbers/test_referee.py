@@ -317,9 +317,9 @@ def test_pre_norm_need_not_grow():
     A = 0.5 * np.eye(6) + 0.5 * softmax(rng.standard_normal((6, 6)))
     X = torch.tensor(rng.standard_normal((6, 4)))
     weights = torched([A], [-0.5 * np.eye(4)])
-    run = simulate(X, *weights, 600, norm="pre", every=100, bands_only=True)
+    run = simulate(X, *weights, 600, norm="pre", every=100)
     assert np.ptp(run.log_norm[1:].numpy()) < 0.05
-    grows = simulate(X, weights[0], -weights[1], weights[2], 600, norm="pre", every=100, bands_only=True)
+    grows = simulate(X, weights[0], -weights[1], weights[2], 600, norm="pre", every=100)
     assert grows.log_norm[-1] > 5
 
 
@@ -608,7 +608,7 @@ def test_a_bias_does_not_help_against_a_source():
     A, W = 0.8 * np.eye(4) + 0.2 * attention(rng, 4), -0.5 * np.eye(3)
     assert max(radius(np.eye(3) + 0.4 * W), radius(on_centred([A - 0.6 * np.eye(4)], [W]))) < 1
     X, bias = torch.tensor(rng.standard_normal((4, 3))), torch.ones(3, dtype=torch.float64)
-    run = simulate(X, *torched([A], [W]), 400, neutreno=0.6, bias=bias, every=100, bands_only=True)
+    run = simulate(X, *torched([A], [W]), 400, neutreno=0.6, bias=bias, every=100)
     assert run.log_hfc_lfc[-1] > -5
     assert dominance(*torched([A], [W]), neutreno=0.6, bias=bias).verdict == "rough"
 

@@ -98,13 +98,12 @@ NUMBERS_TOO = ("gamma", "beta", "bias", "strength", "neutreno")
 def _functions() -> Iterator[Case]:
     from oversmooth import theory
     from oversmooth.theory.radii import Settings
-    from oversmooth.theory.simulate import SimulationSettings
 
     tensors = _tensors()
     for function, good in _good().items():
         name = f"{function.__module__.split('.')[1]}.{function.__name__}"
         yield _call(f"{name}, as it should be", lambda f=function, g=good: f(**g), "fine")
-        rare = {theory.dominance: Settings.of, theory.simulate: SimulationSettings}.get(function)
+        rare = {theory.dominance: Settings.of}.get(function)
         named = [*inspect.signature(function).parameters, *(inspect.signature(rare).parameters if rare else ())]
         for place, argument in enumerate(named):
             if argument in ("progress", "change", "search", "settings", "dtype"):
