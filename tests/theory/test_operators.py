@@ -43,8 +43,7 @@ def make(kind, variant, dtype=torch.float64):
     A = softmax_matrix(q, full_keys, scale, **settings)
     if kind == "softmax":
         return SoftmaxAttention(q, keys, scale=scale, **settings), A
-    settings.pop("bias", None)
-    return DenseAttention(A, **settings), A
+    return DenseAttention(A, mask=settings.get("mask")), A
 
 
 VARIANTS = ["plain", "causal", "masked", "causal masked", "bias", "scale", "grouped"]
