@@ -106,7 +106,6 @@ blocked = (A * block) / (A * block).sum(-1, keepdim=True)
         (lambda: dominance(DenseAttention(blocked, mask=different), W_V, W_O), "differs between heads"),
         (lambda: dominance(A, W_V, W_O, tolerance=0.0), "tolerance is 0.0"),
         (lambda: dominance(A, W_V, W_O, steps=0), "steps is 0"),
-        (lambda: dominance(A, W_V, W_O, tie=math.nan), "tie is nan"),
         (lambda: dominance(A, W_V, W_O, neutreno="strong"), "'strong'"),
         (lambda: dominance(A, W_V[..., :0], W_O[:, :0]), "not empty"),
         (lambda: dominance(A, W_V.expand(2, 2, 4, 2), W_O.expand(3, 2, 2, 4)), r"W_V has batch \(2,\)"),

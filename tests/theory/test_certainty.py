@@ -26,7 +26,7 @@ def test_causal_heads_are_certified_and_their_error_is_that_of_the_diagonal(dtyp
         largest = torch.linalg.eigvals(W_O.double() @ W_V.double()).abs().amax(-1) * scale
         assert (found.error <= 1.001 * eps * largest).all()
         # A diagonal entry that is off by its rounding moves |1 + λ t| by up to |λ| ε t.
-        t, lam = (x.abs() for x in found.pair)
+        t, lam = (x.abs() for x in (found.t, found.lam))
         rough = found.rho_rough > found.rho_smooth
         assert (found.error >= 0.99 * eps * lam * t)[rough].all()
 
