@@ -206,7 +206,7 @@ def search(
     eigenvalues: of each head's weights, where they are known already.
     """
     A = as_operator(A)
-    W_V, W_O = _weights_that_fit(A, W_V, W_O)
+    W_V, W_O = weights_that_fit(A, W_V, W_O)
     how = Settings.of(A.dtype, **settings)
     per_head, residual, biased = arguments.flag(per_head, "per_head"), check_residual(residual), is_biased(bias)
     if not per_head:
@@ -236,7 +236,7 @@ def search(
     return of_radii(radii.scaled(size), mask, update, how.tie, rule)
 
 
-def _weights_that_fit(A: AttentionOperator, W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
+def weights_that_fit(A: AttentionOperator, W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
     """The weights, checked, in A's precision and on its device."""
     W_V, W_O = check_weights(W_V, W_O)
     heads = W_V.shape[-3]

@@ -41,11 +41,6 @@ class AttentionSpectrum:
     """
 
     @property
-    def complete(self) -> bool:
-        """Whether these are all eigenvalues, not only the extremal ones."""
-        return self.method != "arnoldi"
-
-    @property
     def radius(self) -> Tensor:
         """``(...)``, the largest modulus; zero where no eigenvalue competes with 1."""
         if self.values.shape[-1] == 0:
