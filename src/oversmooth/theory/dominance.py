@@ -208,7 +208,8 @@ def search(
     A = as_operator(A)
     W_V, W_O = weights_that_fit(A, W_V, W_O)
     how = Settings.of(A.dtype, **settings)
-    per_head, residual, biased = arguments.flag(per_head, "per_head"), check_residual(residual), is_biased(bias)
+    per_head, residual = arguments.flag(per_head, "per_head"), check_residual(residual)
+    biased = bias is not None and bool(arguments.tensor(bias, "bias", "(d,), or None", least=1).any())
     if not per_head:
         check_token_mask(A)
     change = _checked_change(change, neutreno, W_V)
@@ -318,13 +319,6 @@ def of_radii(radii: Radii, mask: Tensor | None, update: Update, tie: float, rule
         smooth_floor=float(update.smooth_floor > 0),
         rough_floor=float(update.rough_floor > 0),
     )
-
-
-def is_biased(bias: Tensor | None) -> bool:
-    """Whether anything is added to every token."""
-    if bias is None:
-        return False
-    return bool(arguments.tensor(bias, "bias", "(d,), or None", least=1).any())
 
 
 def check_token_mask(A: AttentionOperator) -> None:

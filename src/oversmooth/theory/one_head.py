@@ -14,7 +14,7 @@ from torch import Tensor
 
 from oversmooth.safety.errors import InputError
 from oversmooth.theory.eigenarrays import eigenarray
-from oversmooth.theory.errors import SUSPICIOUS, eigenvalues_and_errors, error_of_pairs, is_sure, rounding
+from oversmooth.theory.errors import SAFETY, SUSPICIOUS, eigenvalues_and_errors, error_of_pairs, rounding
 from oversmooth.theory.krylov import extremal
 from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.radii import Radii, Settings, Update
@@ -45,15 +45,12 @@ class _Found:
     directly: Tensor  # whether it is from all eigenvalues of A, not from a Krylov space
     exact: Tensor  # eigenvalues on a diagonal are exact; those of larger blocks are not
     repeated: Tensor  # causal: whether t is on the diagonal more than once; the number of its vectors is then open
-    error: Tensor
-    certified: Tensor
-    doubted: Tensor
 
     @classmethod
     def nothing(cls, A: AttentionOperator) -> _Found:
         zero, no = torch.zeros(A.shape[0], dtype=A.dtype, device=A.device), A.valid_count() < 0
-        t, none = zero.to(complex_of(A.dtype)), [no.clone() for _ in range(5)]
-        return cls(zero, t, no.long(), zero.clone(), zero + 1, none[0], none[1], none[2], zero.clone(), *none[3:])
+        t = zero.to(complex_of(A.dtype))
+        return cls(zero, t, no.long(), zero.clone(), zero + 1, directly=no, exact=no.clone(), repeated=no.clone())
 
 
 class Heads:
@@ -108,7 +105,7 @@ class Heads:
         if zeros and k < d:
             level = level.clamp(min=base)
         weights_error = spectra.reach(smooth, constant, found.radius, found.t - shift, base)
-        self._settle(found, pairs, level, weights_error, update.rough_floor)
+        error, sure, doubted = self._certainty(found, pairs, level, weights_error, update.rough_floor)
         lam_rough = lam.gather(1, found.which[:, None])[:, 0]
         near = found.radius - how.tie * found.radius.clamp(min=base)
         tied = pairs.mu(self._candidates(found)).abs() >= near[:, None, None]
@@ -137,9 +134,9 @@ class Heads:
             mixed=mixed & ~found.repeated,
             rank_known=~(mixed & found.repeated) & (update.constant_gain is None),
             weights_error=weights_error.to(smooth),
-            error=found.error,
-            certified=found.certified,
-            doubted=found.doubted,
+            error=error,
+            certified=found.exact & sure,
+            doubted=doubted,
             frozen=frozen,
             t=torch.where(smooths, 1.0, found.t),
             lam=torch.where(smooths, lam_smooth, lam_rough),
@@ -150,6 +147,7 @@ class Heads:
     def _search(self, pairs: Pairs) -> _Found:
         """The largest |μ| over the eigenvalues t ≠ 1 of A and λ of H, of every item."""
         A, found = self.A, _Found.nothing(self.A)
+        found.exact = A.valid_count() < 2
         if A.tokens == 1:
             return found
         if self.by_diagonal:
@@ -162,7 +160,6 @@ class Heads:
             found.repeated = ((values - found.t.real[:, None]).abs() <= near).sum(-1) > 1
             found.exact |= True
             return found
-        found.exact = A.valid_count() < 2
         for i, own in self.parts.items():
             found.exact[i] = own.triangular
         if self.all_values is not None:
@@ -238,30 +235,26 @@ class Heads:
             self._conditions[keys[row]] = float(self.parts[keys[row][0]].condition(t[row]))
         return torch.tensor([self._conditions[key] for key in keys], dtype=self.A.dtype, device=t.device)
 
-    def _settle(self, found: _Found, pairs: Pairs, level: Tensor, weights_error: Tensor, rough_floor: float) -> None:
-        """How certain it is on which side of `level`, the smoothing radius, each radius lies: not where it is nearer to
-        the level than a few times its error, or ill-conditioned.
+    def _certainty(
+        self, found: _Found, pairs: Pairs, level: Tensor, weights_error: Tensor, rough_floor: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """How far each radius may be off; whether it surely lies on its side of `level`, the smoothing radius; and
+        whether that is doubted, as it is nearer to the level than a few times its error, or ill-conditioned.
         """
-        A, how = self.A, self.how
-        if A.tokens == 1:
-            found.certified |= True
-            return
-        if how.method != "arnoldi":
-            # The condition number from a Krylov space is not trusted where paths are long.
-            by_matrix = self.items[(has_long_paths(A) | found.directly) & ~found.exact]
-            if len(by_matrix):
-                own = self._condition(by_matrix, found.t[by_matrix])
-                found.condition[by_matrix] = torch.maximum(found.condition[by_matrix], own)
+        A = self.A
+        # The condition number from a Krylov space is not trusted where paths are long.
+        by_matrix = self.items[(has_long_paths(A) | found.directly) & ~found.exact]
+        if len(by_matrix) and self.how.method != "arnoldi":
+            own = self._condition(by_matrix, found.t[by_matrix])
+            found.condition[by_matrix] = torch.maximum(found.condition[by_matrix], own)
         slope = pairs.lam.gather(1, found.which[:, None])[:, 0].abs()
-        blur = rounding(A).to(found.radius)
-        inexact = error_of_pairs(A, blur, slope, found.condition, found.residual)
-        found.error = torch.where(found.exact, slope * A.rounding, inexact)
+        inexact = error_of_pairs(A, rounding(A).to(slope), slope, found.condition, found.residual)
+        error = torch.where(found.exact, slope * A.rounding, inexact)
         gap = (level - found.radius.clamp(min=rough_floor)).abs()
-        sure = is_sure(gap, found.error, weights_error.to(gap))
-        found.certified = found.exact & sure
+        sure = gap > SAFETY * (error + weights_error.to(gap))
         # A tie that is known well enough is one.
-        tied = torch.maximum(gap, found.error) <= how.tie * level.clamp(min=pairs.base)
-        found.doubted = ~found.exact & ~tied & (~sure | (found.condition > SUSPICIOUS))
+        tied = torch.maximum(gap, error) <= self.how.tie * level.clamp(min=pairs.base)
+        return error, sure, ~found.exact & ~tied & (~sure | (found.condition > SUSPICIOUS))
 
 
 @dataclass(frozen=True)

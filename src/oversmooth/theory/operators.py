@@ -18,7 +18,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.theory.tokens import broadcast_mask, centre_tokens, check_product, check_rows, count_nonfinite
+from oversmooth.theory.tokens import broadcast_mask, check_product, check_rows, count_nonfinite
 
 # Entries of scores held at once where no fused kernel does the work: 16 MiB in float32, and 32 times that on a GPU.
 _BLOCK = 1 << 22
@@ -159,10 +159,6 @@ class AttentionOperator(ABC):
     def valid_count(self) -> Tensor:
         """The number of valid tokens, ``(...)``."""
         return self.keep.sum(-1)
-
-    def centre(self, v: Tensor) -> Tensor:
-        """``P v``, v without its mean over the valid tokens, ``(..., n, c) -> (..., n, c)``."""
-        return centre_tokens(v, self.mask)
 
 
 class DenseAttention(AttentionOperator):

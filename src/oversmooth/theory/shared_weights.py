@@ -144,7 +144,9 @@ class SharedWeights:
         """The radius of ``base + Σ_h c_h W_V^h W_O^h``, c_h the eigenvalue of attention on constant arrays, and how far
         it may be off. Without the zeros of features that no head writes to.
         """
-        base, small = self.update.base, self._on_constant_arrays()
+        # What can differ from zero, in float64.
+        V, O = self.W_V.double(), self.constant_W_O.double() * self.update.constant.double()[:, None, None]  # noqa: E741
+        base, small = self.update.base, smaller_product(*on_constant_arrays(V, O))
         # Heads leave features as they are together, which some of them write to.
         least = base if len(small) < self.d <= self.W_V.shape[-3] * self.W_V.shape[-1] else 0.0
         if len(small) > _DENSE_WEIGHTS:
@@ -158,11 +160,6 @@ class SharedWeights:
             sizes = (base + values).abs()
             size, error = sizes.max(), (sizes + errors).max() - sizes.max()
         return size.clamp(min=least).to(self.A.dtype), error.to(self.A.dtype)
-
-    def _on_constant_arrays(self) -> Tensor:
-        """A product with the eigenvalues of ``Σ_h c_h W_V^h W_O^h`` that can differ from zero, in float64."""
-        c = self.update.constant.double()[:, None, None]
-        return smaller_product(*on_constant_arrays(self.W_V.double(), self.constant_W_O.double() * c))
 
     def _largest(self, system: JoinedHeads, *, vectors: bool) -> LargestEigenvalue:
         """Within the number of steps that was given, if any."""
