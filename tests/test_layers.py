@@ -64,8 +64,8 @@ PLANTED = {
     ),
     "two files of a room import each other": (
         {
-            "src/oversmooth/metrics/angle.py": "import oversmooth.metrics.energy",
-            "src/oversmooth/metrics/energy.py": "import oversmooth.metrics.angle",
+            "src/oversmooth/metrics/angle.py": "import oversmooth.metrics.rank",
+            "src/oversmooth/metrics/rank.py": "import oversmooth.metrics.angle",
         },
         CIRCLES,
         "oversmooth.metrics",

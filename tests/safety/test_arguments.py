@@ -81,7 +81,6 @@ def test_numbers_of_all_libraries():
         assert arguments.number(given, "strength") == 2
     assert arguments.whole(np.int64(3), "count") == 3
     assert isinstance(arguments.whole(torch.tensor(3), "count"), int)
-    assert arguments.fraction(0, "tie", zero=True) == 0
     assert arguments.seed(2**63) == 2**63
 
 

@@ -14,8 +14,7 @@ from oversmooth.steering import Spectral, verify
 from oversmooth.steering.methods.orthogonal import completed
 from oversmooth.steering.warm_start import nearest_basis
 from oversmooth.theory import dominance, head_spectrum, joined_spectrum
-from oversmooth.theory.bounds import Region, certified, head_verdicts
-from oversmooth.theory.limit import _quotient
+from oversmooth.theory.bounds import head_verdicts
 
 LAPACK = ("eig", "eigvals", "eigh", "eigvalsh", "svd", "svdvals", "qr", "pinv")
 
@@ -98,17 +97,9 @@ def test_dominance(per_head):
 
 def test_parts_that_take_what_others_made():
     infinite = torch.full((4, 4), torch.inf, dtype=torch.float64)
-    region = Region(base=1.0, lam=torch.ones(1, dtype=torch.complex128), shift=0.0, slack=torch.zeros(1), rho=1.0)
     for call in (
-        lambda: certified(infinite, region, 0.0),
         lambda: completed(infinite[:, :2]),
         lambda: nearest_basis(Spectral(), infinite[None, :, :2], infinite[None, :2], 1),
     ):
         with pytest.raises(InputError, match=INFINITE):
             call()
-
-
-def test_a_quotient_that_leaves_the_range_is_infinite():
-    R, S = 1e300 * torch.eye(2, dtype=torch.float64), 1e-300 * torch.eye(2, dtype=torch.float64)
-    assert float(_quotient(R, S, 1e-16)) == torch.inf
-    assert float(_quotient(S, R, 1e-16)) == 0

@@ -143,7 +143,6 @@ def test_per_head_is_each_head_alone_over_its_k_eigenvalues(layer):
     A, W_V, W_O = draw(*layer)
     for method in METHODS:
         found = dominance(A, W_V, W_O, per_head=True, method=method)
-        counted = dominance(A, W_V, W_O, per_head=True, method=method, zeros=True)
         assert found.rho_smooth.shape == (heads,)
         for h in range(heads):
             lam = torch.linalg.eigvals(W_O[h] @ W_V[h] if k <= d else W_V[h] @ W_O[h])
@@ -153,10 +152,11 @@ def test_per_head_is_each_head_alone_over_its_k_eigenvalues(layer):
             assert found.rho_smooth[h].item() == pytest.approx(smooth.item(), abs=1e-6)
             assert found.rho_rough[h].item() == pytest.approx(rough.item(), abs=1e-5)
             assert "left out" in found.rule
-            t, lam = (x[h] for x in found.pair)
+            t, lam = found.t[h], found.lam[h]
             assert (1 + t * lam).abs().item() == pytest.approx(max(smooth, rough).item(), abs=1e-5)
+            counted = dominance(A[h : h + 1], W_V[h : h + 1], W_O[h : h + 1], method=method)
             floor = 1.0 if k < d else 0.0  # the zeros of H
-            assert counted.rho_smooth[h].item() == pytest.approx(max(floor, smooth.item()), abs=1e-6)
+            assert counted.rho_smooth.item() == pytest.approx(max(floor, smooth.item()), abs=1e-6)
             assert "included" in counted.rule
 
 
@@ -307,12 +307,13 @@ def test_changed_attention_against_the_dense_spectrum(layer):
     change = AttentionChange(gain, shift, mean)
     for method in METHODS:
         check(dominance(A, W_V, W_O, change=change, method=method), smooth, rough)
-    per_head = dominance(A, W_V, W_O, change=change, per_head=True, zeros=True)
     for h in range(heads):
         one = (slice(h, h + 1),)
+        own = AttentionChange(gain[one], shift[one], mean[one])
+        found = dominance(A[one], W_V[one], W_O[one], change=own)
         alone = dense_radii(changed[one], W_V[one], W_O[one])
-        assert per_head.rho_smooth[h].item() == pytest.approx(alone[0], abs=1e-6)
-        assert per_head.rho_rough[h].item() == pytest.approx(alone[1], abs=1e-6)
+        assert found.rho_smooth.item() == pytest.approx(alone[0], abs=1e-6)
+        assert found.rho_rough.item() == pytest.approx(alone[1], abs=1e-6)
 
 
 def test_a_change_that_is_none_and_one_that_leaves_nothing():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.nightly import nightly, some
 from support.oracles import attention, dense_radii, normal, weights
 
-from oversmooth.metrics import effective_rank, hfc, input_convergence, lfc, rank_one_distance, stable_rank
+from oversmooth.metrics import effective_rank, input_convergence, rank_one_distance, stable_rank
 from oversmooth.theory import SoftmaxAttention, dominance, fold_norm, simulate
 from oversmooth.theory.limit import LimitArray
 from oversmooth.theory.small_matrices import eigenvector
@@ -96,7 +96,7 @@ def test_frozen_directions_have_no_limit_array():
 
 def test_a_mean_that_dies_faster_than_the_rest():
     A = torch.tensor([[[0.7, 0.3], [0.3, 0.7]]], dtype=torch.float64)  # doubly stochastic: the mean is fed by nothing
-    run = simulate(torch.tensor([[1.0], [3.0]]).double(), A, eye(1), -0.9 * eye(1), 1000, bands_only=True)
+    run = simulate(torch.tensor([[1.0], [3.0]]).double(), A, eye(1), -0.9 * eye(1), 1000)
     slope = (run.log_hfc_lfc[-1] - run.log_hfc_lfc[1]) / 999
     assert slope.item() == pytest.approx(math.log((1 - 0.9 * 0.4) / 0.1), rel=1e-6)
     assert run.log_hfc_lfc.isfinite().all()
@@ -174,14 +174,6 @@ def test_ties_in_modulus_of_several_heads_leave_the_rank_open():
     assert not found.rank_known
 
 
-def test_both_norms_and_both_bands_are_recorded():
-    A, (W_V, W_O), X = attention(2, 6, 6), weights(2, 4, 2), normal(6, 4)
-    run = simulate(X, A, W_V, W_O, 5)
-    torch.testing.assert_close(run.log_hfc_lfc_spectral[0], input_convergence(X, norm="spectral").log())
-    torch.testing.assert_close(run.log_hfc[0], hfc(X).norm().log())
-    torch.testing.assert_close(run.log_lfc[0], lfc(X).norm().log())
-
-
 @pytest.mark.parametrize("scale", [30, 60, 120])
 def test_a_zero_of_h_does_not_hide_what_is_still_on_its_way(scale):
     """With λ = 0 every Ritz value scores 1, whatever its error; the small negative t that decide come late.
@@ -222,6 +214,12 @@ def test_a_limit_that_is_nearly_of_rank_one_leaves_the_rank_open():
     assert run.abs_cos[-5:].min() < 0.99
     assert found.verdict == "rough"
     assert (found.notions["rank_collapse"], found.notions["angle_convergence"]) == ("open", "open")
+
+
+def test_a_turning_limit_without_a_mean_token_has_no_finite_ratio():
+    array = torch.complex(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]), torch.tensor([[0.0, 1.0], [0.0, -1.0]]))
+    low, high = LimitArray.of(array[None], torch.tensor([1 + 1j]), None).hfc_lfc
+    assert (low.item(), high.item()) == (torch.inf, torch.inf)
 
 
 @given(st.integers(3, 6), st.integers(2, 4), st.integers(0, 10_000))

@@ -9,6 +9,7 @@ from support.nightly import nightly
 from support.oracles import attention, normal
 
 from oversmooth.theory import DenseAttention, SoftmaxAttention, is_causal, is_row_stochastic, operators
+from oversmooth.theory.tokens import centre_tokens
 
 N, K, HEADS, BATCH = 10, 4, 4, 2
 
@@ -43,8 +44,7 @@ def make(kind, variant, dtype=torch.float64):
     A = softmax_matrix(q, full_keys, scale, **settings)
     if kind == "softmax":
         return SoftmaxAttention(q, keys, scale=scale, **settings), A
-    settings.pop("bias", None)
-    return DenseAttention(A, **settings), A
+    return DenseAttention(A, mask=settings.get("mask")), A
 
 
 VARIANTS = ["plain", "causal", "masked", "causal masked", "bias", "scale", "grouped"]
@@ -80,7 +80,7 @@ def test_constant_vectors_stay_and_hidden_tokens_take_no_part(kind, variant):
     ones = torch.ones(BATCH, HEADS, N, 1, dtype=A.dtype)
     keep = ones if operator.mask is None else operator.mask[..., None].to(A.dtype)
     torch.testing.assert_close(operator @ keep, keep)
-    centred = operator.centre(normal(BATCH, HEADS, N, 2, seed=5))
+    centred = centre_tokens(normal(BATCH, HEADS, N, 2, seed=5), operator.mask)
     torch.testing.assert_close((centred * keep).sum(-2), torch.zeros(BATCH, HEADS, 2, dtype=A.dtype))
     assert (centred * (1 - keep) == 0).all()
     assert (operator.valid_count() == keep.sum((-2, -1))).all()

@@ -100,10 +100,10 @@ def several(value: Any, what: str, remedy: str) -> tuple[float, ...]:
     return tuple(float(number(one, f"one of {what}", remedy)) for one in value)
 
 
-def fraction(value: Any, what: str, *, zero: bool = False) -> float:
-    """A number strictly between 0 and 1. zero: allow 0."""
+def fraction(value: Any, what: str) -> float:
+    """A number strictly between 0 and 1."""
     plain = number(value, what, remedy := "give a number between 0 and 1")
-    if not (0 < plain < 1 or (zero and plain == 0)):
+    if not 0 < plain < 1:
         raise InputError(f"{what} is {shown(value)}; {remedy}")
     return plain
 

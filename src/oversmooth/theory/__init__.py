@@ -7,7 +7,6 @@ from oversmooth.theory.bounds import head_verdicts
 from oversmooth.theory.constant_state import constant_state
 from oversmooth.theory.depth import growth_bounds, log_time
 from oversmooth.theory.dominance import Dominance, dominance
-from oversmooth.theory.kernels import attention_kernel, gradient_step
 from oversmooth.theory.operators import DenseAttention, SoftmaxAttention, is_causal, is_row_stochastic
 from oversmooth.theory.radii import AttentionChange
 from oversmooth.theory.simulate import simulate
@@ -15,8 +14,7 @@ from oversmooth.theory.spectrum import attention_spectrum, flip_threshold
 from oversmooth.theory.weights import asymmetry, centre_features, fold_norm, head_spectrum, joined_spectrum
 
 __all__ = [
-    "AttentionChange", "DenseAttention", "Dominance", "SoftmaxAttention", "asymmetry", "attention_kernel",
-    "attention_spectrum", "centre_features", "constant_state", "dominance", "flip_threshold", "fold_norm",
-    "gradient_step", "growth_bounds", "head_spectrum", "head_verdicts", "is_causal", "is_row_stochastic",
-    "joined_spectrum", "log_time", "simulate",
+    "AttentionChange", "DenseAttention", "Dominance", "SoftmaxAttention", "asymmetry", "attention_spectrum",
+    "centre_features", "constant_state", "dominance", "flip_threshold", "fold_norm", "growth_bounds", "head_spectrum",
+    "head_verdicts", "is_causal", "is_row_stochastic", "joined_spectrum", "log_time", "simulate",
 ]  # fmt: skip

@@ -1,20 +1,8 @@
-"""Verdicts that are proven, rounding included: for attention at hand, and from weights alone.
-
-*Attention at hand* is known up to the rounding of its entries, a matrix of norm ε. Whether all eigenvalues t of A that
-compete with 1 lie in the region ``S = {z : |base + λ_j (z − s)| ≤ ρ for all j}`` is certain where no z on the edge of S
-is an eigenvalue of any A within ε: then all of these A have the same number of eigenvalues outside S. Two proofs are
-tried, by `one_head` where the error model (`errors`) leaves doubt: discs about the computed eigenvalues, and
-σ_min(z − B) on the edge itself, which is 1-Lipschitz in z, so that finitely many points are enough (THEORY, what is
-certain).
-
-*Weights alone.* `head_verdicts` has what holds for any attention (THEORY §3, verdicts from weights alone).
-"""
+"""What the weights of a head prove about any attention, rounding included (THEORY §3, verdicts from weights alone)."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy
@@ -23,129 +11,13 @@ from torch import Tensor
 
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.theory.reducible import components
-from oversmooth.theory.small_matrices import eigenvalues_and_conditions, finite, inverse, one_core_each
+from oversmooth.theory.small_matrices import eigenvalues_and_conditions
 from oversmooth.theory.weights import check_weights, head_spectrum, smaller_product
 
 Words: TypeAlias = Any
 """A str for one case, nested lists of them for a batch; which of the two depends on the shape of the arguments."""
-CERTIFY_TOKENS = 512
-"""A proof is tried up to this many tokens."""
-_POINTS = 128  # at most this many inverses for one proof
-_AT_ONCE = 8  # of them, on one core
 _SQUARINGS = 6
-_CRITICAL = 16  # at most this many eigenvalues near the edge, for discs to be scaled
 _EPS = torch.finfo(torch.float64).eps
-
-
-@dataclass(frozen=True)
-class Region:
-    """S, in float64: the eigenvalues t of A for which ``|base + λ_j (t − shift)|`` is at most ρ for all j."""
-
-    lam: Tensor  # (k,) complex, closed under conjugation
-    base: float
-    shift: float
-    rho: float
-    slack: Tensor  # (k,): how far ρ and each λ may be off, as a change of |μ|
-
-    def score(self, z: Tensor) -> Tensor:
-        """``max_j |base + λ_j (z − shift)|``, of the shape of z."""
-        return (self.base + self.lam * (z[..., None] - self.shift)).abs().amax(-1)
-
-
-def certified(B: Tensor, region: Region, eps: float) -> bool:
-    """Whether all matrices within eps of B ``(m, m)`` provably have equally many eigenvalues outside the region."""
-    if len(B) == 0:
-        return True
-    size = float(torch.linalg.matrix_norm(finite(B), 2))
-    eps = eps + 8 * len(B) * _EPS * size  # the error of computing eigenvalues and inverses
-    by_discs = _by_discs(B, region, eps)
-    return _by_the_edge(B, region, eps, size) if by_discs is None else by_discs
-
-
-def _by_discs(B: Tensor, region: Region, eps: float) -> bool | None:
-    """Gershgorin's theorem for ``V⁻¹(B + E)V``: entries in row i are at most κ_i ε, κ_i the length of row i of V⁻¹.
-
-    Eigenvalues near the edge are separated from the others by scaling: with their columns divided by m, their own discs
-    have radius (c + 1) κ_i ε for c of them, and all others' grow. False where an eigenvalue crosses the edge to first
-    order already, None where the discs do not decide.
-    """
-    values, kappa = eigenvalues_and_conditions(B)
-    m = len(B)
-    if not _believed(kappa):
-        return None
-    mu = (region.base + region.lam * (values[:, None] - region.shift)).abs()
-
-    def sides(radius: Tensor) -> tuple[Tensor, Tensor]:
-        blur = radius[:, None] * region.lam.abs() + region.slack
-        return (mu + blur < region.rho).all(-1), (mu - blur > region.rho).any(-1)
-
-    inside, outside = sides(kappa * eps)
-    if not bool((inside | outside).all()):
-        return False
-    radius = m * kappa * eps
-    inside, outside = sides(radius)
-    critical = ~(inside | outside)
-    c = int(critical.sum())
-    if 0 < c <= _CRITICAL:
-        radius = torch.where(critical, c + 1, m * (c + 1)) * kappa * eps
-        inside, outside = sides(radius)
-    if bool(inside.all()):
-        return True
-    # Each connected part of the discs' union has as many eigenvalues as discs: one part wholly outside is enough.
-    near = (values[:, None] - values).abs() <= radius[:, None] + radius
-    return True if any(bool(outside[tokens].all()) for tokens, _ in components(near)) else None
-
-
-def _believed(kappa: Tensor) -> bool:
-    """Whether condition numbers are known to a few digits."""
-    return bool(kappa.isfinite().all()) and float(kappa.norm()) * _EPS <= 1e-3 / len(kappa)
-
-
-def _by_the_edge(B: Tensor, region: Region, eps: float, size: float) -> bool:
-    """Arcs of the circles ``|base + λ_j (z − shift)| = ρ`` are halved until a point of each clears the whole arc.
-
-    σ_min(z − B) is at least 1/‖(z − B)⁻¹‖ in the Frobenius norm, a tenth of the work of singular values.
-    """
-    half = (region.lam.imag >= 0) & (region.lam.abs() > 0)  # B is real: the other half mirrors this one
-    lam, slack = region.lam[half], region.slack[half]
-    if region.rho <= 0:
-        return False
-    centre, radius = region.shift - region.base / lam, region.rho / lam.abs()
-    blur = eps + slack / lam.abs()
-    # Circles that pass outside the disc of radius ‖B‖ pass all eigenvalues by.
-    near = (centre.abs() - radius).abs() <= size + blur
-    centre, radius, blur = centre[near], radius[near], blur[near]
-    steep = float(region.lam.abs().max()) if len(region.lam) else 0.0
-    at = torch.arange(len(centre)).repeat_interleave(8)
-    begin = (torch.arange(8, dtype=torch.float64) * (math.pi / 4)).repeat(len(centre))
-    width = torch.full_like(begin, math.pi / 4)
-    eye = torch.eye(len(B), dtype=torch.complex128, device=B.device)
-
-    def size_of_inverse(z: Tensor) -> Tensor:
-        return torch.linalg.matrix_norm(inverse(z[:, None, None] * eye - B))
-
-    left = _POINTS
-    while len(at):
-        z = centre[at] + torch.polar(radius[at], begin + width / 2)
-        needed = 2 * radius[at] * torch.sin(width / 4)
-        over = region.score(z) - region.rho
-        open_ = torch.maximum(over / steep, z.abs() - size - blur[at]) < needed
-        at, begin, width, z, needed, over = (x[open_] for x in (at, begin, width, z, needed, over))
-        if not len(at):
-            return True
-        left -= len(at)
-        if left < 0:
-            return False
-        inverses = torch.cat(list(one_core_each(size_of_inverse, z.split(_AT_ONCE))))
-        sigma = (1 / inverses).nan_to_num(nan=0.0) - blur[at]
-        if bool(((sigma <= 0) & (over <= _EPS * region.rho)).any()):
-            return False
-        open_ = torch.maximum(sigma, over / steep) < needed
-        at, begin, width = (x[open_] for x in (at, begin, width))
-        at, width = at.repeat(2), (width / 2).repeat(2)
-        begin = torch.cat([begin, begin + width[: len(begin)]])
-    return True
 
 
 def head_verdicts(W_V: Tensor, W_O: Tensor, causal: bool = False, values: Tensor | None = None) -> Words:
@@ -205,8 +77,13 @@ def _weights_alone(V: Tensor, O: Tensor, about: Tensor, causal: bool) -> str:  #
     lam, kappa = eigenvalues_and_conditions(M)
     if not _believed(kappa):
         return "open"
-    error = len(M) * kappa * (8 * max(d, k) * _EPS * size)  # Gershgorin's discs, as above
+    error = len(M) * kappa * (8 * max(d, k) * _EPS * size)  # Gershgorin's discs
     return _decide(lam, error, k < d, causal)
+
+
+def _believed(kappa: Tensor) -> bool:
+    """Whether condition numbers are known to a few digits."""
+    return bool(kappa.isfinite().all()) and float(kappa.norm()) * _EPS <= 1e-3 / len(kappa)
 
 
 def _some_power_grows(M: Tensor, error: float) -> bool:

@@ -60,11 +60,6 @@ class Dominance(Radii):
     """1 with NeuTRENO's source, which differs between tokens."""
 
     @property
-    def pair(self) -> tuple[Tensor, Tensor] | None:
-        """One head: the eigenvalues (of A, of H) behind the larger radius."""
-        return None if self.t is None or self.lam is None else (self.t, self.lam)
-
-    @property
     def margin(self) -> Tensor:
         """ρ_smooth − ρ_rough, each at least its floor; positive where smoothing dominates."""
         return self.rho_smooth.clamp(min=self.smooth_floor) - self.rho_rough.clamp(min=self.rough_floor)
@@ -146,7 +141,6 @@ def dominance(
     bias: Tensor | None = None,
     neutreno: float | Tensor = 0.0,
     change: AttentionChange | None = None,
-    zeros: bool | None = None,
     **settings: Any,
 ) -> Dominance:
     """Compare the smoothing eigenvalue with all others, for all heads jointly or for each head alone.
@@ -157,19 +151,18 @@ def dominance(
         A: ``(..., heads, n, n)``, attention, or an operator of that shape.
         W_V: ``(..., heads, d, k)``, value weights; their batch, if any, aligns with A's.
         W_O: ``(..., heads, k, d)``, output weights; likewise.
-        per_head: treat each head as if it were the only one, as Dovonon et al. do.
+        per_head: treat each head as if it were the only one, as Dovonon et al. do; the d − k zero eigenvalues of its H,
+            which give μ = 1 on both sides, are left out, as in their table 1.
         residual: False for an update without X itself; a number for one with that many times X.
         bias: ``(d,)``, what is added to every token, as in `simulate` (a folded norm's β adds to it). Unless zero, it
             is a smooth mode of eigenvalue 1; its size does not matter.
         neutreno: ``()`` or ``(heads,)``, λ̃, which shifts A's eigenvalues by −λ̃ and adds a source that keeps tokens
             apart.
         change: any other change of attention that is linear in A; replaces neutreno.
-        zeros: whether the d − k zero eigenvalues of a head's H count; they give μ = 1 on both sides. By default they do
-            for a single head and do not per head, as in Dovonon et al.'s table 1.
 
     Further keywords are the settings of the search:
         limit: whether to build the array that X tends to when the rough part wins; by default where that is cheap, and
-            not per head.
+            not per head. Never under a change that treats constant arrays apart (``mean``, ``constant_gain``).
         method: "dense" computes all eigenvalues, "arnoldi" never forms the n·d by n·d matrix, "auto" chooses.
             Causal attention always takes its diagonal.
         tolerance: relative residual at which an eigenvalue has converged.
@@ -177,7 +170,6 @@ def dominance(
             not: what is then too uncertain for a verdict is "undecided". With several heads and causal attention all
             tokens take at most 64 of them, and the best eight as many, or 256. By default as many as needed, with slow
             cases computed directly.
-        tie: relative margin below which the verdict is a tie.
         seed: of the random start of Arnoldi.
 
     Returns:
@@ -192,7 +184,7 @@ def dominance(
     >>> dominance(A, W, W).verdict, dominance(A, W, -W).verdict
     ('smooth', 'rough')
     """
-    how = dict(per_head=per_head, residual=residual, bias=bias, neutreno=neutreno, change=change, zeros=zeros)
+    how = dict(per_head=per_head, residual=residual, bias=bias, neutreno=neutreno, change=change)
     return side_by_side([search(A, W_V, W_O, **how, **settings)])[0]  # type: ignore[arg-type]
 
 
@@ -206,7 +198,6 @@ def search(
     bias: Tensor | None = None,
     neutreno: float | Tensor = 0.0,
     change: AttentionChange | None = None,
-    zeros: bool | None = None,
     eigenvalues: one_head.HeadEigenvalues | None = None,
     **settings: Any,
 ) -> Search[Dominance]:
@@ -215,25 +206,26 @@ def search(
     eigenvalues: of each head's weights, where they are known already.
     """
     A = as_operator(A)
-    W_V, W_O = _weights_that_fit(A, W_V, W_O)
+    W_V, W_O = weights_that_fit(A, W_V, W_O)
     how = Settings.of(A.dtype, **settings)
-    per_head, zeros = arguments.flag(per_head, "per_head"), None if zeros is None else arguments.flag(zeros, "zeros")
-    residual, biased = check_residual(residual), is_biased(bias)
-    if A.mask is not None and not per_head and not torch.equal(A.mask, A.mask[..., :1, :].expand_as(A.mask)):
-        raise InputError("the mask differs between heads; all heads jointly see the same tokens: give (..., n)")
+    per_head, residual = arguments.flag(per_head, "per_head"), check_residual(residual)
+    biased = bias is not None and bool(arguments.tensor(bias, "bias", "(d,), or None", least=1).any())
+    if not per_head:
+        check_token_mask(A)
     change = _checked_change(change, neutreno, W_V)
+    if change.constant_gain is not None or bool(change.mean.any()):
+        how = replace(how, limit=False)  # constant arrays have weights or attention of their own
     W_V, W_O, update, size = scaled_update(W_V, W_O, residual, change, biased)
     if A.causal:  # its diagonal says it all, where Arnoldi converges to pseudo-eigenvalues of a matrix far from normal
         how = replace(how, method="auto")
     else:
         A = materialise_if_small(A)
     if per_head or W_V.shape[-3] == 1:
-        zeros = not per_head if zeros is None else zeros
         how = replace(how, limit=bool(how.limit)) if per_head else how
         heads = one_head.Heads(A, W_V, W_O, how, (update.constant_gain, update.centred_gain), eigenvalues=eigenvalues)
-        radii = heads.radii(update, zeros=zeros)
+        radii = heads.radii(update, zeros=not per_head)
         rule = "each head alone, one maximum over all pairs of eigenvalues of A and H, " + (
-            "the zeros of H included" if zeros else "the d − k zeros of H left out"
+            "the d − k zeros of H left out" if per_head else "the zeros of H included"
         )
         if not per_head:
             radii = radii.map(lambda x: x.select(len(A.shape) - 3, 0))
@@ -241,11 +233,11 @@ def search(
         radii = yield from several_heads.radii(A, W_V, W_O, update, how)
         rule = "all heads together: the radius on constant arrays against the radius on centred arrays"
         rule += "" if how.steps is None else f", as far as {how.steps} products show it"
-    mask = A.mask if A.mask is None or per_head else A.mask.select(-2, 0)
+    mask = A.mask if per_head else A.token_mask
     return of_radii(radii.scaled(size), mask, update, how.tie, rule)
 
 
-def _weights_that_fit(A: AttentionOperator, W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
+def weights_that_fit(A: AttentionOperator, W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
     """The weights, checked, in A's precision and on its device."""
     W_V, W_O = check_weights(W_V, W_O)
     heads = W_V.shape[-3]
@@ -329,11 +321,10 @@ def of_radii(radii: Radii, mask: Tensor | None, update: Update, tie: float, rule
     )
 
 
-def is_biased(bias: Tensor | None) -> bool:
-    """Whether anything is added to every token."""
-    if bias is None:
-        return False
-    return bool(arguments.tensor(bias, "bias", "(d,), or None", least=1).any())
+def check_token_mask(A: AttentionOperator) -> None:
+    """Refuse masks that differ between heads."""
+    if A.mask is not None and not bool((A.mask == A.mask[..., :1, :]).all()):
+        raise InputError("the mask differs between heads; all heads jointly see the same tokens: give (..., n)")
 
 
 def check_residual(residual: bool | float) -> bool | float:

@@ -2,8 +2,7 @@
 
 An eigenvalue moves by its condition number times what its matrix may be off by (`moved`): the residual of the Ritz
 pair, and the rounding of attention (`rounding`) times the size of H. Those of the weights move by their rounding
-(`eigenvalues_and_errors`). A margin counts where it is several times both (`is_sure`): first-order estimates are not
-bounds, of which `bounds` has some.
+(`eigenvalues_and_errors`). A margin counts where it is several times both (`SAFETY`).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from oversmooth.theory.small_matrices import eigenvalues_and_conditions
 SAFETY = 4.0
 """An estimated error must be this many times smaller than the margin: first-order estimates are not bounds."""
 SUSPICIOUS = 1e3
-"""From this condition number on, an eigenvalue of A is not believed without a proof."""
+"""From this condition number on, an eigenvalue of A is not believed."""
 DEFECTIVE = 0.05
 """Weights whose eigenvalues are known no better than this, relative to the radius, leave the verdict undecided."""
 ROUNDINGS = 4.0
@@ -50,11 +49,6 @@ def error_of_pairs(A: AttentionOperator, blur: Tensor, slope: Tensor, condition:
     """
     size = slope * blur / (ROUNDINGS * A.rounding)  # |λ| ‖A‖
     return moved(condition, residual + slope * blur, size, A.tokens - 1)
-
-
-def is_sure(margin: Tensor, error: Tensor, weights_error: Tensor) -> Tensor:
-    """Whether the margin is several times what rounding can do; first-order estimates are not bounds."""
-    return margin > SAFETY * (error + weights_error)
 
 
 def eigenvalues_and_errors(M: Tensor, eps: float) -> tuple[Tensor, Tensor]:

@@ -126,10 +126,6 @@ class Arnoldi:
             w, h = _subtract(w, basis, again), h + again
         return self.system.project(w), h
 
-    def ritz_values(self) -> Tensor:
-        """The eigenvalues of H, ``(b, steps)`` complex."""
-        return eigenvalues(self.H[:, : self.steps])
-
     def residual(self, y: Tensor, items: Tensor | slice = slice(None)) -> Tensor:
         """``‖A x − θ x‖`` of one Ritz vector of each of these items, by its coefficients y."""
         residual = (self.H[items][:, self.steps].to(y.dtype) * y).sum(-1).abs()
@@ -300,7 +296,7 @@ class _Search:
     def record(self, basis: Arnoldi, index: Tensor) -> Tensor:
         """Record these items as they stand, and which items of all are beaten; returns the error of each."""
         score, ritz = self.score, self.found
-        all_theta = basis.ritz_values()
+        all_theta = eigenvalues(basis.H[:, : basis.steps])
         scores = score(all_theta, torch.zeros_like(basis.reach()), index)
         top = scores.argmax(-1, keepdim=True)
         theta, high = (x.gather(1, top)[:, 0] for x in (all_theta, scores))

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from oversmooth.metrics import cosine, hfc, input_convergence, lfc, sigma_ratio
 
@@ -72,30 +71,23 @@ class LimitArray:
 def _ratio_over_a_turn(array: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """The least and the greatest ‖HFC‖/‖LFC‖ of ``cos φ Re X − sin φ Im X``, ``(...)`` each; ∞ where LFC vanishes.
 
-    The square roots of the eigenvalues of the pencil of both parts' Gram matrices, taken as generalized singular values
-    through QR, which does not square them.
+    Their squares are the roots x of ``det(high − x low)``, of both parts' 2 by 2 Gram matrices.
     """
     pair = torch.stack([array.real.double(), -array.imag.double()], dim=-3)
     keep = None if mask is None else mask.expand(array.shape[:-1])[..., None, :].expand(pair.shape[:-1])
-    low, high = lfc(pair, mask=keep).flatten(-2), hfc(pair, mask=keep).flatten(-2)
-    bad = ~(low.isfinite().all(-1).all(-1) & high.isfinite().all(-1).all(-1))
-    low, high = (torch.where(bad[..., None, None], 0.0, x) for x in (low, high))
-    # One more row of zeros, since QR needs two.
-    R_low, R_high = (torch.linalg.qr(pad(x.mT, (0, 0, 0, max(0, 2 - x.shape[-1])))).R for x in (low, high))
-    eps = torch.finfo(array.real.dtype).eps
-    greatest, least = _quotient(R_high, R_low, eps), _quotient(R_low, R_high, eps).reciprocal()
-    return torch.where(bad, torch.nan, least), torch.where(bad, torch.nan, greatest)
+    low, high = (part @ part.mT for part in (lfc(pair, mask=keep).flatten(-2), hfc(pair, mask=keep).flatten(-2)))
+    rounding = max((16 * torch.finfo(array.real.dtype).eps) ** 2, 8 * torch.finfo(pair.dtype).eps)
 
+    def determinant(G: Tensor) -> Tensor:
+        ad, bc = G[..., 0, 0] * G[..., 1, 1], G[..., 0, 1].square()
+        size = (G[..., 0, 0] + G[..., 1, 1]).square()
+        return torch.where(ad - bc <= rounding * size, 0.0, ad - bc)
 
-def _quotient(R: Tensor, S: Tensor, eps: float) -> Tensor:
-    """The greatest ``‖R c‖/‖S c‖`` over c, for 2 by 2 triangles; ∞ where S is singular to rounding."""
-    values = torch.linalg.svdvals(S)
-    singular = values[..., 1] <= 16 * eps * values[..., 0]
-    safe = torch.where(singular[..., None, None], torch.eye(2, dtype=S.dtype, device=S.device), S)
-    ratio = torch.linalg.solve_triangular(safe, R, upper=True, left=False)
-    singular = singular | ~ratio.isfinite().all(-1).all(-1)  # LAPACK must not be given infinite entries
-    ratio = torch.linalg.svdvals(torch.where(singular[..., None, None], 0.0, ratio))[..., 0]
-    return torch.where(singular, torch.inf, ratio)
+    mixed = low[..., 0, 0] * high[..., 1, 1] + low[..., 1, 1] * high[..., 0, 0] - 2 * low[..., 0, 1] * high[..., 0, 1]
+    of_low, of_high = determinant(low), determinant(high)
+    larger = mixed + (mixed.square() - 4 * of_low * of_high).clamp(min=0).sqrt()
+    least = torch.where(larger == 0, torch.inf, 2 * of_high / larger)
+    return least.sqrt(), torch.where(of_low == 0, torch.inf, larger / (2 * of_low)).sqrt()
 
 
 def _over_a_turn(

@@ -2,8 +2,7 @@
 
 Taken by `dominance` for a single head and with ``per_head=True``, and by `shifted` at every shift. λ are the
 eigenvalues of H, t those of A but one 1: the diagonal of causal attention, all of them for few tokens or attention that
-falls apart, else the extremal ones by Arnoldi. Heads whose margin rounding could turn are computed again in float64,
-and a proof is tried (`bounds`).
+falls apart, else the extremal ones by Arnoldi. Where rounding could turn the margin, the verdict is left undecided.
 """
 
 from __future__ import annotations
@@ -14,13 +13,12 @@ import torch
 from torch import Tensor
 
 from oversmooth.safety.errors import InputError
-from oversmooth.theory.bounds import CERTIFY_TOKENS, Region, certified
 from oversmooth.theory.eigenarrays import eigenarray
-from oversmooth.theory.errors import SUSPICIOUS, eigenvalues_and_errors, error_of_pairs, is_sure, rounding
+from oversmooth.theory.errors import SAFETY, SUSPICIOUS, eigenvalues_and_errors, error_of_pairs, rounding
 from oversmooth.theory.krylov import extremal
-from oversmooth.theory.operators import AttentionOperator, DenseAttention
+from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.radii import Radii, Settings, Update
-from oversmooth.theory.reducible import centred_block, fallen_apart, has_long_paths
+from oversmooth.theory.reducible import fallen_apart, has_long_paths
 from oversmooth.theory.small_matrices import complex_of, eigenvectors
 from oversmooth.theory.spectrum import DENSE_TOKENS, CentredAttention, causal_values, dense_values
 from oversmooth.theory.weights import smaller_product
@@ -47,15 +45,12 @@ class _Found:
     directly: Tensor  # whether it is from all eigenvalues of A, not from a Krylov space
     exact: Tensor  # eigenvalues on a diagonal are exact; those of larger blocks are not
     repeated: Tensor  # causal: whether t is on the diagonal more than once; the number of its vectors is then open
-    error: Tensor
-    certified: Tensor
-    doubted: Tensor
 
     @classmethod
     def nothing(cls, A: AttentionOperator) -> _Found:
         zero, no = torch.zeros(A.shape[0], dtype=A.dtype, device=A.device), A.valid_count() < 0
-        t, none = zero.to(complex_of(A.dtype)), [no.clone() for _ in range(5)]
-        return cls(zero, t, no.long(), zero.clone(), zero + 1, none[0], none[1], none[2], zero.clone(), *none[3:])
+        t = zero.to(complex_of(A.dtype))
+        return cls(zero, t, no.long(), zero.clone(), zero + 1, directly=no, exact=no.clone(), repeated=no.clone())
 
 
 class Heads:
@@ -110,7 +105,7 @@ class Heads:
         if zeros and k < d:
             level = level.clamp(min=base)
         weights_error = spectra.reach(smooth, constant, found.radius, found.t - shift, base)
-        self._settle(found, pairs, level, weights_error, update.rough_floor)
+        error, sure, doubted = self._certainty(found, pairs, level, weights_error, update.rough_floor)
         lam_rough = lam.gather(1, found.which[:, None])[:, 0]
         near = found.radius - how.tie * found.radius.clamp(min=base)
         tied = pairs.mu(self._candidates(found)).abs() >= near[:, None, None]
@@ -129,7 +124,7 @@ class Heads:
             smooth = smooth.clamp(min=base)
         mu, array = base + (found.t - shift) * lam_rough, None
         if flat.tokens > 1 and (how.limit or (how.limit is None and flat.tokens <= _LIMIT_TOKENS)):
-            array = eigenarray(flat, self.W_V, self.W_O, update, found.t, lam_rough.reshape(self.batch), mu)
+            array = eigenarray(flat, self.W_V, self.W_O, found.t, lam_rough.reshape(self.batch))
         smooths = smooth >= found.radius
         flat_radii = Radii(
             rho_smooth=smooth,
@@ -137,11 +132,11 @@ class Heads:
             residual=found.residual,
             mu=mu,
             mixed=mixed & ~found.repeated,
-            rank_known=~(mixed & found.repeated) & (update.constant_gain is None or array is not None),
+            rank_known=~(mixed & found.repeated) & (update.constant_gain is None),
             weights_error=weights_error.to(smooth),
-            error=found.error,
-            certified=found.certified,
-            doubted=found.doubted,
+            error=error,
+            certified=found.exact & sure,
+            doubted=doubted,
             frozen=frozen,
             t=torch.where(smooths, 1.0, found.t),
             lam=torch.where(smooths, lam_smooth, lam_rough),
@@ -152,6 +147,7 @@ class Heads:
     def _search(self, pairs: Pairs) -> _Found:
         """The largest |μ| over the eigenvalues t ≠ 1 of A and λ of H, of every item."""
         A, found = self.A, _Found.nothing(self.A)
+        found.exact = A.valid_count() < 2
         if A.tokens == 1:
             return found
         if self.by_diagonal:
@@ -164,7 +160,6 @@ class Heads:
             found.repeated = ((values - found.t.real[:, None]).abs() <= near).sum(-1) > 1
             found.exact |= True
             return found
-        found.exact = A.valid_count() < 2
         for i, own in self.parts.items():
             found.exact[i] = own.triangular
         if self.all_values is not None:
@@ -240,53 +235,26 @@ class Heads:
             self._conditions[keys[row]] = float(self.parts[keys[row][0]].condition(t[row]))
         return torch.tensor([self._conditions[key] for key in keys], dtype=self.A.dtype, device=t.device)
 
-    def _settle(self, found: _Found, pairs: Pairs, level: Tensor, weights_error: Tensor, rough_floor: float) -> None:
-        """How certain it is on which side of `level`, the smoothing radius, each radius lies.
-
-        Suspects, ill-conditioned or nearer to the level than a few times their error, are computed again in float64 and
-        a proof is tried.
+    def _certainty(
+        self, found: _Found, pairs: Pairs, level: Tensor, weights_error: Tensor, rough_floor: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """How far each radius may be off; whether it surely lies on its side of `level`, the smoothing radius; and
+        whether that is doubted, as it is nearer to the level than a few times its error, or ill-conditioned.
         """
-        A, how = self.A, self.how
-        if A.tokens == 1:
-            found.certified |= True
-            return
-        if how.method != "arnoldi":
-            # The condition number from a Krylov space is not trusted where paths are long.
-            by_matrix = self.items[(has_long_paths(A) | found.directly) & ~found.exact]
-            if len(by_matrix):
-                own = self._condition(by_matrix, found.t[by_matrix])
-                found.condition[by_matrix] = torch.maximum(found.condition[by_matrix], own)
+        A = self.A
+        # The condition number from a Krylov space is not trusted where paths are long.
+        by_matrix = self.items[(has_long_paths(A) | found.directly) & ~found.exact]
+        if len(by_matrix) and self.how.method != "arnoldi":
+            own = self._condition(by_matrix, found.t[by_matrix])
+            found.condition[by_matrix] = torch.maximum(found.condition[by_matrix], own)
         slope = pairs.lam.gather(1, found.which[:, None])[:, 0].abs()
-        blur = rounding(A).to(found.radius)
-        inexact = error_of_pairs(A, blur, slope, found.condition, found.residual)
-        found.error = torch.where(found.exact, slope * A.rounding, inexact)
+        inexact = error_of_pairs(A, rounding(A).to(slope), slope, found.condition, found.residual)
+        error = torch.where(found.exact, slope * A.rounding, inexact)
         gap = (level - found.radius.clamp(min=rough_floor)).abs()
-        sure = is_sure(gap, found.error, weights_error.to(gap))
-        found.certified = found.exact & sure
-        # A tie that is known well enough needs no proof.
-        tied = torch.maximum(gap, found.error) <= how.tie * level.clamp(min=pairs.base)
-        suspect = ~found.exact & ~tied & (~sure | (found.condition > SUSPICIOUS))
-        if how.method == "arnoldi" or how.steps is not None:
-            found.doubted = suspect & ~sure
-            return
-        slack = weights_error[:, None] + 2 * self.spectra.centred_error + A.rounding * level.double()[:, None]
-        counted = A.valid_count().tolist()
-        for i in self.items[suspect].tolist():
-            if counted[i] > CERTIFY_TOKENS or not isinstance(A, DenseAttention):
-                found.doubted[i] = ~sure[i]
-                continue
-            index = self.items[i : i + 1]
-            if i in self.parts:
-                matrices = [block for block, _ in self.parts[i].blocks]
-                self._decompose(found, pairs, index)
-            else:
-                matrices = [centred_block(A, i)]
-                self._take_best(found, pairs, index, dense_values(A.select(index).to(torch.float64), {}).to(found.t))
-            shift = float(pairs.shift[i])
-            region = Region(self.spectra.centred[i].cpu(), pairs.base, shift, float(level[i]), slack[i].cpu())
-            proven = all(certified(B.cpu(), region, float(blur[i])) for B in matrices)
-            found.certified[i], found.doubted[i] = proven, not proven
-            found.error[i] = 0.0 if proven else found.error[i]
+        sure = gap > SAFETY * (error + weights_error.to(gap))
+        # A tie that is known well enough is one.
+        tied = torch.maximum(gap, error) <= self.how.tie * level.clamp(min=pairs.base)
+        return error, sure, ~found.exact & ~tied & (~sure | (found.condition > SUSPICIOUS))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.theory.tokens import broadcast_mask, centre_tokens, check_product, check_rows, count_nonfinite
+from oversmooth.theory.tokens import broadcast_mask, check_product, check_rows, count_nonfinite
 
 # Entries of scores held at once where no fused kernel does the work: 16 MiB in float32, and 32 times that on a GPU.
 _BLOCK = 1 << 22
@@ -68,10 +68,6 @@ class AttentionOperator(ABC):
     @abstractmethod
     def diagonal(self) -> Tensor:
         """The diagonal, ``(..., n)``; where attention is causal, all eigenvalues."""
-
-    @abstractmethod
-    def rows(self, start: int, stop: int) -> Tensor:
-        """Rows start to stop of the matrix, ``(..., stop − start, n)``."""
 
     @abstractmethod
     def dense(self) -> DenseAttention:
@@ -155,13 +151,14 @@ class AttentionOperator(ABC):
             return torch.ones(self.shape[:-1], dtype=torch.bool, device=self.device)
         return self.mask
 
+    @property
+    def token_mask(self) -> Tensor | None:
+        """``(..., n)``: the mask of all heads, the last leading axis, where it is the same."""
+        return None if self.mask is None else self.mask[..., 0, :]
+
     def valid_count(self) -> Tensor:
         """The number of valid tokens, ``(...)``."""
         return self.keep.sum(-1)
-
-    def centre(self, v: Tensor) -> Tensor:
-        """``P v``, v without its mean over the valid tokens, ``(..., n, c) -> (..., n, c)``."""
-        return centre_tokens(v, self.mask)
 
 
 class DenseAttention(AttentionOperator):
@@ -171,7 +168,6 @@ class DenseAttention(AttentionOperator):
         A: ``(..., n, n)``, after the softmax.
         mask: ``(..., n)``, true for the valid tokens, or, shared by all heads, without the head axis. Rows of the
             other tokens are ignored, but no counted token may attend to them.
-        causal: True requires that nothing is above the diagonal; None finds out.
 
     Raises:
         InputError: entries that are negative or not finite, or rows that do not sum to one.
@@ -179,11 +175,10 @@ class DenseAttention(AttentionOperator):
 
     _arrays = ("A",)
 
-    def __init__(self, A: Tensor, *, mask: Tensor | None = None, causal: bool | None = None) -> None:
+    def __init__(self, A: Tensor, *, mask: Tensor | None = None) -> None:
         A = _tensor(A, floating=True)
         if A.shape[-1] != A.shape[-2] or 0 in A.shape:
             raise InputError(f"attention has shape {tuple(A.shape)}; it must be (..., n, n), and not empty")
-        causal = None if causal is None else arguments.flag(causal, "causal")
         half = A.dtype in (torch.float16, torch.bfloat16)
         self.rounding = torch.finfo(A.dtype).eps
         A = A.to(torch.promote_types(A.dtype, torch.float32))
@@ -193,15 +188,7 @@ class DenseAttention(AttentionOperator):
         check_rows(A, self.mask, tolerance=2e-2 if half else 1e-4)
         if half:  # a softmax kept in 8 or 11 bits misses one by 1e-3; the theory needs A 1 = 1
             A = torch.where(A.sum(-1, keepdim=True) > 0, A / A.sum(-1, keepdim=True), A)
-        lower = is_causal(A)
-        if causal and not lower:
-            where = tuple(torch.triu(A, diagonal=1).nonzero()[0].tolist())
-            raise InputError(
-                f"attention called causal has {A[where].item():.4g} above its diagonal, at {where}; "
-                "pass causal=False, or the matrix after its causal mask"
-            )
-        self.A = A
-        self.causal = lower if causal is None else causal
+        self.A, self.causal = A, is_causal(A)
 
     @classmethod
     def trusted(cls, A: Tensor, mask: Tensor | None, causal: bool, rounding: float | None = None) -> DenseAttention:
@@ -217,9 +204,6 @@ class DenseAttention(AttentionOperator):
 
     def diagonal(self) -> Tensor:
         return self.A.diagonal(dim1=-2, dim2=-1)
-
-    def rows(self, start: int, stop: int) -> Tensor:
-        return self.A[..., start:stop, :]
 
     def dense(self) -> DenseAttention:
         return self
@@ -237,8 +221,6 @@ class SoftmaxAttention(AttentionOperator):
         mask: ``(..., n)``, true for the valid tokens, or, shared by all heads, without the head axis.
         bias: ``(..., n, n)``, added to the scores (relative positions; ``-inf`` hides a pair).
         causal: whether no token sees a later one.
-        lse: ``(..., heads, n)``, the log-sum-exp of each row of scores, if a kernel returned it; else it is computed
-            where it is needed.
 
     Raises:
         InputError: shapes that do not fit, entries that are not finite, or a query from which every key is hidden.
@@ -255,7 +237,6 @@ class SoftmaxAttention(AttentionOperator):
         mask: Tensor | None = None,
         bias: Tensor | None = None,
         causal: bool = False,
-        lse: Tensor | None = None,
     ) -> None:
         q, k = (arguments.tensor(x, name, "(..., heads, n, k)") for name, x in (("queries", q), ("keys", k)))
         if k.ndim != q.ndim or q.shape[-2:] != k.shape[-2:] or 0 in (*q.shape, *k.shape):
@@ -283,11 +264,7 @@ class SoftmaxAttention(AttentionOperator):
                 raise InputError(f"bias has shape {tuple(bias.shape)}; the scores need {shape}") from None
             if bias.isnan().any() or bias.eq(torch.inf).any():
                 raise InputError("bias has NaN or +inf; give finite numbers, and -inf where a pair is hidden")
-        if lse is not None and (not isinstance(lse, Tensor) or lse.shape != q.shape[:-1]):
-            raise InputError(
-                f"lse is {arguments.kind(lse)}; give an array of shape {tuple(q.shape[:-1])}, one per query"
-            )
-        self._set(q, k, scale, mask, bias, arguments.flag(causal, "causal"), lse)
+        self._set(q, k, scale, mask, bias, arguments.flag(causal, "causal"), None)
         self.check_finite()
         self._check_visible()
 
@@ -307,7 +284,8 @@ class SoftmaxAttention(AttentionOperator):
     ) -> SoftmaxAttention:  # fmt: skip
         """From what a model computed: nothing is checked, so that nobody waits for the device; see `check_finite`.
 
-        q and lse ``(batch, heads, n, ...)``, k perhaps with fewer heads, mask ``(batch, n)``, bias broadcastable.
+        q ``(batch, heads, n, k)``, k perhaps with fewer heads, mask ``(batch, n)``, bias broadcastable; lse ``(batch,
+        heads, n)``, the log-sum-exp of each row of scores, if a kernel returned it: else it is computed where needed.
         """
         self = cls.__new__(cls)
         k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1) if k.shape[1] != q.shape[1] else k
@@ -324,19 +302,14 @@ class SoftmaxAttention(AttentionOperator):
     def _check_visible(self) -> None:
         if self.bias is None:
             return  # every counted token sees itself
-        for start, stop in self._blocks():
-            block = self._bias_block(start, stop)
-            assert block is not None
-            hidden = block.eq(-torch.inf).all(-1)
-            if self.mask is not None:
-                hidden &= self.mask[..., start:stop]
-            if hidden.any():
-                where = tuple(hidden.nonzero()[0].tolist())
-                array = f" (at {where[:-1]})" if where[:-1] else ""
-                raise InputError(
-                    f"the mask hides every token from query {where[-1] + start}{array}; "
-                    "let each query see at least itself, or mask it out as a token"
-                )
+        added = (self._bias_block(start, stop) for start, stop in self._blocks())
+        hidden = self.keep & torch.cat([block.eq(-torch.inf).all(-1) for block in added if block is not None], dim=-1)
+        if hidden.any():
+            *array, query = hidden.nonzero()[0].tolist()
+            raise InputError(
+                f"the mask hides every token from query {query}{f' (at {tuple(array)})' if array else ''}; "
+                "let each query see at least itself, or mask it out as a token"
+            )
 
     def to(self, dtype: torch.dtype) -> Self:
         other = super().to(dtype)
@@ -427,14 +400,14 @@ class SoftmaxAttention(AttentionOperator):
         attended = attend_with_lse(q, k, k[..., :8].contiguous(), causal=self.causal, scale=self.scale)
         return None if attended is None else attended[1].reshape(self.q.shape[:-1])
 
-    def rows(self, start: int, stop: int) -> Tensor:
-        scores = (self.q[..., start:stop, :] @ self.k.mT) * self.scale
-        bias = self._bias_block(start, stop)
-        A = torch.softmax(scores if bias is None else scores + bias, dim=-1)
-        return A if self.mask is None else torch.where(self.mask[..., start:stop, None], A, 0.0)
-
     def dense(self) -> DenseAttention:
-        A = torch.cat([self.rows(start, stop) for start, stop in self._blocks()], dim=-2)
+        parts = []
+        for start, stop in self._blocks():
+            scores = (self.q[..., start:stop, :] @ self.k.mT) * self.scale
+            bias = self._bias_block(start, stop)
+            rows = torch.softmax(scores if bias is None else scores + bias, dim=-1)
+            parts.append(rows if self.mask is None else torch.where(self.mask[..., start:stop, None], rows, 0.0))
+        A = torch.cat(parts, dim=-2)
         return DenseAttention.trusted(A, self.mask, self.causal, self.rounding)
 
 

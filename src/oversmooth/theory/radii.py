@@ -91,7 +91,6 @@ class Settings:
         tolerance: float | None = None,
         steps: int | None = None,
         limit: bool | None = None,
-        tie: float | None = None,
         seed: int = 0,
     ) -> Settings:
         """The settings, checked, with the defaults of this precision."""
@@ -101,7 +100,7 @@ class Settings:
             tolerance=check_tolerance(tolerance, dtype),
             steps=None if steps is None else arguments.whole(steps, "steps", least=1),
             limit=None if limit is None else arguments.flag(limit, "limit"),
-            tie=TIE[dtype] if tie is None else arguments.fraction(tie, "tie", zero=True),
+            tie=TIE[dtype],
             seed=arguments.seed(seed),
         )
 

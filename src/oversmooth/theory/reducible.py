@@ -54,13 +54,6 @@ class Parts:
         """Whether every component is a single token, so that the eigenvalues are on the diagonal."""
         return all(len(tokens) == 1 for tokens, _ in self.components)
 
-    @property
-    def order(self) -> Tensor:
-        """Its tokens, ordered so that none sees a later component, hidden ones last, ``(n,)``."""
-        valid = torch.cat([tokens for tokens, _ in self.components])
-        hidden = torch.ones(len(self.A), dtype=torch.bool, device=valid.device).index_fill(0, valid, False)
-        return torch.cat([valid, hidden.nonzero()[:, 0]])
-
     @cached_property
     def blocks(self) -> list[tuple[Tensor, Tensor]]:
         """Matrices in float64 that have all eigenvalues of A but one 1, each with its own, complex128.
@@ -132,9 +125,3 @@ def has_long_paths(flat: AttentionOperator) -> Tensor:
             near |= ~flat.mask[part, None, :] | ~flat.mask[part, :, None]
         far[part] = ~near.flatten(1).all(-1)
     return far
-
-
-def centred_block(A: DenseAttention, item: int) -> Tensor:
-    """The matrix of one item's A on centred vectors, over the valid tokens, in float64."""
-    keep = A.keep[item]
-    return centred_matrix(DenseAttention.trusted(A.A[item].double()[keep][:, keep], None, A.causal))

@@ -22,7 +22,7 @@ from oversmooth.theory.reducible import has_long_paths, union_of_heads
 from oversmooth.theory.small_matrices import complex_of, divided, eigenvalues, eigenvector, eigenvectors
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads, Matrices
 from oversmooth.theory.together import MOST_ENTRIES, AllEigenvalues, LargestEigenvalue, Search
-from oversmooth.theory.tokens import centre_tokens, real_and_imaginary, token_mean
+from oversmooth.theory.tokens import real_and_imaginary, token_mean
 from oversmooth.theory.weights import on_constant_arrays, smaller_product
 
 # Up to this size, (n − 1)·d, the whole matrix of T_P is formed.
@@ -144,7 +144,9 @@ class SharedWeights:
         """The radius of ``base + Σ_h c_h W_V^h W_O^h``, c_h the eigenvalue of attention on constant arrays, and how far
         it may be off. Without the zeros of features that no head writes to.
         """
-        base, small = self.update.base, self._on_constant_arrays()
+        # What can differ from zero, in float64.
+        V, O = self.W_V.double(), self.constant_W_O.double() * self.update.constant.double()[:, None, None]  # noqa: E741
+        base, small = self.update.base, smaller_product(*on_constant_arrays(V, O))
         # Heads leave features as they are together, which some of them write to.
         least = base if len(small) < self.d <= self.W_V.shape[-3] * self.W_V.shape[-1] else 0.0
         if len(small) > _DENSE_WEIGHTS:
@@ -158,11 +160,6 @@ class SharedWeights:
             sizes = (base + values).abs()
             size, error = sizes.max(), (sizes + errors).max() - sizes.max()
         return size.clamp(min=least).to(self.A.dtype), error.to(self.A.dtype)
-
-    def _on_constant_arrays(self) -> Tensor:
-        """A product with the eigenvalues of ``Σ_h c_h W_V^h W_O^h`` that can differ from zero, in float64."""
-        c = self.update.constant.double()[:, None, None]
-        return smaller_product(*on_constant_arrays(self.W_V.double(), self.constant_W_O.double() * c))
 
     def _largest(self, system: JoinedHeads, *, vectors: bool) -> LargestEigenvalue:
         """Within the number of steps that was given, if any."""
@@ -240,12 +237,12 @@ class SharedWeights:
 
     def _with_constant_part(self, Z: Tensor, mu: Tensor) -> Tensor:
         """The eigenarray ``Z + 1 w`` of T from that of T_P: ``w (μ − base − Σ_h c_h W_V^h W_O^h) = mean T(Z)``."""
-        tokens = _tokens(self.A)
-        plain = JoinedHeads(self.A, self.W_V, self.constant_W_O, self.update.shift)
-        mean = token_mean(real_and_imaginary(plain.mix, Z), tokens)
-        W = torch.einsum("h,hdk,hke->de", self.update.constant, self.W_V, self.constant_W_O).to(Z.dtype)
-        eye = torch.eye(self.d, dtype=Z.dtype, device=Z.device)
-        w = divided(mean, (mu - self.update.base)[:, None, None] * eye - W)
+        tokens = self.A.token_mask
+        mean = token_mean(real_and_imaginary(self.system.mix, Z), tokens)
+        eye = torch.eye(self.d, dtype=self.A.dtype, device=Z.device)
+        w = divided(
+            mean, (mu - self.update.base)[:, None, None] * eye - self.system.by_weights(eye, self.update.constant)
+        )
         return Z + w if tokens is None else (Z + w) * tokens[..., None]
 
     def _by_causal_blocks(self) -> Search[Rough]:
@@ -278,11 +275,7 @@ class SharedWeights:
         found.error = self._block_error(CausalBlocks(own, self.W_V, self.W_O), found.mu - base, found.residual)
         cheap = A.tokens * self.d**3 * len(found.mu) <= _CAUSAL_LIMIT
         if self.how.limit or (self.how.limit is None and cheap):
-            X = self._by_forward_substitution(diagonal, token[:, 0], found.mu - base)
-            if self.update.constant_gain is not None or not torch.allclose(self.update.constant, 1 - self.update.shift):
-                # Substitution solves for A; where constant arrays are changed or scaled apart, so is the constant part.
-                X = self._with_constant_part(real_and_imaginary(lambda x: centre_tokens(x, _tokens(A)), X), found.mu)
-            found.array = X
+            found.array = self._by_forward_substitution(diagonal, token[:, 0], found.mu - base)
         return found
 
     def _of_blocks(self, blocks: CausalBlocks, group: Tensor) -> Search[Rough]:
@@ -367,11 +360,6 @@ def _best(found: Extremal, group: Tensor, refined: Tensor) -> Tensor:
     order = order[group[order].argsort(stable=True)]  # group by group
     own = group[order]
     return order[torch.arange(len(own), device=own.device) - torch.searchsorted(own, own) < _TOGETHER]
-
-
-def _tokens(A: AttentionOperator) -> Tensor | None:
-    """The valid tokens, ``(items, n)``: the same for all heads."""
-    return None if A.mask is None else A.mask[:, 0]
 
 
 def _norms(W_V: Tensor, W_O: Tensor) -> Tensor:

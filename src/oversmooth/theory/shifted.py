@@ -15,12 +15,11 @@ from torch import Tensor
 
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.theory.dominance import check_residual, of_radii, scaled_update
+from oversmooth.theory.dominance import check_residual, of_radii, scaled_update, weights_that_fit
 from oversmooth.theory.one_head import Heads, Pairs
 from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.radii import AttentionChange, Settings
 from oversmooth.theory.spectrum import materialise_if_small
-from oversmooth.theory.weights import check_weights
 
 # Beyond this many tokens all eigenvalues cost more than Arnoldi for every shift.
 _DENSE_TOKENS = 512
@@ -62,8 +61,8 @@ def shifted_dominance(
 
     Args:
         A: ``(..., heads, n, n)``, attention, or an operator of that shape.
-        W_V: ``(heads, d, k)``, value weights.
-        W_O: ``(heads, k, d)``, output weights.
+        W_V: ``(..., heads, d, k)``, value weights.
+        W_O: ``(..., heads, k, d)``, output weights.
         shifts: s in ascending order, from 0.
         residual: as for `dominance`.
         source: whether a shift comes with a source that differs between tokens, as NeuTRENO's does; at s = 0 there is
@@ -79,18 +78,12 @@ def shifted_dominance(
     tensor([[ True,  True, False]])
     """
     A = materialise_if_small(as_operator(A))
-    W_V, W_O = check_weights(W_V, W_O)
+    W_V, W_O = weights_that_fit(A, W_V, W_O)
     remedy = "give two or more that ascend from 0"
     numbers = arguments.several(shifts, "the shifts", remedy)
     if len(numbers) < 2 or numbers[0] != 0 or any(a >= b for a, b in itertools.pairwise(numbers)):
         raise InputError(f"the shifts are {arguments.shown(list(numbers))}; {remedy}")
     source = arguments.flag(source, "source")
-    if W_V.ndim != 3 or W_O.ndim != 3 or len(A.shape) < 3 or A.shape[-3] != W_V.shape[-3]:
-        raise InputError(
-            f"attention has shape {tuple(A.shape)} and the weights {tuple(W_V.shape)} and {tuple(W_O.shape)}; give "
-            "(..., heads, n, n), (heads, d, k) and (heads, k, d)"
-        )
-    W_V, W_O = W_V.to(A.device, A.dtype), W_O.to(A.device, A.dtype)
     how, one, columns = Settings.of(A.dtype, seed=seed, limit=False), torch.ones(A.shape[-3]).to(W_V), []
     residual, heads = check_residual(residual), None
     for shift in numbers:

@@ -9,28 +9,26 @@ Logarithms are float64 whatever the tokens are: at 40,000 a float32 moves in ste
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from oversmooth import metrics
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.theory.dominance import check_residual
-from oversmooth.theory.operators import AttentionOperator
-from oversmooth.theory.simulated_layers import Layer, one_per_feature, stack_of_layers
+from oversmooth.theory.dominance import check_residual, check_token_mask
+from oversmooth.theory.operators import AttentionOperator, as_operator
+from oversmooth.theory.systems import JoinedHeads
 from oversmooth.theory.tokens import centre_tokens, token_mean
-from oversmooth.theory.weights import one_per_head
+from oversmooth.theory.weights import check_weights, one_per_head
 
 Norm = Literal["none", "pre", "post"]
 MOST_LAYERS = 10**8
 """A day or more of the smallest layers."""
-_METRICS = ("cos", "abs_cos", "sigma_ratio", "rank_one_distance", "stable_rank", "effective_rank")
 # Arrays kept before their metrics are taken all at once.
 _KEPT = 64
 
@@ -46,8 +44,6 @@ class Simulation:
     """``(depths,)``, the number of layers applied."""
     log_hfc_lfc: Tensor
     """``log(‖HFC‖/‖LFC‖)``, which does not underflow; -inf where HFC is zero."""
-    log_hfc_lfc_spectral: Tensor
-    """The same in the spectral norm."""
     log_norm: Tensor
     """``log ‖X‖_F``."""
     cos: Tensor
@@ -71,16 +67,6 @@ class Simulation:
         return self.log_hfc_lfc.exp()
 
     @property
-    def log_hfc(self) -> Tensor:
-        """``log ‖HFC‖_F``; its differences are the growth of the high-frequency band, layer by layer."""
-        return self.log_norm - softplus(-2 * self.log_hfc_lfc) / 2
-
-    @property
-    def log_lfc(self) -> Tensor:
-        """``log ‖LFC‖_F``."""
-        return self.log_norm - softplus(2 * self.log_hfc_lfc) / 2
-
-    @property
     def rate(self) -> Tensor:
         """``(...)``, the factor per layer by which HFC/LFC changes, over the second half of the run."""
         half = min(len(self.depth) // 2, len(self.depth) - 2)
@@ -88,80 +74,86 @@ class Simulation:
         return (rise / (self.depth[-1] - self.depth[half])).exp()
 
 
-@dataclass(frozen=True)
-class SimulationSettings:
-    """The rare settings of `simulate`, which takes them as keywords and explains them."""
-
-    norm: Norm = "none"
-    gamma: Tensor | float = 1.0
-    beta: Tensor | float = 0.0
-    eps: float = 1e-6
-    every: int = 1
-    bands_only: bool = False
-    progress: Callable[[int], None] | None = None
-
-    def __post_init__(self) -> None:
-        arguments.choice(self.norm, "norm", ("none", "pre", "post"))
-        arguments.number(self.eps, "eps", "give a number, 0 or more", least=0)
-        arguments.whole(self.every, "every", least=1)
-        arguments.flag(self.bands_only, "bands_only")
-
-
 def simulate(
     X: Tensor,
-    A: Tensor | AttentionOperator | Sequence[Tensor | AttentionOperator],
-    W_V: Tensor | Sequence[Tensor],
-    W_O: Tensor | Sequence[Tensor],
+    A: Tensor | AttentionOperator,
+    W_V: Tensor,
+    W_O: Tensor,
     layers: int,
     *,
-    residual: bool | float | Sequence[float] = True,
-    bias: Tensor | Sequence[Tensor | None] | None = None,
+    residual: bool | float = True,
+    bias: Tensor | None = None,
     neutreno: float | Tensor = 0.0,
-    **settings: Any,
+    norm: Norm = "none",
+    gamma: Tensor | float = 1.0,
+    beta: Tensor | float = 0.0,
+    eps: float = 1e-6,
+    every: int = 1,
+    progress: Callable[[int], None] | None = None,
 ) -> Simulation:
-    """Apply ``X ← X + Σ_h A_h X W_V^h W_O^h`` layer after layer, and record the metrics of X.
-
-    A single A, W_V, W_O and bias are repeated for every layer; lists of them are a stack, which starts over when it
-    ends.
+    """Apply ``X ← X + Σ_h A_h X W_V^h W_O^h`` again and again, and record the metrics of X.
 
     Args:
         X: ``(..., n, d)``, the input tokens.
-        A: ``(..., heads, n, n)``, attention, or an operator of that shape; or a list, one per layer.
-        W_V: ``(..., heads, d, k)``, value weights; or a list, one per layer.
-        W_O: ``(..., heads, k, d)``, output weights; or a list, one per layer.
+        A: ``(..., heads, n, n)``, attention, or an operator of that shape.
+        W_V: ``(..., heads, d, k)``, value weights.
+        W_O: ``(..., heads, k, d)``, output weights.
         layers: how many to apply.
-        residual: False leaves X itself out, a number takes that many times X; or a list, one number per layer.
-        bias: ``(d,)``, added to every token at every layer; or a list, one per layer, None where a layer has none.
+        residual: False leaves X itself out, a number takes that many times X.
+        bias: ``(d,)``, added to every token at every layer.
         neutreno: ``()`` or ``(heads,)``, λ̃; every layer but the first adds ``λ̃ (V⁰ − V)``, V⁰ the values of the first.
-        settings: ``norm``, LayerNorm before the layer ("pre") or after it ("post"), with ``gamma`` and ``beta``, ``()``
-            or ``(d,)``, and ``eps``; ``every``, to record metrics only every this many layers, and at the end;
-            ``bands_only``, to leave cosines, ranks and the spectral norm NaN, which is several times faster;
-            ``progress``, called with the number of layers done.
+        norm: LayerNorm before the layer ("pre") or after it ("post").
+        gamma: ``()`` or ``(d,)``, of the norm.
+        beta: ``()`` or ``(d,)``, of the norm.
+        eps: of the norm.
+        every: record metrics only every this many layers, and at the end.
+        progress: called with the number of layers done.
 
     Raises:
-        InputError: shapes that do not fit, entries that are not finite, or masks that differ between layers or heads.
+        InputError: shapes that do not fit, entries that are not finite, or a mask that differs between heads.
     """
-    X = arguments.tensor(X, "tokens", "(..., n, d)")
-    stack = stack_of_layers(X, A, W_V, W_O, bias)
-    first, how = stack[0], SimulationSettings(**settings)
+    X, A = arguments.tensor(X, "tokens", "(..., n, d)"), as_operator(A)
+    W_V, W_O = check_weights(W_V, W_O)
     layers = arguments.whole(layers, "layers", least=1, most=MOST_LAYERS)
+    every = arguments.whole(every, "every", least=1)
+    arguments.choice(norm, "norm", ("none", "pre", "post"))
+    eps = float(arguments.number(eps, "eps", "give a number, 0 or more", least=0))
+    if X.shape[-2:] != (A.tokens, W_V.shape[-2]) or A.shape[-3:-2] != W_V.shape[-3:-2]:
+        raise InputError(
+            f"tokens {tuple(X.shape)}, attention {tuple(A.shape)} and W_V {tuple(W_V.shape)} do not fit; "
+            "they must be (..., n, d), (..., heads, n, n) and (..., heads, d, k)"
+        )
     if not X.isfinite().all():
         raise InputError("the tokens have NaN or infinite entries; start from finite ones")
-    X = X.to(first.A.dtype).expand(*arguments.broadcast(X.shape[:-2], first.batch_shape), *X.shape[-2:])
-    strength = one_per_head(neutreno, first.W_V, "neutreno")
-    if strength.any() and any(layer.W_V.shape[-3:] != first.W_V.shape[-3:] for layer in stack):
-        raise InputError("NeuTRENO adds the first layer's values to every layer's; give all layers heads of one shape")
-    listed = isinstance(residual, (list, tuple))
-    keeps = [float(check_residual(keep)) for keep in cast(Any, residual if listed else [residual] * len(stack))]
-    if len(keeps) != len(stack):
-        raise InputError(f"residual has {len(keeps)} numbers and the stack {len(stack)} layers; give one per layer")
-    gamma, beta = one_per_feature(how.gamma, X, "gamma"), one_per_feature(how.beta, X, "beta")
-    if how.norm == "none":
-        states = _linear(X, stack, keeps, strength)
+    check_token_mask(A)
+    batches = dict(tokens=X.shape[:-2], attention=A.shape[:-3], W_V=W_V.shape[:-3], W_O=W_O.shape[:-3])
+    arguments.check_broadcast(**batches)
+    A = A.to(torch.promote_types(X.dtype, A.dtype))
+    X = X.to(A.dtype).expand(*arguments.broadcast(*batches.values()), *X.shape[-2:])
+    W_V, W_O = W_V.to(X), W_O.to(X)
+    strength = one_per_head(neutreno, W_V, "neutreno")
+    # NeuTRENO leaves the first layer alone.
+    first, later = (JoinedHeads(A, W_V, W_O, shift) for shift in (0 * strength, strength))
+    named = {"gamma": gamma, "beta": beta, "bias": 0.0 if bias is None else bias}
+    gamma, beta, added = (_one_per_feature(value, X, name) for name, value in named.items())
+    keep = float(check_residual(residual))
+    if norm == "none":
+        states = _linear(X, first, later, keep, added)
     else:
-        norm = partial(_layer_norm, gamma=gamma, beta=beta, eps=float(how.eps), tokens=first.tokens)
-        states = _normed(X, stack, keeps, strength, norm, before=how.norm == "pre")
-    return _measure(states, layers, how, first.tokens)
+        normed = partial(_layer_norm, gamma=gamma, beta=beta, eps=eps, tokens=A.token_mask)
+        states = _normed(X, first, later, keep, added, normed, before=norm == "pre")
+    return _measure(states, layers, every, progress, A.token_mask)
+
+
+def _one_per_feature(value: Tensor | float, X: Tensor, name: str) -> Tensor:
+    """The value as finite numbers, ``()``, ``(1,)`` or ``(d,)``, in X's precision; InputError calls it by this name."""
+    remedy = f"give finite numbers, one or {X.shape[-1]}, one per feature"
+    numbers = arguments.numbers(value, name, remedy, dtype=X.dtype, device=X.device)
+    if numbers.ndim > 1 or numbers.numel() not in (1, X.shape[-1]):
+        raise InputError(f"{name} has shape {tuple(numbers.shape)}; {remedy}")
+    if not numbers.isfinite().all():
+        raise InputError(f"{name} has NaN or infinite entries; {remedy}")
+    return numbers
 
 
 @dataclass(frozen=True)
@@ -203,29 +195,21 @@ def split(X: Tensor, tokens: Tensor | None) -> TokenParts:
     return TokenParts(*rescaled(token_mean(X, tokens), zero), *rescaled(centre_tokens(X, tokens), zero))
 
 
-def _linear(X: Tensor, stack: list[Layer], keeps: list[float], strength: Tensor) -> Iterator[TokenParts]:
+def _linear(X: Tensor, first: JoinedHeads, later: JoinedHeads, keep: float, bias: Tensor) -> Iterator[TokenParts]:
     """The states of the linear update, the input first, without end."""
-    tokens, zero = stack[0].tokens, torch.zeros_like(X[..., :1, :1], dtype=torch.float64)
-    V0, steer = stack[0].values(X), bool(strength.any())
-    # What V⁰ adds is the same at every pass.
-    inflow = [layer.outputs(strength[:, None, None] * V0) for layer in stack] if steer else []
+    tokens, zero = first.A.token_mask, torch.zeros_like(X[..., :1, :1], dtype=torch.float64)
+    inflow = later.by_weights(X, later.shift)  # what V⁰ adds
     yield (state := split(X, tokens))
-    for depth in itertools.count():
+    for layer in itertools.chain([first], itertools.repeat(later)):
         m, s, Z, z = state.m, state.s, state.Z, state.z
-        at = depth % len(stack)
-        layer, base = stack[at], keeps[at]
-        source = steer and depth > 0  # NeuTRENO leaves the first layer alone
         # The centred part feeds itself and the constant part; the constant part feeds itself alone.
-        mixed = layer.mix(Z, torch.zeros_like(V0) if source else None, strength)
-        own = layer.outputs(layer.values(m) * (1 - strength if source else torch.ones_like(strength))[:, None, None])
-        constant = [(base * m + own, s), (token_mean(mixed, tokens), z)]
+        mixed, own = layer.mix(Z), layer.by_weights(m, 1 - layer.shift)
+        constant = [(keep * m + own, s), (token_mean(mixed, tokens), z), (bias.expand_as(m), zero)]
         # Centring the sum matters: a constant part that rounding leaves in Z would persist and outlast all else.
-        centred = [(centre_tokens(base * Z + mixed, tokens), z)]
-        if source:
-            constant.append((token_mean(inflow[at], tokens), zero))
-            centred.append((centre_tokens(inflow[at], tokens), zero))
-        if layer.bias is not None:
-            constant.append((layer.bias.expand_as(m), zero))
+        centred = [(centre_tokens(keep * Z + mixed, tokens), z)]
+        if layer.shifted:
+            constant.append((token_mean(inflow, tokens), zero))
+            centred.append((centre_tokens(inflow, tokens), zero))
         yield (state := TokenParts(*summed(constant), *summed(centred)))
 
 
@@ -235,47 +219,50 @@ def _layer_norm(X: Tensor, gamma: Tensor, beta: Tensor, eps: float, tokens: Tens
 
 
 def _normed(
-    X: Tensor, stack: list[Layer], keeps: list[float], strength: Tensor, norm: Callable[[Tensor], Tensor], before: bool
+    X: Tensor,
+    first: JoinedHeads,
+    later: JoinedHeads,
+    keep: float,
+    bias: Tensor,
+    norm: Callable[[Tensor], Tensor],
+    *,
+    before: bool,
 ) -> Iterator[TokenParts]:
     """The states with LayerNorm, which keeps X in range (Post-LN) or makes it grow linearly (Pre-LN)."""
-    V0, source = stack[0].values(norm(X) if before else X), None
-    for layer, keep in itertools.cycle(zip(stack, keeps, strict=True)):
-        yield split(X, layer.tokens)
-        Y = layer.mix(norm(X) if before else X, source, strength)
-        X = keep * X + Y + (0 if layer.bias is None else layer.bias)
+    inflow = later.by_weights(norm(X) if before else X, later.shift)
+    for layer in itertools.chain([first], itertools.repeat(later)):
+        yield split(X, layer.A.token_mask)
+        X = keep * X + layer.mix(norm(X) if before else X) + bias + (inflow if layer.shifted else 0)
         X = X if before else norm(X)
-        source = V0 if strength.any() else None
 
 
-def _measure(states: Iterator[TokenParts], layers: int, how: SimulationSettings, tokens: Tensor | None) -> Simulation:
+def _measure(
+    states: Iterator[TokenParts],
+    layers: int,
+    every: int,
+    progress: Callable[[int], None] | None,
+    tokens: Tensor | None,
+) -> Simulation:
     depths, ratios, norms, kept, rows = [], [], [], [], []
     for depth, state in zip(range(layers + 1), states, strict=False):
-        if depth % how.every == 0 or depth == layers:
+        if depth % every == 0 or depth == layers:
             n = state.Z.shape[-2] if tokens is None else tokens.sum(-1)[..., None, None]
             log_high, log_low = state.z, state.s + torch.as_tensor(n, dtype=torch.float64).log() / 2
             depths.append(depth)
             ratios.append((log_high - log_low)[..., 0, 0])
             norms.append(torch.logaddexp(2 * log_high, 2 * log_low)[..., 0, 0] / 2)
-            kept.append((_tokens_of(state, tokens), state.Z))
+            kept.append(_tokens_of(state, tokens))
         if len(kept) == _KEPT or (kept and depth == layers):
-            arrays, centred = (torch.stack(part) for part in zip(*kept, strict=True))
-            if how.bands_only:
-                nothing = torch.full(arrays.shape[:-2], torch.nan, dtype=arrays.dtype, device=arrays.device)
-                rows.append(dict.fromkeys((*_METRICS, "spectral"), nothing))
-            else:
-                rows.append(_metrics(arrays, tokens) | {"spectral": metrics.singular_values(centred)[..., 0].log()})
-            last, kept = arrays[-1], []
-        if how.progress is not None and depth:
-            how.progress(depth)
-    columns = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
-    spectral = columns.pop("spectral").double()
+            rows.append(_metrics(torch.stack(kept), tokens))
+            last, kept = kept[-1], []
+        if progress is not None and depth:
+            progress(depth)
     return Simulation(
         depth=torch.tensor(depths, dtype=torch.float64, device=last.device),
         log_hfc_lfc=torch.stack(ratios),
-        log_hfc_lfc_spectral=torch.stack(ratios) + spectral,
         log_norm=torch.stack(norms),
         X=last / torch.linalg.matrix_norm(last, keepdim=True),
-        **columns,
+        **{name: torch.cat([row[name] for row in rows]) for name in rows[0]},
     )
 
 
@@ -293,8 +280,9 @@ def _tokens_of(state: TokenParts, tokens: Tensor | None) -> Tensor:
 
 def _metrics(X: Tensor, tokens: Tensor | None) -> dict[str, Tensor]:
     mask = None if tokens is None else tokens.expand(X.shape[:-1])
+    ranks = metrics.ranks_of(metrics.singular_values(X, mask=mask))
     return {
         "cos": metrics.cosine(X, mask=mask),
         "abs_cos": metrics.cosine(X, absolute=True, mask=mask),
-        **{name: getattr(metrics, name)(X, mask=mask) for name in _METRICS[2:]},
+        **{name: rank.to(X.dtype) for name, rank in ranks.items()},
     }

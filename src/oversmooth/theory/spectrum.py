@@ -15,6 +15,7 @@ from oversmooth.theory.krylov import Arnoldi
 from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.reducible import Parts, fallen_apart
 from oversmooth.theory.small_matrices import complex_of, eigenpairs, eigenvalues
+from oversmooth.theory.tokens import centre_tokens
 
 Method = Literal["auto", "dense", "arnoldi"]
 METHODS = get_args(Method)
@@ -41,11 +42,6 @@ class AttentionSpectrum:
     """
 
     @property
-    def complete(self) -> bool:
-        """Whether these are all eigenvalues, not only the extremal ones."""
-        return self.method != "arnoldi"
-
-    @property
     def radius(self) -> Tensor:
         """``(...)``, the largest modulus; zero where no eigenvalue competes with 1."""
         if self.values.shape[-1] == 0:
@@ -68,7 +64,7 @@ class CentredAttention:
     def project(self, v: Tensor) -> Tensor:
         if self.operator.mask is None:
             return v - v.mean(-1, keepdim=True)
-        return self.operator.centre(v[..., None])[..., 0]
+        return centre_tokens(v[..., None], self.operator.mask)[..., 0]
 
     def select(self, index: Tensor) -> CentredAttention:
         return CentredAttention(self.operator.select(index))

@@ -26,12 +26,9 @@ class JoinedHeads:
 
     def __init__(self, A: AttentionOperator, W_V: Tensor, W_O: Tensor, shift: Tensor, *, centred: bool = True) -> None:
         self.A, self.centred, self.transpose = A, centred, False
-        # The same for all items, or one each.
-        self.V, self.O = (
-            W[None] for W in stack_heads(W_V, W_O)
-        )  # (1 or items, d, heads · k) and its transpose's shape
-        self.shift = shift[None]  # (1 or items, heads)
-        self.shifted = bool(shift.any())
+        # (d, heads·k), (heads·k, d) and (heads,): the same for all items, or behind an axis of items.
+        self.V, self.O = stack_heads(W_V, W_O)
+        self.shift, self.shifted = shift, bool(shift.any())
         self.n, self.d = A.tokens, W_V.shape[-2]
         self.size, self.dtype, self.device = self.n * self.d, A.dtype, A.device
 
@@ -46,20 +43,20 @@ class JoinedHeads:
     @property
     def entries(self) -> int:
         """Of its weights, for each item where several are joined."""
-        return 2 * self.V[0].numel()
+        return 2 * self.V.shape[-2:].numel()
 
     @property
     def kind(self) -> Hashable:
         """What is equal where two can be joined by `cat`."""
-        return self.A.kind, self.V.shape[1:], self.shifted, self.centred, self.transpose
+        return self.A.kind, self.V.shape[-2:], self.shifted, self.centred, self.transpose
 
     @classmethod
     def cat(cls, several: Sequence[JoinedHeads]) -> JoinedHeads:
         """The items of all, each with its weights."""
         other = copy.copy(several[0])
         other.A = type(other.A).cat([one.A for one in several])
-        for name in ("V", "O", "shift"):
-            parts = [(x := getattr(one, name)).expand(one.items, *x.shape[1:]) for one in several]
+        for name, own in (("V", 2), ("O", 2), ("shift", 1)):
+            parts = [(x := getattr(one, name)).expand(one.items, *x.shape[-own:]) for one in several]
             setattr(other, name, torch.cat(parts))
         return other
 
@@ -68,23 +65,30 @@ class JoinedHeads:
 
     def mix(self, Z: Tensor) -> Tensor:
         """``Σ_h (A_h − s_h) Z W_V^h W_O^h`` without centring, ``(items, n, d)``."""
-        values = (Z @ self.V).unflatten(-1, (self.shift.shape[1], -1)).transpose(1, 2)
+        values = self._values(Z).transpose(-3, -2)
         # Attention as queries and keys has no product with its transpose: it is formed as matrices.
         mixed = self.A.dense().A.mT @ values if self.transpose else self.A @ values
         if self.shifted:
             mixed = mixed - self.shift[..., None, None] * values
-        return mixed.transpose(1, 2).flatten(2) @ self.O
+        return mixed.transpose(-3, -2).flatten(-2) @ self.O
+
+    def by_weights(self, Z: Tensor, factor: Tensor) -> Tensor:
+        """``Σ_h f_h Z W_V^h W_O^h``, without attention; f ``(heads,)``."""
+        return (self._values(Z) * factor[:, None]).flatten(-2) @ self.O
+
+    def _values(self, Z: Tensor) -> Tensor:
+        """``(..., n, heads, k)``"""
+        return (Z @ self.V).unflatten(-1, (self.shift.shape[-1], -1))
 
     def project(self, v: Tensor) -> Tensor:
         if not self.centred:
             return v
-        mask = self.A.mask
-        return centre_tokens(v.view(-1, self.n, self.d), None if mask is None else mask[:, 0]).reshape(len(v), -1)
+        return centre_tokens(v.view(-1, self.n, self.d), self.A.token_mask).reshape(len(v), -1)
 
     def select(self, index: Tensor) -> JoinedHeads:
         other = copy.copy(self)
         other.A = self.A.select(index)
-        if len(self.V) > 1:
+        if self.V.ndim > 2:
             other.V, other.O, other.shift = self.V[index], self.O[index], self.shift[index]
         return other
 

@@ -292,7 +292,7 @@ class ValidTokens:
         lse = None if A.lse is None else self.apart(A.lse.mT).mT
         # Padding of a text sees itself, so that its row is not empty.
         bias = None if A.bias is None else pairs(A.bias).masked_fill(~inside[:, None, :, None], 0.0)
-        return SoftmaxAttention(q, k, scale=A.scale, mask=inside, bias=bias, causal=A.causal, lse=lse)
+        return SoftmaxAttention.trusted(q, k, A.scale, inside, bias, A.causal, lse)
 
 
 @dataclass(frozen=True)

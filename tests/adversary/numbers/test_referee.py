@@ -317,9 +317,9 @@ def test_pre_norm_need_not_grow():
     A = 0.5 * np.eye(6) + 0.5 * softmax(rng.standard_normal((6, 6)))
     X = torch.tensor(rng.standard_normal((6, 4)))
     weights = torched([A], [-0.5 * np.eye(4)])
-    run = simulate(X, *weights, 600, norm="pre", every=100, bands_only=True)
+    run = simulate(X, *weights, 600, norm="pre", every=100)
     assert np.ptp(run.log_norm[1:].numpy()) < 0.05
-    grows = simulate(X, weights[0], -weights[1], weights[2], 600, norm="pre", every=100, bands_only=True)
+    grows = simulate(X, weights[0], -weights[1], weights[2], 600, norm="pre", every=100)
     assert grows.log_norm[-1] > 5
 
 
@@ -413,17 +413,17 @@ def test_sign_rules_need_one_closed_component_and_no_more():
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("heads", [1, 2])
-def test_limit_array_under_J(heads, causal):
-    """AttnScale and centred attention: an eigenarray of the update with A' = gA − sI − mJ, constant part and all."""
+def test_limit_array_of_shifted_attention(heads, causal):
+    """NeuTRENO: an eigenarray of the update with A' = gA − sI, constant part and all."""
     rng = np.random.default_rng(13)
     n, d = 5, 3
-    for g, s, m in itertools.product((0.7, 1.4), (0.0, 0.3), (-0.5, 0.6)):
+    for g, s in itertools.product((0.7, 1.4), (0.0, 0.3)):
         As = [attention(rng, n, causal=causal) for _ in range(heads)]
         Ws = [0.8 * rng.standard_normal((d, d)) for _ in range(heads)]
-        change = AttentionChange(*(torch.full((heads,), x, dtype=torch.float64) for x in (g, s, m)))
+        change = AttentionChange(*(torch.full((heads,), x, dtype=torch.float64) for x in (g, s, 0.0)))
         found = dominance(*torched(As, Ws), change=change, limit=True)
         X = found.array.array.numpy()
-        changed = [g * A - s * np.eye(n) - m / n for A in As]
+        changed = [g * A - s * np.eye(n) for A in As]
         image = X + sum(A @ X @ W for A, W in zip(changed, Ws, strict=True))
         mu = np.vdot(X, image) / np.vdot(X, X)
         assert np.linalg.norm(image - mu * X) < 1e-7 * np.linalg.norm(X)
@@ -608,7 +608,7 @@ def test_a_bias_does_not_help_against_a_source():
     A, W = 0.8 * np.eye(4) + 0.2 * attention(rng, 4), -0.5 * np.eye(3)
     assert max(radius(np.eye(3) + 0.4 * W), radius(on_centred([A - 0.6 * np.eye(4)], [W]))) < 1
     X, bias = torch.tensor(rng.standard_normal((4, 3))), torch.ones(3, dtype=torch.float64)
-    run = simulate(X, *torched([A], [W]), 400, neutreno=0.6, bias=bias, every=100, bands_only=True)
+    run = simulate(X, *torched([A], [W]), 400, neutreno=0.6, bias=bias, every=100)
     assert run.log_hfc_lfc[-1] > -5
     assert dominance(*torched([A], [W]), neutreno=0.6, bias=bias).verdict == "rough"
 

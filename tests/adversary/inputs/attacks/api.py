@@ -65,7 +65,7 @@ def _good() -> dict[Any, dict[str, Any]]:
     from oversmooth.theory import shifted
     from oversmooth.theory.weights import repeat_shared_heads
 
-    x, A, kernel = torch.randn(2, 3, 4), torch.randn(2, 5, 5).softmax(-1), torch.randn(3, 3).softmax(-1)
+    x, A = torch.randn(2, 3, 4), torch.randn(2, 5, 5).softmax(-1)
     weights = {"W_V": torch.randn(2, 6, 3), "W_O": torch.randn(2, 3, 6)}
     of_tokens = (
         "cosine", "effective_rank", "hfc", "input_convergence", "lfc", "rank_one_distance", "sigma_ratio",
@@ -78,8 +78,6 @@ def _good() -> dict[Any, dict[str, Any]]:
         **{getattr(theory, name): weights for name in of_weights},
         **{getattr(theory, name): {"A": A} for name in of_attention},
         metrics.ranks_of: {"s": torch.rand(2, 3)},
-        metrics.nonlocal_energy: {"u": x, "kernel": kernel},
-        metrics.fidelity_energy: {"u": x, "f": x, "kernel": kernel, "strength": 0.5},
         theory.dominance: {"A": A, **weights},
         shifted.shifted_dominance: {"A": A, **weights, "shifts": [0.0, 0.5, 1.0]},
         theory.simulate: {"X": torch.randn(5, 6), "A": A, **weights, "layers": 3},
@@ -89,22 +87,21 @@ def _good() -> dict[Any, dict[str, Any]]:
     }
 
 
-TENSORS = ("x", "A", "W_V", "W_O", "X", "mask", "kernel", "u", "f", "s", "q", "k", "gamma", "beta", "bias", "strength")
+TENSORS = ("x", "A", "W_V", "W_O", "X", "mask", "s", "q", "k", "gamma", "beta", "bias")
 LATER = ("None", "text", "an empty list", "integers", "NaN", "1e38", "one number", "nothing", "another shape", "zeros")
 """For the arguments after the first."""
-NUMBERS_TOO = ("gamma", "beta", "bias", "strength", "neutreno")
+NUMBERS_TOO = ("gamma", "beta", "bias", "neutreno")
 
 
 def _functions() -> Iterator[Case]:
     from oversmooth import theory
     from oversmooth.theory.radii import Settings
-    from oversmooth.theory.simulate import SimulationSettings
 
     tensors = _tensors()
     for function, good in _good().items():
         name = f"{function.__module__.split('.')[1]}.{function.__name__}"
         yield _call(f"{name}, as it should be", lambda f=function, g=good: f(**g), "fine")
-        rare = {theory.dominance: Settings.of, theory.simulate: SimulationSettings}.get(function)
+        rare = {theory.dominance: Settings.of}.get(function)
         named = [*inspect.signature(function).parameters, *(inspect.signature(rare).parameters if rare else ())]
         for place, argument in enumerate(named):
             if argument in ("progress", "change", "search", "settings", "dtype"):

@@ -22,13 +22,11 @@ from torch import Tensor, nn
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.inputs.batches import Inputs
-from oversmooth.metrics import fidelity_energy, nonlocal_energy
 from oversmooth.models import Loaded
 from oversmooth.report.style import fixed, percent
 from oversmooth.safety.errors import InputError
-from oversmooth.theory import gradient_step
 from oversmooth.trace.plans import SampleBlock
-from oversmooth_papers.tables.neutreno.flow import gradient_flow
+from oversmooth_papers.tables.neutreno.flow import gradient_flow, gradient_step
 from oversmooth_papers.tables.neutreno.kernel import Layer, Progress, layer_means, scores_of
 
 HEAD = ("model", "block", "J", "G", "E after attention", "after step", "after flow", "Euler off by", "cases")
@@ -56,6 +54,23 @@ def energies(
 
     with _values(loaded.model) as values:
         return layer_means(loaded, inputs, measure, progress)
+
+
+def nonlocal_energy(u: Tensor, kernel: Tensor) -> Tensor:
+    """``J(u) = ½ Σ_ij ‖u_i − u_j‖² k_ij``, of tokens ``(..., n, d)`` and ``(..., n, n)``; 0 where all are equal.
+
+    >>> nonlocal_energy(torch.tensor([[0.0], [2.0]]), torch.ones(2, 2))
+    tensor(4.)
+    """
+    # J does not see a common shift of the tokens: removing it first keeps digits when they are nearly equal.
+    u = u - u.mean(-2, keepdim=True)
+    own = (u.square().sum(-1) * (kernel.sum(-1) + kernel.sum(-2))).sum(-1)
+    return own / 2 - (u * (kernel @ u)).sum((-2, -1))
+
+
+def fidelity_energy(u: Tensor, f: Tensor, kernel: Tensor, strength: Tensor) -> Tensor:
+    """``E(u, f) = J(u) + ½ Σ_i λ_i ‖u_i − f_i‖²``; f: the tokens that u is held to, strength: λ, ``(..., n)``."""
+    return nonlocal_energy(u, kernel) + (strength * (u - f).square().sum(-1)).sum(-1) / 2
 
 
 def case_energies(scores: Tensor, V: Tensor, first: Tensor, strength: float) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Nguyen et al.'s gradient flow, solved by eigenvectors (THEORY §6)."""
+"""Nguyen et al.'s gradient flow: one step of it, and its solution by eigenvectors (THEORY §6)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,19 @@ from torch import Tensor
 
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
+
+
+@torch.no_grad()
+def gradient_step(scores: Tensor, V: Tensor) -> Tensor:
+    """One step from the values: attention itself for symmetric scores, and else not.
+
+    ``Σ_j (k_ij + k_ji) v_j / Σ_j (k_ij + k_ji)`` with ``k = exp(scores)``.
+
+    Args:
+        scores: ``(..., n, n)``: what softmax gets.
+        V: ``(..., n, k)``: values.
+    """
+    return torch.logaddexp(scores, scores.mT).softmax(-1) @ V
 
 
 @torch.no_grad()

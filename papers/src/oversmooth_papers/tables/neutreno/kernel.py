@@ -20,16 +20,78 @@ from oversmooth.inputs.batches import Inputs
 from oversmooth.models import Loaded
 from oversmooth.report.style import fixed, percent
 from oversmooth.safety.errors import InputError
-from oversmooth.theory import SoftmaxAttention, attention_kernel, gradient_step
+from oversmooth.theory import SoftmaxAttention
 from oversmooth.trace import study
 from oversmooth.trace.feed import Runner
 from oversmooth.trace.plans import SampleBlock
+from oversmooth_papers.tables.neutreno.flow import gradient_step
 
 HEAD = ("model", "block", "asymmetry", "least eigenvalue", "eigenvalues below 0", "step off by", "cases")
 CAUSAL = "causal: never symmetric"
 _NEARLY = 0.01  # asymmetry up to which a kernel counts as symmetric
 Progress = Callable[[int], None]
 """Told how many inputs are done."""
+
+
+class KernelOfAttention(NamedTuple):
+    """What ``B = Π^½ A Π^−½`` says, symmetric where a symmetric kernel makes A (THEORY §6); ``(...)`` each."""
+
+    asymmetry: Tensor
+    """``‖B − Bᵀ‖/‖B + Bᵀ‖`` in the Frobenius norm: 0 for a symmetric kernel, 1 where nothing flows back. The flow ΠA
+    itself would show little but the tokens that all others look at.
+    """
+    least: Tensor
+    """The least eigenvalue of the symmetric part of B, whose greatest is 1; negative where it is not positive
+    semi-definite.
+    """
+    negative_share: Tensor
+    """Of the eigenvalues of that, those below zero."""
+
+
+@torch.no_grad()
+def attention_kernel(A: Tensor) -> KernelOfAttention:
+    """The kernel behind attention ``(..., n, n)`` in float64 that hides nothing: how symmetric, how positive.
+
+    Raises:
+        InputError: an entry is zero, as in windows.
+
+    >>> K = torch.tensor([[2.0, 1.0], [1.0, 3.0]], dtype=torch.float64)
+    >>> found = attention_kernel(K / K.sum(-1, keepdim=True))
+    >>> round(float(found.asymmetry), 6), round(float(found.least), 4)
+    (0.0, 0.4167)
+    """
+    if not bool((A > 0).all()):
+        hidden = float((A <= 0).double().mean())
+        raise InputError(
+            f"{hidden:.1%} of attention is 0; the kernel is known where none is: give attention without a mask"
+        )
+    A = A / A.sum(-1, keepdim=True)
+    root = _stationary(A)[..., None].sqrt()
+    if not bool((root > 0).all() and root.isfinite().all()):
+        raise InputError(
+            "some tokens are looked at less than 1e-300 of the time, which no number holds; scale the scores down"
+        )
+    B = root * A / root.mT  # at most √A_ij, since π_j ≥ π_i A_ij
+    asymmetry = torch.linalg.matrix_norm(B - B.mT) / torch.linalg.matrix_norm(B + B.mT)
+    values = torch.linalg.eigvalsh((B + B.mT) / 2)
+    rounding = A.shape[-1] * torch.finfo(A.dtype).eps
+    return KernelOfAttention(asymmetry, values[..., 0], (values < -rounding).double().mean(-1))
+
+
+def _stationary(A: Tensor) -> Tensor:
+    """π with ``π A = π``, ``(..., n)``: each entry to full relative precision, since nothing is subtracted (Grassmann,
+    Taksar and Heyman's elimination).
+    """
+    A, n = A.clone(), A.shape[-1]
+    for last in range(n - 1, 0, -1):
+        leaves = A[..., last, :last]
+        A[..., :last, last] /= leaves.sum(-1, keepdim=True)
+        A[..., :last, :last] += A[..., :last, last, None] * leaves[..., None, :]
+    pi = torch.zeros(A.shape[:-1], dtype=A.dtype, device=A.device)
+    pi[..., 0] = 1.0
+    for token in range(1, n):
+        pi[..., token] = (pi[..., :token] * A[..., :token, token]).sum(-1)
+    return pi / pi.sum(-1, keepdim=True)
 
 
 class Layer(NamedTuple):

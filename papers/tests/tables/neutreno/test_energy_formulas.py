@@ -1,12 +1,13 @@
+"""Nguyen et al.'s energies against their sums, and attention as a step down their gradient."""
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.oracles import normal
 
-from oversmooth import InputError
-from oversmooth.metrics import fidelity_energy, nonlocal_energy
 from oversmooth.theory import SoftmaxAttention
+from oversmooth_papers.tables.neutreno.energy import fidelity_energy, nonlocal_energy
 
 
 def double_sum(u, kernel):
@@ -56,28 +57,13 @@ def test_ordinary_attention_is_not_such_a_step():
     assert (step - SoftmaxAttention(q, k) @ u).abs().max() > 0.05
 
 
-def test_mask_is_the_same_as_leaving_tokens_out():
-    u, f, kernel = normal(6, 3), normal(6, 3, seed=1), normal(6, 6, seed=2).exp()
-    mask = torch.tensor([1, 1, 0, 1, 0, 1]).bool()
-    padded = u.masked_fill(~mask[:, None], torch.nan)
-    torch.testing.assert_close(
-        nonlocal_energy(padded, kernel, mask=mask), nonlocal_energy(u[mask], kernel[mask][:, mask])
-    )
-    torch.testing.assert_close(
-        fidelity_energy(padded, f, kernel, 0.3, mask=mask),
-        fidelity_energy(u[mask], f[mask], kernel[mask][:, mask], 0.3),
-    )
-
-
-def test_equal_tokens_have_no_energy_and_a_wrong_kernel_is_named():
-    assert nonlocal_energy(torch.full((5, 3), 1e4), torch.rand(5, 5)) == 0
-    with pytest.raises(InputError, match=r"\(4, 4\)"):
-        nonlocal_energy(torch.ones(5, 3), torch.ones(4, 4))
+def test_equal_tokens_have_no_energy():
+    assert nonlocal_energy(torch.full((5, 3), 1e4).double(), torch.rand(5, 5).double()) == 0
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_far_clusters_that_are_tight(seed):
-    """Sums of squares of 10⁶ leave a few millionths; in single precision, against a double sum in double."""
+    """Sums of squares of 10⁶ leave a few millionths; against a double sum."""
     generator = torch.Generator().manual_seed(seed)
     u = torch.cat([torch.full((3, 2), 1000.0), torch.full((3, 2), -1000.0)])
     u = u + 1e-3 * torch.randn(6, 2, generator=generator)
@@ -87,21 +73,15 @@ def test_far_clusters_that_are_tight(seed):
         for i in range(6)
         for j in range(6)
     )
-    found = nonlocal_energy(u, kernel)
-    assert found.dtype == torch.float32
-    assert float(found) == pytest.approx(expected, rel=1e-2)
-    huge = nonlocal_energy(torch.tensor([[1e25], [-1e25]]), torch.full((2, 2), 1e-30))
-    assert float(huge) == pytest.approx(4e20, rel=1e-5)
+    assert float(nonlocal_energy(u.double(), kernel.double())) == pytest.approx(expected, rel=1e-2)
 
 
 def test_a_batch_is_its_arrays_one_by_one():
     """The kernel is not symmetric, and the batch not as large as the number of tokens."""
     u, f, kernel = normal(3, 5, 2), normal(3, 5, 2, seed=1), normal(3, 5, 5, seed=2).exp()
     strength = normal(3, 5, seed=3).abs()
-    mask = torch.ones(3, 5, dtype=torch.bool)
-    mask[0, 3:] = False
-    one_by_one = [nonlocal_energy(a, k, mask=m) for a, k, m in zip(u, kernel, mask, strict=True)]
-    torch.testing.assert_close(nonlocal_energy(u, kernel, mask=mask), torch.stack(one_by_one))
+    one_by_one = [nonlocal_energy(a, k) for a, k in zip(u, kernel, strict=True)]
+    torch.testing.assert_close(nonlocal_energy(u, kernel), torch.stack(one_by_one))
     each = [fidelity_energy(a, b, k, s) for a, b, k, s in zip(u, f, kernel, strength, strict=True)]
     torch.testing.assert_close(fidelity_energy(u, f, kernel, strength), torch.stack(each))
     torch.testing.assert_close(nonlocal_energy(u, kernel[0]), torch.stack([nonlocal_energy(a, kernel[0]) for a in u]))
