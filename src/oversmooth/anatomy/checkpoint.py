@@ -16,7 +16,6 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from oversmooth.anatomy.live import Source, config_parts
-from oversmooth.anatomy.quantised import Shapes, packed_shapes, unpacked, with_scale
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import check_plain, read_json
@@ -55,12 +54,7 @@ class Checkpoint(Source):
                 today = renamed(name)
                 self.shapes[today] = shape
                 self._home[today] = (file, name)
-        self._unpack()
-
-    def _unpack(self) -> None:
-        """Have weights that are packed under their own names and shapes."""
-        self._packed: Shapes = packed_shapes(self.shapes, self._whole, self.config)
-        self.shapes |= self._packed
+        self.find_packed()
 
     def _weight_files(self) -> list[Path]:
         if self.path.is_file():
@@ -130,16 +124,7 @@ class Checkpoint(Source):
             self._state[file] = _tensors(loaded, file)
         return self._state[file]
 
-    def read(self, name: str, rows: slice | None = None) -> Tensor:
-        if (shape := self._packed.get(name)) is not None:
-            value = unpacked(name, shape, self.shapes, self._whole, self.config)
-            return value if rows is None else value[rows]
-        return with_scale(name, self._read(name, rows), rows, self.shapes, self._whole, self.config)
-
-    def _whole(self, name: str) -> Tensor:
-        return self._read(name, None)
-
-    def _read(self, name: str, rows: slice | None) -> Tensor:
+    def _read(self, name: str, rows: slice | None = None) -> Tensor:
         file, stored = self._home[name]
         if file.suffix != ".safetensors":
             value = self._torch(file)[stored]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
@@ -11,8 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from oversmooth.anatomy.layer import Weights, joined_name
-from oversmooth.anatomy.quantised import of_module, packed_shapes, unpacked, with_scale
+from oversmooth.anatomy.layer import joined_name
+from oversmooth.anatomy.quantised import QuantisedWeights, of_module
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.libraries import import_library
@@ -23,13 +23,11 @@ NormForm = tuple[Literal["layer", "rms"], float]
 """The kind of a norm, and the offset that it adds to its stored weight."""
 
 
-class Source(Weights, ABC):
+class Source(QuantisedWeights):
     """Where the weights live, and what is known besides them."""
 
     what: str
     """Its name in messages."""
-    config: dict[str, Any]
-    """As in config.json; empty where there is none."""
     modules: Mapping[str, nn.Module] = MappingProxyType({})
     """Of a live model, by all their names: where its norms stand is observed when it runs, and a first guess will do.
     Empty where only weights are known.
@@ -79,20 +77,10 @@ class LiveModel(Source):
             own = [key for key, value in module._parameters.items() if value is not None]
             own += list(getattr(module, "parametrizations", {}))  # reparametrized: the attribute has the value
             self.shapes |= {joined_name(name, key): _shape(_computed(module, key)) for key in own}
-        self._packed = packed_shapes(self.shapes, self._whole, self.config)
-        self.shapes |= self._packed
-
-    def read(self, name: str, rows: slice | None = None) -> Tensor:
-        if (shape := self._packed.get(name)) is not None:
-            value = unpacked(name, shape, self.shapes, self._whole, self.config)
-            return value if rows is None else value[rows]
-        return with_scale(name, self._read(name, rows), rows, self.shapes, self._whole, self.config)
-
-    def _whole(self, name: str) -> Tensor:
-        return self._read(name, None)
+        self.find_packed()
 
     @torch.no_grad()
-    def _read(self, name: str, rows: slice | None) -> Tensor:
+    def _read(self, name: str, rows: slice | None = None) -> Tensor:
         module, _, key = name.rpartition(".")
         with aligned(self.modules[module]):
             value = _computed(self.modules[module], key)
