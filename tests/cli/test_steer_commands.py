@@ -152,8 +152,8 @@ def test_saves_of_earlier_versions_are_read(tmp_path, vit):
         (("-m", "sharpen"), "there is no method 'sharpen'; choose one of attnscale, centred"),
         (("-m", "neutreno:power=2"), "has no setting 'power'; it has strength"),
         (("-m", "neutreno:strength=0.3,strength=0.5"), "strength appears twice in 'strength=0.3,strength=0.5'"),
-        (("-m", "neutreno:strength=much"), "strength is 'much'; give a number"),
-        (("-m", "neutreno:learned=perhaps"), "learned is 'perhaps'; give yes or no"),
+        (("-m", "neutreno:strength=much"), "strength is 'much', not a finite number"),
+        (("-m", "neutreno:learned=perhaps"), "learned is 'perhaps', not true or false"),
         (("-m", "neutreno", "-m", "laplacian"), "both act on the values mixed by attention"),
         (("-m", "neutreno", "--layers", "0,7"), "layer 7 does not exist"),
         (("-m", "neutreno", "--layers", "2-x"), "cannot be read at '2-x'"),
@@ -240,7 +240,7 @@ def test_words():
     assert method_named("NeuTRENO:strength=0.4,learned") == NeuTRENO(0.4, learned=True)
     assert method_named("spectral:form=general,interval=-0.5..0.5").interval == (-0.5, 0.5)
     assert list(layers_named("-1")) == [-1]
-    with pytest.raises(InputError, match="give its two ends"):
+    with pytest.raises(InputError, match="interval is 1, not a list"):
         method_named("spectral:form=general,interval=1")
 
 
