@@ -169,8 +169,7 @@ class Steering:
         generator = torch.Generator().manual_seed(method.seed)
         begins = map(placeholder, layers) if self.restored else starts(method, layers, generator)
         for index, layer, start in zip(indices, layers, begins, strict=True):
-            (value, V), (output, W) = layer.value_module, layer.output_module
-            weights = ReparametrizedLayer(index, method, layer, (modules[value], V), (modules[output], W))
+            weights = ReparametrizedLayer(index, method, layer, modules)
             with delay_signals():  # what is attached is on record, and the other way round
                 self.reparametrized.append(weights)
                 W_O = None if self.restored else layer.raw_W_O.detach().clone()
