@@ -75,10 +75,6 @@ class Checkpoint(Source):
         files = sorted(self.path.glob("*.safetensors"))
         if len(files) == 1:
             return files
-        if (self.path / "machines.jsonl").is_file() and not files:
-            raise InputError(
-                f"{self.path} is a training run that has no model yet; let oversmooth train --resume end it first"
-            )
         have = f"{len(files)} .safetensors files without an index" if files else "no weights"
         raise InputError(f"{self.path} has {have}; it needs one of {', '.join((*_INDEX[:1], *_SINGLE))}")
 

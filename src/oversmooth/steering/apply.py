@@ -26,13 +26,6 @@ MARKER = "oversmooth_steered_open_with_oversmooth"
 """A weight that a stock model does not have. Without this package transformers reports it on loading a steered
 checkpoint, and timm refuses the file; without this weight the others would fit, and nothing would be reported.
 """
-_WHERE = {
-    "weights": "the value and output weights",
-    "norms": "the norms before attention and MLP",
-    "values": "the values",
-    "attention": "the values mixed by attention",
-    "output": "the output of the attention block",
-}
 
 
 def steer(
@@ -253,7 +246,7 @@ def _checked_methods(method: Method | Sequence[Method]) -> list[Any]:
             )
         if one.place in by_place:
             raise InputError(
-                f"{by_place[one.place]} and {one} both act on {_WHERE[one.place]}, and their order would matter; "
+                f"{by_place[one.place]} and {one} both act on {one.place}, and their order would matter; "
                 "use one of them"
             )
         by_place[one.place] = one

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import InitVar, dataclass, field
 from functools import partial
@@ -17,7 +17,7 @@ from oversmooth.anatomy.layer import Anatomy
 from oversmooth.anatomy.steered import STEERING_PARTS, steered_as
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.signals import delay_signals
-from oversmooth.steering.forward_state import ForwardStates, Held
+from oversmooth.steering.forward_state import ForwardStates
 from oversmooth.steering.layer_hooks import LayerHooks
 from oversmooth.steering.mask_guard import MaskGuard
 from oversmooth.steering.methods.base import Method
@@ -123,12 +123,6 @@ class Steering:
 
     def steered_layer(self, name: str) -> LayerHooks | None:
         return next((hooks for hooks in self.hooks.values() if hooks.layer.name == name), None)
-
-    def hold(self) -> Held | None:
-        return self.states.hold()
-
-    def resumed(self, held: Held | None) -> AbstractContextManager[None]:
-        return self.states.resumed(held)
 
     # Attaching and detaching.
 
