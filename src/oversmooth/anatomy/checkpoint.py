@@ -66,12 +66,9 @@ class Checkpoint(Source):
                     f"give a .safetensors file, one of {', '.join(_TORCH_ENDINGS)}, or a directory"
                 )
             return [self.path]
-        for name in _INDEX:
-            if (self.path / name).is_file():
-                return _shards(self.path / name)
-        for name in _SINGLE:
-            if (self.path / name).is_file():
-                return [self.path / name]
+        for name in (*_INDEX, *_SINGLE):
+            if (file := self.path / name).is_file():
+                return _shards(file) if name in _INDEX else [file]
         files = sorted(self.path.glob("*.safetensors"))
         if len(files) == 1:
             return files
@@ -204,21 +201,15 @@ def _is_zip(file: Path) -> bool:
 
 def _tensors(loaded: Any, file: Path) -> dict[str, Tensor]:
     """The arrays, from one level down (state_dict, model) where a training loop put them there."""
-    for _ in range(3):
-        if not isinstance(loaded, dict):
-            break
-        inner = [
-            loaded[key] for key in ("state_dict", "model", "model_state_dict") if isinstance(loaded.get(key), dict)
-        ]
-        if inner:  # a step or a learning rate beside it may be an array too
-            loaded = inner[0]
-            continue
-        arrays = {str(name): value for name, value in loaded.items() if isinstance(value, Tensor)}
-        if arrays:
-            _check_stored(arrays, file)
-            return arrays
-        loaded = None
-    raise InputError(f"{file} holds no named arrays; give a state_dict")
+    for key in ("state_dict", "model", "model_state_dict"):
+        if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
+            loaded = loaded[key]  # a step or a learning rate beside it may be an array too
+    named = loaded if isinstance(loaded, dict) else {}
+    arrays = {str(name): value for name, value in named.items() if isinstance(value, Tensor)}
+    if not arrays:
+        raise InputError(f"{file} holds no named arrays; give a state_dict")
+    _check_stored(arrays, file)
+    return arrays
 
 
 def _check_stored(arrays: dict[str, Tensor], file: Path) -> None:

@@ -85,13 +85,9 @@ def restore(model: nn.Module, methods: list[Method], layers: list[int], stack: s
         anatomy = locate(model, heads=heads)
         if not anatomy.alone:  # a single stack may have another name, as a ViT's differs by transformers' version
             raise
-    if missing := [index for index in layers if not 0 <= index < len(anatomy)]:
-        raise InputError(
-            f"layer {missing[0]} was steered, and {anatomy.stack} has the layers 0 to {len(anatomy) - 1}; "
-            "give the model that it was saved from"
-        )
-    _check_modules(model, anatomy, layers, methods)
-    return _apply(model, Steering(model, methods, layers, heads, anatomy, restored=True))
+    chosen = chosen_layers(layers, anatomy)
+    _check_modules(model, anatomy, chosen, methods)
+    return _apply(model, Steering(model, methods, chosen, heads, anatomy, restored=True))
 
 
 def _check_modules(model: nn.Module, anatomy: Anatomy, chosen: list[int], methods: list[Method]) -> None:
