@@ -84,10 +84,7 @@ class LiveModel(Source):
     def _read(self, name: str, rows: slice | None = None) -> Tensor:
         module, _, key = name.rpartition(".")
         with aligned(self.modules[module]):
-            value = _computed(self.modules[module], key)
-            if (plain := of_module(self.modules[module], value)) is not None:
-                return plain if rows is None else plain[rows]
-            value = value.detach()
+            value = of_module(self.modules[module], _computed(self.modules[module], key)).detach()
         if value.is_meta and self.stored is not None:
             return self.stored(name, rows)
         value = whole(value)

@@ -130,8 +130,8 @@ class QuantisedWeights(Weights, ABC):
         return int(known.pop())
 
 
-def of_module(module: torch.nn.Module, value: Tensor) -> Tensor | None:
-    """What a weight of bitsandbytes stands for; None: it is none of these."""
+def of_module(module: torch.nn.Module, value: Tensor) -> Tensor:
+    """What a weight stands for, where it is one of bitsandbytes; any other as it is."""
     if (state := getattr(value, "quant_state", None)) is not None:
         library = import_library("bitsandbytes", "a model in 4 bits")
         found: Tensor = library.functional.dequantize_4bit(value.data, state)
@@ -139,7 +139,7 @@ def of_module(module: torch.nn.Module, value: Tensor) -> Tensor | None:
     scale = getattr(value, "SCB", None)
     scale = getattr(getattr(module, "state", None), "SCB", None) if scale is None else scale
     if scale is None or value.dtype != torch.int8:  # biases have the module's scale beside them too
-        return None
+        return value
     return value.data.float() * scale.float()[:, None] / 127
 
 

@@ -62,7 +62,6 @@ def steer(
         )
     anatomy = locate(inside, stack=stack, heads=heads)
     chosen = chosen_layers(layers, anatomy)
-    _check_modules(inside, anatomy, chosen, methods)
     for one in methods:
         for index in chosen:
             if why := one.refusal(anatomy.layers[index], anatomy):
@@ -73,21 +72,8 @@ def steer(
     for one in methods:
         if one.uses_first_values and chosen == [0] and all(layer.name != first for layer in anatomy.layers[1:]):
             raise InputError(f"{one} acts in every layer but the first, and no other was chosen; choose later ones")
-    _apply(inside, Steering(inside, methods, chosen, heads, anatomy))
+    put_on(inside, Steering(inside, methods, chosen, heads, anatomy))
     return model
-
-
-def restore(model: nn.Module, methods: list[Method], layers: list[int], stack: str, heads: int | None) -> Steering:
-    """Give a stock model the structure of a steered one, by its settings; its parameters are loaded afterwards."""
-    try:
-        anatomy = locate(model, stack=stack, heads=heads)
-    except InputError:
-        anatomy = locate(model, heads=heads)
-        if not anatomy.alone:  # a single stack may have another name, as a ViT's differs by transformers' version
-            raise
-    chosen = chosen_layers(layers, anatomy)
-    _check_modules(model, anatomy, chosen, methods)
-    return _apply(model, Steering(model, methods, chosen, heads, anatomy, restored=True))
 
 
 def _check_modules(model: nn.Module, anatomy: Anatomy, chosen: list[int], methods: list[Method]) -> None:
@@ -113,7 +99,13 @@ def _check_modules(model: nn.Module, anatomy: Anatomy, chosen: list[int], method
         check_products(index, layer, modules[layer.value_module[0]], modules[layer.output_module[0]])
 
 
-def _apply(model: nn.Module, steering: Steering) -> Steering:
+def put_on(model: nn.Module, steering: Steering) -> Steering:
+    """Attach what a record says. The parameters of a loaded one are loaded afterwards.
+
+    Raises:
+        InputError: a layer cannot take it; the model is left as it was.
+    """
+    _check_modules(model, steering.anatomy, steering.layers, steering.methods_given)
     try:
         steering.attach(model, [method for method in steering.methods_given if not method.changes_nothing()])
         with delay_signals():

@@ -163,9 +163,8 @@ class ReparametrizedLayer:
         bad = bad_numbers(self.index, self.attention.name, {"Θ": self.theta, "ψ": self.psi})
         if bad or all(bool(weight.isfinite().all()) for weight in computed):
             return bad
-        return [
-            f"layer {self.index} ({self.attention.name}): V is nearly singular (columns of V depend on each other); {_REMEDY}"
-        ]
+        where = f"layer {self.index} ({self.attention.name})"
+        return [f"{where}: V is nearly singular (columns of V depend on each other); {_REMEDY}"]
 
     def rows(self) -> tuple[Tensor, Tensor]:
         """Value rows ``(kv_heads, k, d)`` and output rows ``(heads, k, d)``: of this forward pass, or computed."""

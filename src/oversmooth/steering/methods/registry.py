@@ -1,4 +1,4 @@
-"""All methods by name: those of the files in this folder, and those that others register.
+"""All methods by name: those that `oversmooth.steering` imports, and those that others register.
 
 A method is named in words as a command line has it, ``neutreno:strength=0.4``, or by its settings, as files have it.
 """
@@ -12,20 +12,6 @@ from typing import Any, cast
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.typed import typed
-from oversmooth.steering.methods import (  # noqa: F401  where each class registers itself
-    attnscale,
-    centred,
-    contranorm,
-    featscale,
-    gated,
-    inversion,
-    laplacian,
-    layernorm_scaling,
-    neutreno,
-    orthogonal_update,
-    spectral,
-    value_residual,
-)
 from oversmooth.steering.methods.base import METHODS, Method, register
 
 __all__ = ["METHODS", "method_from", "method_named", "register"]
