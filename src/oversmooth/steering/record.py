@@ -163,11 +163,11 @@ class Steering:
         generator = torch.Generator().manual_seed(method.seed)
         begins = map(placeholder, layers) if self.restored else starts(method, layers, generator)
         for index, layer, start in zip(indices, layers, begins, strict=True):
-            weights = ReparametrizedLayer(index, method, layer, modules)
+            weights = ReparametrizedLayer(index, method, layer, modules, self.states)
             with delay_signals():  # what is attached is on record, and the other way round
                 self.reparametrized.append(weights)
                 W_O = None if self.restored else layer.raw_W_O.detach().clone()
-                weights.attach(start, self.states)
+                weights.attach(start)
                 if W_O is None:
                     continue
                 if method.start == "warm":

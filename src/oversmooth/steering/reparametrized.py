@@ -71,13 +71,17 @@ class ReparametrizedLayer:
     """One layer's two weights, between `attach` and `detach`."""
 
     def __init__(
-        self, index: int, method: Spectral, attention: AttentionLayer, modules: Mapping[str, nn.Module]
+        self,
+        index: int,
+        method: Spectral,
+        attention: AttentionLayer,
+        modules: Mapping[str, nn.Module],
+        states: ForwardStates,
     ) -> None:
-        self.index, self.method, self.attention = index, method, attention
+        self.index, self.method, self.attention, self.states = index, method, attention, states
         weights = (attention.value_module, attention.output_module)
         self.value, self.output = ((modules[holder], weight) for holder, weight in weights)
         """The modules that hold the value and the output weight, and the weights' names there."""
-        self.states: ForwardStates | None = None
         self.originals: list[tuple[nn.Module, str, Tensor, list[str]]] = []
         """Module, name of the weight, the weight itself, and the order of the module's parameters."""
         self.bias: Tensor | None = None
@@ -87,10 +91,9 @@ class ReparametrizedLayer:
     def group(self) -> int:
         return self.attention.heads // self.attention.kv_heads
 
-    def attach(self, start: Start, states: ForwardStates) -> None:
+    def attach(self, start: Start) -> None:
         """Replace the two weights."""
         method, d = self.method, self.attention.width
-        self.states = states
         theta, base, signs = start.theta, None, None
         if method.form == "symmetric" and method.orthogonal != "qr":
             theta = torch.zeros(d * (d - 1) // 2)
@@ -168,8 +171,7 @@ class ReparametrizedLayer:
 
     def rows(self) -> tuple[Tensor, Tensor]:
         """Value rows ``(kv_heads, k, d)`` and output rows ``(heads, k, d)``: of this forward pass, or computed."""
-        running = None if self.states is None else self.states.weights(self.attention.name)
-        return compute([self])[0] if running is None else running
+        return self.states.weights(self.attention.name) or compute([self])[0]
 
 
 def _parametrization(module: nn.Module, weight: str) -> Any:

@@ -140,15 +140,8 @@ def _shown(value: float | None, form: str) -> str:
 def check_spectra(
     layers: Sequence[ReparametrizedLayer], hooks: Sequence[LayerHooks], attention: dict[str, Tensor]
 ) -> Verification:
-    """Whether the weights in use have the spectra that their constraints demand.
-
-    Args:
-        layers: those that are reparametrized.
-        hooks: of all steered layers; what their parts learn must be finite.
-        attention: ``(..., heads, n, n)`` by the name of the layer.
-
-    Raises:
-        InputError: attention is that of another layer, or has another shape.
+    """Whether the weights in use have the spectra that their constraints demand, as `verify` has it, and what the parts
+    in these hooks learn is finite.
     """
     problems = [problem for layer in layers for problem in layer.problems(*layer.rows())]
     for one in hooks:
