@@ -186,7 +186,6 @@ def test_without_a_package_the_demo_shows_what_it_can(monkeypatch, capsys, tmp_p
         (["diagnose", "VIT", "--no-spectra", "--variant", "raw"], "--variant has no effect: --no-spectra"),
         (["diagnose", "VIT", "--length", "32"], "--length has no effect"),
         (["diagnose", "VIT", "--leave-out", "0,x"], "--leave-out is '0,x'"),
-        (["diagnose", "RUN"], "RUN is a training run that has no model yet"),
         (["gallery", "vit-plian"], "the gallery has no model 'vit-plian'; did you mean vit-plain?"),
         (["train", "--quick", "--recipe", "x.json", "-o", "r"], "--quick has a recipe of its own, and --recipe is"),
         (["spectrum", "CODE"], "refused"),
@@ -200,8 +199,6 @@ def test_bad_input_gets_one_sentence(monkeypatch, capsys, tmp_path, vit, gpt, ar
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "EMPTY").mkdir()
-    (tmp_path / "RUN").mkdir()
-    (tmp_path / "RUN" / "machines.jsonl").write_text("{}\n")
     (tmp_path / "TEXT").mkdir()
     (tmp_path / "TEXT" / "model.safetensors").write_bytes((gpt / "model.safetensors").read_bytes())
     (tmp_path / "CUT").mkdir()

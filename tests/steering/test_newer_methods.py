@@ -250,12 +250,12 @@ def test_promises(method):
 @pytest.mark.parametrize(
     ("ties", "said"),
     [
-        ({"2.norm1.weight": "1.norm1.weight"}, r"1\.norm1 shares its weights with 2\.norm1"),
-        ({"2.norm2.bias": "2.norm1.bias"}, r"2\.norm1 shares its weights with 2\.norm2"),
-        ({f"{i}.norm1": "0.norm1" for i in (1, 2, 3)}, r"1\.norm1 shares its weights with 0\.norm1"),
-        ({"3.norm2": "3.norm1"}, r"3\.norm1 shares its weights with 3\.norm2"),
-        ({"4": "2.norm1"}, r"2\.norm1 shares its weights with 4"),
-        ({"4.weight": "3.norm2.weight"}, r"3\.norm2 shares its weights with 4"),
+        ({"2.norm1.weight": "1.norm1.weight"}, r"1\.norm1 shares its weights"),
+        ({"2.norm2.bias": "2.norm1.bias"}, r"2\.norm1 shares its weights"),
+        ({f"{i}.norm1": "0.norm1" for i in (1, 2, 3)}, r"1\.norm1 shares its weights"),
+        ({"3.norm2": "3.norm1"}, r"3\.norm1 shares its weights"),
+        ({"4": "2.norm1"}, r"2\.norm1 shares its weights"),
+        ({"4.weight": "3.norm2.weight"}, r"3\.norm2 shares its weights"),
         ({}, ""),
     ],
 )
@@ -271,7 +271,7 @@ def test_norms_that_are_also_something_elses_take_no_factor(ties, said):
     x = torch.randn(2, 5, 16)
     plain = model(x)
     if ties:
-        with pytest.raises(InputError, match=f"LayerNormScaling cannot act on layer .*: {said}; give each a copy"):
+        with pytest.raises(InputError, match=f"LayerNormScaling cannot act on layer .*: {said}.*; give each a copy"):
             steer(model, LayerNormScaling())
         assert torch.equal(model(x), plain)
         return

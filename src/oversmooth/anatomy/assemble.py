@@ -22,9 +22,9 @@ def layer_of(
     output = source.shapes[joined_name(prefix, layout.output)]
     rows, width = reversed(value) if layout.value_transposed else value
     inner, back = output if layout.output_transposed else reversed(output)
-    heads, head_dim = _heads(source, prefix, inner, layout.heads if heads is None else heads)
-    head_dim = head_dim or inner // heads
-    if heads < 1 or head_dim < 1 or head_dim * heads != inner:
+    heads = _heads(source, prefix, inner, layout.heads if heads is None else heads)
+    head_dim = inner // heads
+    if head_dim < 1 or head_dim * heads != inner:
         raise InputError(
             f"{prefix}: the output weight takes {inner} features, which {heads} heads cannot share evenly; "
             "give the right number of heads"
@@ -237,33 +237,26 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _heads(source: Source, prefix: str, inner: int, heads: int | None) -> tuple[int, int]:
-    """The number of heads and the size of each; the size is 0 where it follows from the number."""
-    stated, size = stated_heads(source, prefix, inner)
-    attention = prefix or "its attention"
-    if heads is None:
-        if stated is None:
-            raise InputError(
-                f"{source.what} does not say how many heads {attention} has (no {', '.join(layouts.HEADS[:4])} or the "
-                "like there or around it); give heads= (--heads)"
-            )
-        return stated, size
-    if stated is not None and stated != heads and inner % stated == 0:
-        raise InputError(
-            f"{source.what} says that {attention} has {stated} heads, not {heads}; leave heads= (--heads) out"
-        )
-    return heads, 0
-
-
-def stated_heads(source: Source, prefix: str, inner: int) -> tuple[int | None, int]:
+def _heads(source: Source, prefix: str, inner: int, heads: int | None) -> int:
+    """The number of heads, as stated or as given."""
     names: tuple[str, ...] = layouts.HEADS
     if "encoder" in prefix or "decoder" in prefix:
         names = ((layouts.DECODER_HEADS if "decoder" in prefix else layouts.ENCODER_HEADS), *names)
-    size = source.attribute(prefix, layouts.HEAD_DIM)
+    size, stated = source.attribute(prefix, layouts.HEAD_DIM), source.attribute(prefix, names)
     if isinstance(size, int) and size > 0 and inner % size == 0:
-        return inner // size, size
-    heads = source.attribute(prefix, names)
-    return (heads if isinstance(heads, int) and heads > 0 else None), 0
+        stated = inner // size
+    known = isinstance(stated, int) and stated > 0
+    attention = prefix or "its attention"
+    if heads is None and not known:
+        raise InputError(
+            f"{source.what} does not say how many heads {attention} has (no {', '.join(layouts.HEADS[:4])} or the "
+            "like there or around it); give heads= (--heads)"
+        )
+    if heads is not None and known and stated != heads and inner % stated == 0:
+        raise InputError(
+            f"{source.what} says that {attention} has {stated} heads, not {heads}; leave heads= (--heads) out"
+        )
+    return int(stated) if heads is None else heads
 
 
 def block_of(source: Source, prefix: str) -> str:

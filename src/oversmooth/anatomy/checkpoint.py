@@ -16,7 +16,6 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from oversmooth.anatomy.live import Source, config_parts
-from oversmooth.anatomy.quantised import Shapes, packed_shapes, unpacked, with_scale
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import check_plain, read_json
@@ -55,12 +54,7 @@ class Checkpoint(Source):
                 today = renamed(name)
                 self.shapes[today] = shape
                 self._home[today] = (file, name)
-        self._unpack()
-
-    def _unpack(self) -> None:
-        """Have weights that are packed under their own names and shapes."""
-        self._packed: Shapes = packed_shapes(self.shapes, self._whole, self.config)
-        self.shapes |= self._packed
+        self.find_packed()
 
     def _weight_files(self) -> list[Path]:
         if self.path.is_file():
@@ -72,19 +66,12 @@ class Checkpoint(Source):
                     f"give a .safetensors file, one of {', '.join(_TORCH_ENDINGS)}, or a directory"
                 )
             return [self.path]
-        for name in _INDEX:
-            if (self.path / name).is_file():
-                return _shards(self.path / name)
-        for name in _SINGLE:
-            if (self.path / name).is_file():
-                return [self.path / name]
+        for name in (*_INDEX, *_SINGLE):
+            if (file := self.path / name).is_file():
+                return _shards(file) if name in _INDEX else [file]
         files = sorted(self.path.glob("*.safetensors"))
         if len(files) == 1:
             return files
-        if (self.path / "machines.jsonl").is_file() and not files:
-            raise InputError(
-                f"{self.path} is a training run that has no model yet; let oversmooth train --resume end it first"
-            )
         have = f"{len(files)} .safetensors files without an index" if files else "no weights"
         raise InputError(f"{self.path} has {have}; it needs one of {', '.join((*_INDEX[:1], *_SINGLE))}")
 
@@ -130,16 +117,7 @@ class Checkpoint(Source):
             self._state[file] = _tensors(loaded, file)
         return self._state[file]
 
-    def read(self, name: str, rows: slice | None = None) -> Tensor:
-        if (shape := self._packed.get(name)) is not None:
-            value = unpacked(name, shape, self.shapes, self._whole, self.config)
-            return value if rows is None else value[rows]
-        return with_scale(name, self._read(name, rows), rows, self.shapes, self._whole, self.config)
-
-    def _whole(self, name: str) -> Tensor:
-        return self._read(name, None)
-
-    def _read(self, name: str, rows: slice | None) -> Tensor:
+    def _read(self, name: str, rows: slice | None = None) -> Tensor:
         file, stored = self._home[name]
         if file.suffix != ".safetensors":
             value = self._torch(file)[stored]
@@ -223,21 +201,15 @@ def _is_zip(file: Path) -> bool:
 
 def _tensors(loaded: Any, file: Path) -> dict[str, Tensor]:
     """The arrays, from one level down (state_dict, model) where a training loop put them there."""
-    for _ in range(3):
-        if not isinstance(loaded, dict):
-            break
-        inner = [
-            loaded[key] for key in ("state_dict", "model", "model_state_dict") if isinstance(loaded.get(key), dict)
-        ]
-        if inner:  # a step or a learning rate beside it may be an array too
-            loaded = inner[0]
-            continue
-        arrays = {str(name): value for name, value in loaded.items() if isinstance(value, Tensor)}
-        if arrays:
-            _check_stored(arrays, file)
-            return arrays
-        loaded = None
-    raise InputError(f"{file} holds no named arrays; give a state_dict")
+    for key in ("state_dict", "model", "model_state_dict"):
+        if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
+            loaded = loaded[key]  # a step or a learning rate beside it may be an array too
+    named = loaded if isinstance(loaded, dict) else {}
+    arrays = {str(name): value for name, value in named.items() if isinstance(value, Tensor)}
+    if not arrays:
+        raise InputError(f"{file} holds no named arrays; give a state_dict")
+    _check_stored(arrays, file)
+    return arrays
 
 
 def _check_stored(arrays: dict[str, Tensor], file: Path) -> None:

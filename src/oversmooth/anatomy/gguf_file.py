@@ -55,7 +55,7 @@ class GGUF(Source):
             known["model_type"] = _AS_TRANSFORMERS[kind]
         return {name: value for name, value in known.items() if value is not None}
 
-    def read(self, name: str, rows: slice | None = None) -> Tensor:
+    def _read(self, name: str, rows: slice | None = None) -> Tensor:
         tensor = self._tensors[name]
         data = tensor.data if rows is None else tensor.data[rows]
         try:

@@ -377,9 +377,12 @@ def _finite(W: Tensor, layer: str, role: str) -> Tensor:
         raise InputError(f"{layer}: the {role} has dtype {W.dtype}; give a model whose weights are not quantized")
     if W.device.type == "meta":
         raise InputError(f"{layer}: the {role} is not in memory (meta device); load the weights first")
+    check_all_finite(W, f"{layer}: the {role}")
+    return W
+
+
+def check_all_finite(W: Tensor, what: str) -> None:
+    """Refuse NaN and infinity."""
     if not all_finite(W):
         bad = int((~torch.isfinite(W)).sum())
-        raise InputError(
-            f"{layer}: the {role} has NaN or infinity in {bad:,} of {W.numel():,} entries; fix the checkpoint first"
-        )
-    return W
+        raise InputError(f"{what} has NaN or infinity in {bad:,} of {W.numel():,} entries; fix the checkpoint first")

@@ -168,8 +168,7 @@ def register(
         arguments.flag(transposed, "transposed")
     names = {"value": value, "output": output, "value_bias": value_bias, "output_bias": output_bias, "norm": norm}
     for role, text in names.items():
-        optional = text is None and role not in ("value", "output")
-        if not optional and not (isinstance(text, str) and text):
+        if not (isinstance(text, str) and text) and (text is not None or role in ("value", "output")):
             example = "a module, such as 'pre_a'" if role == "norm" else "a parameter, such as 'v.weight' or 'w_qkv'"
             raise InputError(f"{role} is {arguments.shown(text)}; give the name of {example}")
     if heads is not None:

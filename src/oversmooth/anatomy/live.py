@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
@@ -11,25 +11,22 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from oversmooth.anatomy.layer import Weights, joined_name
-from oversmooth.anatomy.quantised import of_module, packed_shapes, unpacked, with_scale
+from oversmooth.anatomy.layer import check_all_finite, joined_name
+from oversmooth.anatomy.quantised import QuantisedWeights, of_module
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.libraries import import_library
 from oversmooth.safety.model_state import caches_of_their_own, in_eval_mode, random_states, restoring
-from oversmooth.theory.weights import all_finite
 
 NormForm = tuple[Literal["layer", "rms"], float]
 """The kind of a norm, and the offset that it adds to its stored weight."""
 
 
-class Source(Weights, ABC):
+class Source(QuantisedWeights):
     """Where the weights live, and what is known besides them."""
 
     what: str
     """Its name in messages."""
-    config: dict[str, Any]
-    """As in config.json; empty where there is none."""
     modules: Mapping[str, nn.Module] = MappingProxyType({})
     """Of a live model, by all their names: where its norms stand is observed when it runs, and a first guess will do.
     Empty where only weights are known.
@@ -40,8 +37,10 @@ class Source(Weights, ABC):
         """A setting of the module's configuration, or of its tower's; None where there is none."""
 
     def attribute(self, module: str, names: tuple[str, ...]) -> Any:
-        """The first of these attributes that the module or a module near it has, or None."""
-        return config_value(self.config, module, names)
+        """A number: the first of these that the module, one near it or its configuration has; None: no one has it."""
+        own, rest = config_parts(self.config, module)
+        found = (part.get(name) for part in (*own[::-1], *rest) for name in names)
+        return next((value for value in found if isinstance(value, (bool, int, float))), None)
 
 
 def model_type(source: Source, prefix: str) -> str | None:
@@ -79,26 +78,13 @@ class LiveModel(Source):
             own = [key for key, value in module._parameters.items() if value is not None]
             own += list(getattr(module, "parametrizations", {}))  # reparametrized: the attribute has the value
             self.shapes |= {joined_name(name, key): _shape(_computed(module, key)) for key in own}
-        self._packed = packed_shapes(self.shapes, self._whole, self.config)
-        self.shapes |= self._packed
-
-    def read(self, name: str, rows: slice | None = None) -> Tensor:
-        if (shape := self._packed.get(name)) is not None:
-            value = unpacked(name, shape, self.shapes, self._whole, self.config)
-            return value if rows is None else value[rows]
-        return with_scale(name, self._read(name, rows), rows, self.shapes, self._whole, self.config)
-
-    def _whole(self, name: str) -> Tensor:
-        return self._read(name, None)
+        self.find_packed()
 
     @torch.no_grad()
-    def _read(self, name: str, rows: slice | None) -> Tensor:
+    def _read(self, name: str, rows: slice | None = None) -> Tensor:
         module, _, key = name.rpartition(".")
         with aligned(self.modules[module]):
-            value = _computed(self.modules[module], key)
-            if (plain := of_module(self.modules[module], value)) is not None:
-                return plain if rows is None else plain[rows]
-            value = value.detach()
+            value = of_module(self.modules[module], _computed(self.modules[module], key)).detach()
         if value.is_meta and self.stored is not None:
             return self.stored(name, rows)
         value = whole(value)
@@ -175,20 +161,15 @@ def norm_form(norm: nn.Module, weight: str = "weight") -> NormForm | None:
     if type(norm) in (nn.LayerNorm, nn.RMSNorm):
         return "layer" if isinstance(norm, nn.LayerNorm) else "rms", 0.0
     with aligned(norm):
-        return _observed_form(norm, weight)
-
-
-def _observed_form(norm: nn.Module, weight: str) -> NormForm | None:
-    gamma, beta = norm._parameters.get(weight), norm._parameters.get("bias")
-    # One with buffers, or with modules inside, may do more than norm when it runs.
-    if gamma is None or gamma.ndim != 1 or gamma.device.type == "meta" or norm._modules or norm._buffers:
-        return None
-    x = torch.randn(2, len(gamma), generator=torch.Generator().manual_seed(0)) + 0.5
-    x = x.to(gamma)
-    try:
-        y = norm.forward(x)
-    except Exception:  # someone else's code, which may want more than tokens
-        return None
+        gamma, beta = norm._parameters.get(weight), norm._parameters.get("bias")
+        # One with buffers, or with modules inside, may do more than norm when it runs.
+        if gamma is None or gamma.ndim != 1 or gamma.device.type == "meta" or norm._modules or norm._buffers:
+            return None
+        x = (torch.randn(2, len(gamma), generator=torch.Generator().manual_seed(0)) + 0.5).to(gamma)
+        try:
+            y = norm.forward(x)
+        except Exception:  # someone else's code, which may want more than tokens
+            return None
     if not isinstance(y, Tensor) or y.shape != x.shape:
         return None
     off: dict[NormForm, float] = {}
@@ -228,16 +209,6 @@ def config_parts(config: dict[str, Any], module: str) -> tuple[list[dict[str, An
     return own, rest
 
 
-def config_value(config: dict[str, Any], module: str, names: tuple[str, ...]) -> Any:
-    """A number from the part of a configuration for the module's tower, or from the whole."""
-    own, rest = config_parts(config, module)
-    for part in (*own[::-1], *rest):
-        for name in names:
-            if isinstance(part.get(name), (bool, int, float)):
-                return part[name]
-    return None
-
-
 def check_is_module(model: object) -> nn.Module:
     """The model, refused if it is not a module."""
     if not isinstance(model, nn.Module):
@@ -253,8 +224,5 @@ def check_finite(model: nn.Module) -> None:
 def check_weights_finite(weights: Iterable[tuple[str, Tensor]]) -> None:
     """The same for some of its weights, by their names."""
     for name, p in weights:
-        if p.is_floating_point() and p.device.type != "meta" and not all_finite(p):
-            bad = int((~torch.isfinite(p)).sum())
-            raise InputError(
-                f"{name} has NaN or infinity in {bad:,} of {p.numel():,} entries; fix the checkpoint first"
-            )
+        if p.is_floating_point() and p.device.type != "meta":
+            check_all_finite(p, name)

@@ -11,7 +11,6 @@ from oversmooth.anatomy.live import Source
 from oversmooth.safety.foreign import shortened
 
 Shapes = Mapping[str, tuple[int, ...]]
-_KEYS_AND_VALUES = re.compile(r"(to|w|c|in)?_?(kv|k_v|key_?value)s?(_?proj(ection)?|_?lin(ear)?)?")
 
 
 def nothing_found(source: Source, remarks: list[str]) -> str:
@@ -27,54 +26,33 @@ def nothing_found(source: Source, remarks: list[str]) -> str:
     if remarks:
         remark = remarks[0].removesuffix("; it is left out")
         return f"{found}: {remark}; register its layout with oversmooth.anatomy.register"
-    parts = ((name, name.removesuffix(".weight").rpartition(".")[2].lower()) for name in matrices)
-    keys_and_values = next((name for name, part in parts if _KEYS_AND_VALUES.fullmatch(part)), None)
-    alone = f"measure tokens alone by diagnose(model, x, blocks={_blocks(keys_and_values, matrices)!r}, spectra=False)"
-    if keys_and_values is not None:
-        owner, _ = _split(keys_and_values)
-        inside = [name.removeprefix(f"{owner}.").removesuffix(".weight") for name in matrices if name.startswith(owner)]
-        return (
-            f"{found}: {owner or 'it'} has keys and values in one weight ({', '.join(inside[:4])}), which no layout "
-            f"describes; {alone}"
-        )
-    if (likely := _likely_attention(matrices)) is not None:
-        owner, own = likely
-        listed = ", ".join(f"{name} {rows} × {columns}" for name, (rows, columns) in own.items())
-        problem = shortened(f"{found}: {owner or 'it'} has {listed}, which no known layout names", 172)
-        return (
-            f"{problem}; call oversmooth.anatomy.register('mine', value=, output=), with packing='stacked' for q, k "
-            "and v in one"
-        )
+    owner, own = _likely_attention(matrices)
+    listed = ", ".join(f"{name} {rows} × {columns}" for name, (rows, columns) in own.items())
     return (
-        f"{found}: its weights have no known names ({shortened(next(iter(matrices)), 40)} and so on); name them by "
-        f"oversmooth.anatomy.register('mine', value=, output=), or {alone}"
+        f"{shortened(f'{found}: {owner} has {listed}', 144)}, of no known layout; call oversmooth.anatomy.register, or "
+        f"measure tokens alone by diagnose(model, x, blocks={_blocks(matrices)!r}, spectra=False)"
     )
 
 
-def _split(name: str) -> tuple[str, str]:
-    """The module that has a projection, and the weight's name there: "v.weight" of a Linear, "w_v" of a parameter."""
-    owner = name.removesuffix(".weight").rpartition(".")[0]
-    return owner, name.removeprefix(f"{owner}.")
-
-
-def _likely_attention(matrices: Shapes) -> tuple[str, Shapes] | None:
-    """A module with a weight three times as long as wide and a square one, or with four square ones; its matrices."""
+def _likely_attention(matrices: Shapes) -> tuple[str, Shapes]:
+    """A module with a weight three times as long as wide and a square one, or with four square ones, and its matrices;
+    all of them if there is none.
+    """
     by_owner: defaultdict[str, dict[str, tuple[int, ...]]] = defaultdict(dict)
     for name, shape in matrices.items():
-        owner, weight = _split(name)
+        owner = name.removesuffix(".weight").rpartition(".")[0]
+        weight = name.removeprefix(f"{owner}.")  # "v.weight" of a Linear, "w_v" of a parameter
         if not weight[0].isdigit():
             by_owner[owner][weight] = shape
     for owner, own in by_owner.items():
         square = [shape for shape in own.values() if shape[0] == shape[1]]
         fused = any(3 * min(shape) == max(shape) and (min(shape), min(shape)) in square for shape in own.values())
         if fused or (len(square) >= 4 and len(set(square)) == 1):
-            return owner, own
-    return None
+            return owner or "it", own
+    return "it", matrices
 
 
-def _blocks(name: str | None, matrices: Shapes) -> str:
-    """The blocks that a weight lies in, or the first that are numbered, as `diagnose` takes them."""
-    for one in (name or "", *matrices):
-        if number := re.search(r"(?<![^.])\d+(?=\.)", one):
-            return f"{one[: number.start()]}*"
-    return "…"
+def _blocks(matrices: Shapes) -> str:
+    """The first blocks that are numbered, as `diagnose` takes them."""
+    found = (re.match(r"(.*?\.|)\d+\.", name) for name in matrices)
+    return next((f"{one[1]}*" for one in found if one), "…")

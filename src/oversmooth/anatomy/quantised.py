@@ -7,12 +7,15 @@ bitsandbytes' 8 and 4 bits.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from oversmooth.anatomy.layer import Weights
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.libraries import import_library
 
@@ -22,9 +25,6 @@ _PACKED, _STATE = ".weight_packed", ".quant_state.bitsandbytes__"
 _UNREAD = ("gptq", "awq")
 _REMEDY = "give the model that it was made from"
 
-Shapes = dict[str, tuple[int, ...]]
-Read = Callable[[str], Tensor]
-
 
 def check_format(what: str, config: dict[str, Any], names: Iterable[str]) -> None:
     """Refuse formats that are not read."""
@@ -33,61 +33,105 @@ def check_format(what: str, config: dict[str, Any], names: Iterable[str]) -> Non
         raise InputError(f"{what} is quantised by GPTQ or AWQ, whose weights are not read; {_REMEDY}")
 
 
-def packed_shapes(shapes: Shapes, read: Read, config: dict[str, Any]) -> Shapes:
-    """The shapes of weights whose arrays have other ones, by name."""
-    found: Shapes = {}
-    for name in shapes:
-        if name.endswith(_PACKED):
-            rows, words = shapes[name]
-            found[name.removesuffix("_packed")] = rows, words * 32 // _bits(name, shapes, read, config)
-        elif _STATE in name:
-            found[name.partition(_STATE)[0]] = tuple(_state(read(name))["shape"])
-    return found
+class QuantisedWeights(Weights, ABC):
+    """Named arrays, some of which may be stored in fewer bits: they are read as what they stand for."""
+
+    config: dict[str, Any]
+    """As in config.json; empty where there is none."""
+    packed: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+    """The shapes of weights whose arrays have other names and shapes."""
+
+    @abstractmethod
+    def _read(self, name: str, rows: slice | None = None) -> Tensor:
+        """One array as it is stored, or some of its rows."""
+
+    def find_packed(self) -> None:
+        """Add packed weights to the shapes, under their own names."""
+        found: dict[str, tuple[int, ...]] = {}
+        for name, shape in self.shapes.items():
+            if name.endswith(_PACKED):
+                rows, words = shape
+                found[name.removesuffix("_packed")] = rows, words * 32 // self._bits(name)
+            elif _STATE in name:
+                found[name.partition(_STATE)[0]] = tuple(_state(self._read(name))["shape"])
+        self.packed = found
+        self.shapes |= found
+
+    def read(self, name: str, rows: slice | None = None) -> Tensor:
+        """One array, or some of its rows; what was stored in fewer bits in float32."""
+        if name in self.packed:
+            value = self._unpacked(name, self.packed[name])
+            return value if rows is None else value[rows]
+        value = self._read(name, rows)
+        if value.dtype not in _TYPES:
+            return value
+        of_rows = f"{name.removesuffix('weight')}SCB"  # bitsandbytes: the largest of each row
+        if of_rows in self.shapes:
+            scale = self._read(of_rows).float()[:, None] / 127
+            return value.float() * (scale if rows is None else scale[rows])
+        scale_name = next((name + ending for ending in _SCALES if name + ending in self.shapes), None)
+        if scale_name is None:
+            return value
+        shape, whole, value = self.shapes[name], rows or slice(None), value.float()
+        if (zero := f"{name}_zero_point") in self.shapes:
+            value -= self._spread(zero, self._read(zero), shape)[whole]
+        return value * self._spread(scale_name, self._read(scale_name), shape)[whole]
+
+    def _unpacked(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        if (state := next((one for one in self.shapes if one.startswith(f"{name}{_STATE}")), None)) is not None:
+            return self._four_bits(name, _state(self._read(state))).view(shape)
+        bits = self._bits(f"{name}_packed")
+        value = _whole_numbers(self._read(f"{name}_packed"), bits).float()
+        if (zero := f"{name}_zero_point") in self.shapes:  # packed along the rows
+            zeros = _whole_numbers(self._read(zero).mT.contiguous(), bits).mT[: shape[0]]
+            value -= self._spread(zero, zeros, shape)
+        scale = f"{name}_scale"
+        return value * self._spread(scale, self._read(scale), shape)
+
+    def _spread(self, name: str, scale: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Scales or zeros in float32 for every entry of a weight of this shape, ``(rows, columns)``."""
+        scale = scale.float()
+        if scale.numel() == 1:
+            return scale.reshape(1, 1).expand(shape)
+        scale = scale[:, None] if scale.ndim == 1 else scale
+        if (order := f"{name.rpartition('.')[0]}.weight_g_idx") in self.shapes:  # the group of each column
+            return scale[:, self._read(order).long()]
+        blocks = _block_size(self.config)
+        for axis, (size, count) in enumerate(zip(shape, scale.shape, strict=True)):
+            block = size if count == 1 else 1 if count == size else blocks[axis]
+            if -(-size // block) != count:
+                raise InputError(
+                    f"{name} has shape {tuple(scale.shape)}, which blocks of {block} do not explain for a weight of "
+                    f"shape {shape}; fix weight_block_size in its configuration"
+                )
+            scale = scale.repeat_interleave(block, axis).narrow(axis, 0, size)
+        return scale
+
+    def _four_bits(self, name: str, state: dict[str, Any]) -> Tensor:
+        """The entries of bitsandbytes' 4 bits: a table by their code, times the largest of their block."""
+        largest = self._read(f"{name}.absmax")
+        if "nested_blocksize" in state:
+            table, of_blocks = self._read(f"{name}.nested_quant_map"), self._read(f"{name}.nested_absmax")
+            size = int(state["nested_blocksize"])
+            largest = table[largest.int()] * of_blocks.repeat_interleave(size)[: len(largest)] + state["nested_offset"]
+        packed, table = self._read(name).flatten(), self._read(f"{name}.quant_map")
+        codes = torch.stack([packed >> 4, packed & 15], -1).flatten().int()
+        return table[codes].float() * largest.float().repeat_interleave(state["blocksize"])[: len(codes)]
+
+    def _bits(self, name: str) -> int:
+        known: set[Any] = {one.get("num_bits") for one in _groups(self.config)}
+        shape = f"{name.removesuffix('_packed')}_shape"
+        if len(known) > 1 and shape in self.shapes:  # the weight's size tells
+            columns, words = int(self._read(shape).flatten()[-1]), self.shapes[name][1]
+            known = {bits for bits in known if isinstance(bits, int) and -(-columns * bits // 32) == words}
+        if len(known) != 1 or not known <= {2, 4, 8}:
+            listed = " or ".join(map(str, known)) or "unknown"
+            raise InputError(f"{name} is packed in {listed} bits, and 2, 4 and 8 are read; {_REMEDY}")
+        return int(known.pop())
 
 
-def unpacked(name: str, shape: tuple[int, ...], shapes: Shapes, read: Read, config: dict[str, Any]) -> Tensor:
-    """A weight of `packed_shapes`, in float32."""
-    if (state := next((one for one in shapes if one.startswith(f"{name}{_STATE}")), None)) is not None:
-        return _four_bits(name, _state(read(state)), read).view(shape)
-    bits = _bits(f"{name}_packed", shapes, read, config)
-    value = _whole_numbers(read(f"{name}_packed"), bits).float()
-    if (zero := f"{name}_zero_point") in shapes:  # packed along the rows
-        zeros = _whole_numbers(read(zero).mT.contiguous(), bits).mT[: shape[0]].float()
-        value -= _spread(zero, zeros, shape, read, shapes, config)
-    scale = f"{name}_scale"
-    return value * _spread(scale, read(scale).float(), shape, read, shapes, config)
-
-
-def with_scale(
-    name: str, value: Tensor, rows: slice | None, shapes: Shapes, read: Read, config: dict[str, Any]
-) -> Tensor:
-    """What an array stands for, in float32; as it is, where it is not of 8 bits or has no scale.
-
-    Args:
-        name: of it.
-        value: all of it, or these rows.
-        rows: which; None: all.
-        shapes: of all arrays.
-        read: reads one of them.
-        config: the model's configuration, which has the size of blocks.
-    """
-    if value.dtype not in _TYPES:
-        return value
-    of_rows = f"{name.removesuffix('weight')}SCB"  # bitsandbytes: the largest of each row
-    if of_rows in shapes:
-        scale = read(of_rows).float()[:, None] / 127
-        return value.float() * (scale if rows is None else scale[rows])
-    scale_name = next((name + ending for ending in _SCALES if name + ending in shapes), None)
-    if scale_name is None:
-        return value
-    shape, whole = shapes[name], rows or slice(None)
-    if (zero := f"{name}_zero_point") in shapes:
-        value = value.float() - _spread(zero, read(zero).float(), shape, read, shapes, config)[whole]
-    return value.float() * _spread(scale_name, read(scale_name).float(), shape, read, shapes, config)[whole]
-
-
-def of_module(module: torch.nn.Module, value: Tensor) -> Tensor | None:
-    """What a weight of bitsandbytes stands for; None: it is none of these."""
+def of_module(module: torch.nn.Module, value: Tensor) -> Tensor:
+    """What a weight stands for, where it is one of bitsandbytes; any other as it is."""
     if (state := getattr(value, "quant_state", None)) is not None:
         library = import_library("bitsandbytes", "a model in 4 bits")
         found: Tensor = library.functional.dequantize_4bit(value.data, state)
@@ -95,29 +139,8 @@ def of_module(module: torch.nn.Module, value: Tensor) -> Tensor | None:
     scale = getattr(value, "SCB", None)
     scale = getattr(getattr(module, "state", None), "SCB", None) if scale is None else scale
     if scale is None or value.dtype != torch.int8:  # biases have the module's scale beside them too
-        return None
+        return value
     return value.data.float() * scale.float()[:, None] / 127
-
-
-def _spread(
-    name: str, scale: Tensor, shape: tuple[int, ...], read: Read, shapes: Shapes, config: dict[str, Any]
-) -> Tensor:
-    """Scales or zeros for every entry of a weight of this shape, ``(rows, columns)``."""
-    if scale.numel() == 1:
-        return scale.reshape(1, 1).expand(shape)
-    scale = scale[:, None] if scale.ndim == 1 else scale
-    if (order := f"{name.rpartition('.')[0]}.weight_g_idx") in shapes:  # the group of each column
-        return scale[:, read(order).long()]
-    blocks = _block_size(config)
-    for axis, (size, count) in enumerate(zip(shape, scale.shape, strict=True)):
-        block = size if count == 1 else 1 if count == size else blocks[axis]
-        if -(-size // block) != count:
-            raise InputError(
-                f"{name} has shape {tuple(scale.shape)}, which blocks of {block} do not explain for a weight of "
-                f"shape {shape}; fix weight_block_size in its configuration"
-            )
-        scale = scale.repeat_interleave(block, axis).narrow(axis, 0, size)
-    return scale
 
 
 def _whole_numbers(packed: Tensor, bits: int) -> Tensor:
@@ -126,18 +149,6 @@ def _whole_numbers(packed: Tensor, bits: int) -> Tensor:
         raise InputError(f"its weights are packed as {packed.dtype}, which is not read; {_REMEDY}")
     shifts = torch.arange(0, 32, bits, dtype=torch.int32, device=packed.device)
     return ((packed[..., None] >> shifts) & (2**bits - 1)).flatten(-2) - 2 ** (bits - 1)
-
-
-def _four_bits(name: str, state: dict[str, Any], read: Read) -> Tensor:
-    """The entries of bitsandbytes' 4 bits: a table by their code, times the largest of their block."""
-    largest = read(f"{name}.absmax")
-    if "nested_blocksize" in state:
-        table, of_blocks = read(f"{name}.nested_quant_map"), read(f"{name}.nested_absmax")
-        size = int(state["nested_blocksize"])
-        largest = table[largest.int()] * of_blocks.repeat_interleave(size)[: len(largest)] + state["nested_offset"]
-    packed, table = read(name).flatten(), read(f"{name}.quant_map")
-    codes = torch.stack([packed >> 4, packed & 15], -1).flatten().int()
-    return table[codes].float() * largest.float().repeat_interleave(state["blocksize"])[: len(codes)]
 
 
 def _state(stored: Tensor) -> dict[str, Any]:
@@ -158,17 +169,6 @@ def _groups(config: dict[str, Any]) -> list[dict[str, Any]]:
     groups = _settings(config).get("config_groups")
     found = [one.get("weights") for one in groups.values()] if isinstance(groups, dict) else []
     return [one for one in found if isinstance(one, dict)]
-
-
-def _bits(name: str, shapes: Shapes, read: Read, config: dict[str, Any]) -> int:
-    known: set[Any] = {one.get("num_bits") for one in _groups(config)}
-    if len(known) > 1 and (whole := f"{name.removesuffix('_packed')}_shape") in shapes:  # the weight's size tells
-        columns, words = int(read(whole).flatten()[-1]), shapes[name][1]
-        known = {bits for bits in known if isinstance(bits, int) and -(-columns * bits // 32) == words}
-    if len(known) != 1 or not known <= {2, 4, 8}:
-        listed = " or ".join(map(str, known)) or "unknown"
-        raise InputError(f"{name} is packed in {listed} bits, and 2, 4 and 8 are read; {_REMEDY}")
-    return int(known.pop())
 
 
 def _block_size(config: dict[str, Any]) -> list[int]:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -46,6 +45,8 @@ class SteeredModel(Protocol):
     """What was done to a model."""
 
     heads: int | None
+    states: Any
+    """The forward passes: ``hold()`` is the current one, and blocks that run inside ``resumed(held)`` belong to it."""
 
     @property
     def methods(self) -> Sequence[Any]:
@@ -62,12 +63,6 @@ class SteeredModel(Protocol):
 
     def steered_layer(self, name: str) -> SteeredLayer | None:
         """The layer of this name, where methods act in it."""
-
-    def hold(self) -> Any:
-        """The current forward pass, for `resumed`."""
-
-    def resumed(self, held: Any) -> AbstractContextManager[None]:
-        """Blocks that run inside it belong to a held forward pass: with its first values, mask and weights."""
 
 
 def steered_module(model: nn.Module) -> nn.Module | None:

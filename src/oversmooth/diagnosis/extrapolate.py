@@ -177,7 +177,7 @@ class _Repeatable:
     def running(self) -> Iterator[None]:
         """Without gradients and dropout; steering that remembers a run goes on with this one."""
         steering = steered_as(self.modules[""])
-        again = nullcontext() if steering is None else steering.resumed(self.blocks[-1].running)
+        again = nullcontext() if steering is None else steering.states.resumed(self.blocks[-1].running)
         with torch.no_grad(), in_eval_mode(self.modules[""]), again:
             yield
 

@@ -58,7 +58,7 @@ class RemoteCheckpoint(Checkpoint):
                     f"{_INDEX} names {file[:80]}, which {name} does not have; the checkpoint is incomplete"
                 )
             self._add(file)
-        self._unpack()
+        self.find_packed()
 
     @property
     def size(self) -> int:
@@ -85,7 +85,7 @@ class RemoteCheckpoint(Checkpoint):
             self.dtypes.add(dtype)
             self._places[renamed(stored)] = (file, dtype, _HEADER + length + start, _HEADER + length + stop)
 
-    def _read(self, name: str, rows: slice | None) -> Tensor:
+    def _read(self, name: str, rows: slice | None = None) -> Tensor:
         file, dtype, start, stop = self._places[name]
         shape = list(self.shapes[name])
         if dtype not in _TYPES:

@@ -26,13 +26,6 @@ MARKER = "oversmooth_steered_open_with_oversmooth"
 """A weight that a stock model does not have. Without this package transformers reports it on loading a steered
 checkpoint, and timm refuses the file; without this weight the others would fit, and nothing would be reported.
 """
-_WHERE = {
-    "weights": "the value and output weights",
-    "norms": "the norms before attention and MLP",
-    "values": "the values",
-    "attention": "the values mixed by attention",
-    "output": "the output of the attention block",
-}
 
 
 def steer(
@@ -69,7 +62,6 @@ def steer(
         )
     anatomy = locate(inside, stack=stack, heads=heads)
     chosen = chosen_layers(layers, anatomy)
-    _check_modules(inside, anatomy, chosen, methods)
     for one in methods:
         for index in chosen:
             if why := one.refusal(anatomy.layers[index], anatomy):
@@ -80,25 +72,8 @@ def steer(
     for one in methods:
         if one.uses_first_values and chosen == [0] and all(layer.name != first for layer in anatomy.layers[1:]):
             raise InputError(f"{one} acts in every layer but the first, and no other was chosen; choose later ones")
-    _apply(inside, Steering(inside, methods, chosen, heads, anatomy))
+    put_on(inside, Steering(inside, methods, chosen, heads, anatomy))
     return model
-
-
-def restore(model: nn.Module, methods: list[Method], layers: list[int], stack: str, heads: int | None) -> Steering:
-    """Give a stock model the structure of a steered one, by its settings; its parameters are loaded afterwards."""
-    try:
-        anatomy = locate(model, stack=stack, heads=heads)
-    except InputError:
-        anatomy = locate(model, heads=heads)
-        if not anatomy.alone:  # a single stack may have another name, as a ViT's differs by transformers' version
-            raise
-    if missing := [index for index in layers if not 0 <= index < len(anatomy)]:
-        raise InputError(
-            f"layer {missing[0]} was steered, and {anatomy.stack} has the layers 0 to {len(anatomy) - 1}; "
-            "give the model that it was saved from"
-        )
-    _check_modules(model, anatomy, layers, methods)
-    return _apply(model, Steering(model, methods, layers, heads, anatomy, restored=True))
 
 
 def _check_modules(model: nn.Module, anatomy: Anatomy, chosen: list[int], methods: list[Method]) -> None:
@@ -124,7 +99,13 @@ def _check_modules(model: nn.Module, anatomy: Anatomy, chosen: list[int], method
         check_products(index, layer, modules[layer.value_module[0]], modules[layer.output_module[0]])
 
 
-def _apply(model: nn.Module, steering: Steering) -> Steering:
+def put_on(model: nn.Module, steering: Steering) -> Steering:
+    """Attach what a record says. The parameters of a loaded one are loaded afterwards.
+
+    Raises:
+        InputError: a layer cannot take it; the model is left as it was.
+    """
+    _check_modules(model, steering.anatomy, steering.layers, steering.methods_given)
     try:
         steering.attach(model, [method for method in steering.methods_given if not method.changes_nothing()])
         with delay_signals():
@@ -253,7 +234,7 @@ def _checked_methods(method: Method | Sequence[Method]) -> list[Any]:
             )
         if one.place in by_place:
             raise InputError(
-                f"{by_place[one.place]} and {one} both act on {_WHERE[one.place]}, and their order would matter; "
+                f"{by_place[one.place]} and {one} both act on {one.place}, and their order would matter; "
                 "use one of them"
             )
         by_place[one.place] = one

@@ -14,7 +14,7 @@ from oversmooth.safety.errors import InputError
 from oversmooth.steering.forward_state import ForwardState, ForwardStates, in_backward
 from oversmooth.steering.mask_guard import MaskGuard
 from oversmooth.steering.methods.base import Method, Part
-from oversmooth.steering.open_attention import VALUES, OpenedAttention
+from oversmooth.steering.open_attention import PROJECTED, OpenedAttention
 from oversmooth.theory.radii import AttentionChange
 
 
@@ -45,10 +45,9 @@ class LayerHooks:
         self.tokens_first = not getattr(attention, "batch_first", True)
         handles: list[Any] = []
         if "values" in self.parts or "attention" in self.parts or (self.first and remember_values):
-            if isinstance(attention, OpenedAttention):
-                handles.append(getattr(attention, VALUES).register_forward_hook(self._on_opened_values))
-            else:
-                handles.append(modules[self.layer.value_module[0]].register_forward_hook(self._on_values))
+            opened = isinstance(attention, OpenedAttention)
+            values = getattr(attention, PROJECTED) if opened else modules[self.layer.value_module[0]]
+            handles.append(values.register_forward_hook(self._on_values))
         handles += [] if self.guard is None else self.guard.hook(modules)
         if "attention" in self.parts:
             handles.append(output.register_forward_pre_hook(self._on_mixed))
@@ -100,10 +99,6 @@ class LayerHooks:
         rest, V = self.layer.split(out, -1)
         changed = self._remember(V, args[0] if args else None)
         return None if changed is None else self.layer.join(rest, changed, -1)
-
-    def _on_opened_values(self, _module: nn.Module, args: tuple[Any, ...], out: Tensor) -> Tensor | None:
-        changed = self._remember(out.unflatten(-1, (self.layer.kv_heads, self.layer.head_dim)), args[1])
-        return None if changed is None else changed.flatten(-2)
 
     def _remember(self, V: Tensor, x: Tensor | None) -> Tensor | None:
         """Remember V and, in the first run of the first layer, V⁰. Returns V where a method changes it."""

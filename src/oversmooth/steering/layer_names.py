@@ -33,15 +33,7 @@ def layers_named(text: str) -> str | Iterator[int]:
 
 
 def chosen_layers(layers: Layers, anatomy: Anatomy) -> list[int]:
-    """The indices of the layers to steer.
-
-    Args:
-        layers: "all", "first half", "last half", indices, or a function (index, layer) -> bool.
-        anatomy: of the model.
-
-    Raises:
-        InputError: there is no such layer, none is chosen, or a layer that runs several times is chosen in part.
-    """
+    """The indices of the layers to steer; `steer` says what layers may be."""
     depth = len(anatomy)
     if isinstance(layers, str):
         halves = {"all": range(depth), "first half": range(depth // 2), "last half": range(depth // 2, depth)}

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from oversmooth.safety.errors import InputError
 from oversmooth.trace.attention import added_to_scores
 
-VALUES = "oversmooth_values"
+PROJECTED = "oversmooth_projected"
 
 
-class Values(nn.Module):
-    """The values pass through it; a hook also receives the tokens they were computed from."""
+class Projected(nn.Module):
+    """Queries, keys and values pass through it; a hook also receives the tokens they were computed from."""
 
-    def forward(self, values: Tensor, _tokens: Tensor) -> Tensor:
-        return values
+    def forward(self, _tokens: Tensor, packed: Tensor) -> Tensor:
+        return packed
 
 
 class OpenedAttention(nn.MultiheadAttention):
@@ -46,8 +46,9 @@ class OpenedAttention(nn.MultiheadAttention):
         if batched and self.batch_first:
             x = x.transpose(0, 1)
         # In memory as torch's own, (n, batch, ·): so the same bits come out, and dropout draws in the same order.
-        q, k, v = F.linear(x, self.in_proj_weight, self.in_proj_bias).unflatten(-1, (3, -1)).movedim(-2, 0).contiguous()
-        v = getattr(self, VALUES)(v.transpose(0, 1).contiguous(), x.transpose(0, 1)).transpose(0, 1).contiguous()
+        packed = F.linear(x, self.in_proj_weight, self.in_proj_bias)
+        packed = getattr(self, PROJECTED)(x.transpose(0, 1), packed.transpose(0, 1)).transpose(0, 1)
+        q, k, v = packed.unflatten(-1, (3, -1)).movedim(-2, 0).contiguous()
         q, k, v = (p.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3) for p in (q, k, v))
         bias = self._bias(q, key_padding_mask, attn_mask)
         dropout = self.dropout if self.training else 0.0
@@ -95,11 +96,11 @@ def open_attention(attention: nn.Module) -> None:
         raise InputError(
             "this MultiheadAttention has bias_k, add_zero_attn or separate projections, which steering does not know"
         )
-    attention.add_module(VALUES, Values())
+    attention.add_module(PROJECTED, Projected())
     attention.__class__ = OpenedAttention
 
 
 def close_attention(attention: nn.Module) -> None:
     """Undo `open_attention`."""
-    del attention._modules[VALUES]
+    del attention._modules[PROJECTED]
     attention.__class__ = nn.MultiheadAttention

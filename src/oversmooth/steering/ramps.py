@@ -57,7 +57,6 @@ class Ramp:
 
     def step(self) -> None:
         """One step further; call it once after every step of the optimiser."""
-        self._check()
         if not self.done:
             self._schedule.done += 1
             self._set()
@@ -68,7 +67,6 @@ class Ramp:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from where another ramp was, by its `state_dict`, with its start, end and number of steps."""
-        self._check()
         try:
             schedule: _Schedule = typed(_Schedule, state)
         except ValueError as error:
@@ -85,12 +83,10 @@ class Ramp:
         c = self._schedule
         return f"Ramp({c.method}, strength={c.strength:g}, from {c.start:g} to {c.to:g}, step {c.done} of {c.steps})"
 
-    def _check(self) -> None:
-        if steering_of(self._model) is not self._steering:
-            raise InputError("the model is no longer steered as it was when the ramp was made; make another ramp")
-
     @torch.no_grad()
     def _set(self) -> None:
+        if steering_of(self._model) is not self._steering:
+            raise InputError("the model is no longer steered as it was when the ramp was made; make another ramp")
         for method, _, part in parts_of(self._steering, self._schedule.method):
             strength_buffer(part, method).fill_(self.strength)
         # What save_pretrained writes; everything else asks the parts.

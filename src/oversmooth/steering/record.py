@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import InitVar, dataclass, field
 from functools import partial
@@ -17,7 +17,7 @@ from oversmooth.anatomy.layer import Anatomy
 from oversmooth.anatomy.steered import STEERING_PARTS, steered_as
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.signals import delay_signals
-from oversmooth.steering.forward_state import ForwardStates, Held
+from oversmooth.steering.forward_state import ForwardStates
 from oversmooth.steering.layer_hooks import LayerHooks
 from oversmooth.steering.mask_guard import MaskGuard
 from oversmooth.steering.methods.base import Method
@@ -124,12 +124,6 @@ class Steering:
     def steered_layer(self, name: str) -> LayerHooks | None:
         return next((hooks for hooks in self.hooks.values() if hooks.layer.name == name), None)
 
-    def hold(self) -> Held | None:
-        return self.states.hold()
-
-    def resumed(self, held: Held | None) -> AbstractContextManager[None]:
-        return self.states.resumed(held)
-
     # Attaching and detaching.
 
     def attach(self, model: nn.Module, methods: list[Method]) -> None:
@@ -169,12 +163,11 @@ class Steering:
         generator = torch.Generator().manual_seed(method.seed)
         begins = map(placeholder, layers) if self.restored else starts(method, layers, generator)
         for index, layer, start in zip(indices, layers, begins, strict=True):
-            (value, V), (output, W) = layer.value_module, layer.output_module
-            weights = ReparametrizedLayer(index, method, layer, (modules[value], V), (modules[output], W))
+            weights = ReparametrizedLayer(index, method, layer, modules, self.states)
             with delay_signals():  # what is attached is on record, and the other way round
                 self.reparametrized.append(weights)
                 W_O = None if self.restored else layer.raw_W_O.detach().clone()
-                weights.attach(start, self.states)
+                weights.attach(start)
                 if W_O is None:
                     continue
                 if method.start == "warm":

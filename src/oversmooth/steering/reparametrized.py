@@ -22,6 +22,8 @@ from oversmooth.steering.methods import orthogonal
 from oversmooth.steering.methods.spectral import Spectral
 from oversmooth.steering.warm_start import Start
 
+_REMEDY = "go back to the last checkpoint, with a lower learning rate"
+
 
 class SingularError(InputError):
     """Weights that are not finite, because V is about to become singular or what is learned is not finite."""
@@ -73,13 +75,13 @@ class ReparametrizedLayer:
         index: int,
         method: Spectral,
         attention: AttentionLayer,
-        value: tuple[nn.Module, str],
-        output: tuple[nn.Module, str],
+        modules: Mapping[str, nn.Module],
+        states: ForwardStates,
     ) -> None:
-        self.index, self.method, self.attention = index, method, attention
-        self.value, self.output = value, output
+        self.index, self.method, self.attention, self.states = index, method, attention, states
+        weights = (attention.value_module, attention.output_module)
+        self.value, self.output = ((modules[holder], weight) for holder, weight in weights)
         """The modules that hold the value and the output weight, and the weights' names there."""
-        self.states: ForwardStates | None = None
         self.originals: list[tuple[nn.Module, str, Tensor, list[str]]] = []
         """Module, name of the weight, the weight itself, and the order of the module's parameters."""
         self.bias: Tensor | None = None
@@ -89,10 +91,9 @@ class ReparametrizedLayer:
     def group(self) -> int:
         return self.attention.heads // self.attention.kv_heads
 
-    def attach(self, start: Start, states: ForwardStates) -> None:
+    def attach(self, start: Start) -> None:
         """Replace the two weights."""
         method, d = self.method, self.attention.width
-        self.states = states
         theta, base, signs = start.theta, None, None
         if method.form == "symmetric" and method.orthogonal != "qr":
             theta = torch.zeros(d * (d - 1) // 2)
@@ -160,14 +161,17 @@ class ReparametrizedLayer:
     def signs(self) -> Tensor | None:
         return _parametrization(*self.output)[0].signs
 
-    def bad_numbers(self) -> list[str]:
-        """NaN and infinity in what is learned."""
-        return bad_numbers(self.index, self.attention.name, {"Θ": self.theta, "ψ": self.psi})
+    def problems(self, *computed: Tensor) -> list[str]:
+        """NaN and infinity in what is learned or, where that is finite, in the weights computed from it."""
+        bad = bad_numbers(self.index, self.attention.name, {"Θ": self.theta, "ψ": self.psi})
+        if bad or all(bool(weight.isfinite().all()) for weight in computed):
+            return bad
+        where = f"layer {self.index} ({self.attention.name})"
+        return [f"{where}: V is nearly singular (columns of V depend on each other); {_REMEDY}"]
 
     def rows(self) -> tuple[Tensor, Tensor]:
         """Value rows ``(kv_heads, k, d)`` and output rows ``(heads, k, d)``: of this forward pass, or computed."""
-        running = None if self.states is None else self.states.weights(self.attention.name)
-        return compute([self])[0] if running is None else running
+        return self.states.weights(self.attention.name) or compute([self])[0]
 
 
 def _parametrization(module: nn.Module, weight: str) -> Any:
@@ -177,9 +181,9 @@ def _parametrization(module: nn.Module, weight: str) -> Any:
 def bad_numbers(index: int, layer: str, learned: Mapping[str, Tensor]) -> list[str]:
     """One sentence for each array of a layer that has NaN or infinity."""
     bad = {name: int((~value.isfinite()).sum()) for name, value in learned.items()}
+    where = f"layer {index} ({layer})"
     return [
-        f"layer {index} ({layer}): {name} has NaN or infinity in {count:,} of {learned[name].numel():,} entries; "
-        "go back to the last checkpoint, with a lower learning rate"
+        f"{where}: {name} has NaN or infinity in {count:,} of {learned[name].numel():,} entries; {_REMEDY}"
         for name, count in bad.items()
         if count
     ]
@@ -212,11 +216,9 @@ def weights_of_all(layers: list[ReparametrizedLayer], *, check: bool = False) ->
         computed = compute(group)
         if (check or method.check_passes or method.form == "general") and not values_unreadable():
             finite = torch.stack([rows.isfinite().all() & back.isfinite().all() for rows, back in computed])
-            for layer, is_finite in zip(group, finite.tolist(), strict=True):
-                if not is_finite:
-                    where = f"layer {layer.index} ({layer.attention.name})"
-                    remedy = "go back to the last checkpoint, with a lower learning rate"
-                    raise SingularError(next(iter(layer.bad_numbers()), f"{where}: V is nearly singular; {remedy}"))
+            if False in (known := finite.tolist()):
+                worst = known.index(False)
+                raise SingularError(group[worst].problems(*computed[worst])[0])
         weights |= {layer.attention.name: W for layer, W in zip(group, computed, strict=True)}
     return weights
 

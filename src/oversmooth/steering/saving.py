@@ -9,13 +9,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from oversmooth.anatomy import locate
 from oversmooth.anatomy.live import check_is_module, unwrapped
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import check_plain, parse_json, read_json, whole_file, whole_folder
 from oversmooth.safety.signals import delay_signals
 from oversmooth.safety.typed import typed
-from oversmooth.steering.apply import MARKER, restore, take_off, write_config
+from oversmooth.steering.apply import put_on, take_off, write_config
+from oversmooth.steering.layer_names import chosen_layers
 from oversmooth.steering.methods.registry import method_from
 from oversmooth.steering.record import Steering, steering_of
 
@@ -119,8 +121,6 @@ def restore_into(model: nn.Module, settings: dict[str, Any], arrays: dict[str, T
     """Steer a stock model by its settings and load its parameters; it is left as it was if they do not fit."""
     steering = restore_structure(model, settings)
     expected = model.state_dict()
-    if MARKER in expected:
-        arrays = {MARKER: expected[MARKER], **arrays}  # files of earlier versions do not have it
     wrong = [n for n in expected if n not in arrays or arrays[n].shape != expected[n].shape]
     wrong += [name for name in arrays if name not in expected]
     if wrong:
@@ -137,7 +137,14 @@ def restore_structure(model: nn.Module, settings: dict[str, Any]) -> Steering:
         raise InputError(
             f"the settings of the steered model cannot be read ({reason(error)}); they are damaged: save it again"
         ) from error
-    return restore(model, list(map(method_from, saved.methods)), saved.layers, saved.stack, saved.heads)
+    try:
+        anatomy = locate(model, stack=saved.stack, heads=saved.heads)
+    except InputError:
+        anatomy = locate(model, heads=saved.heads)
+        if not anatomy.alone:  # a single stack may have another name, as a ViT's differs by transformers' version
+            raise
+    methods, layers = list(map(method_from, saved.methods)), chosen_layers(saved.layers, anatomy)
+    return put_on(model, Steering(model, methods, layers, saved.heads, anatomy, restored=True))
 
 
 def steered_class(cls: Any, settings: dict[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import torch
@@ -61,19 +62,26 @@ def scaled_norms(
         InputError: the norms of a layer are not known, or shared; nothing has changed.
     """
     found: list[tuple[str, float, float]] = []
+    owners = Counter(id(part) for module in set(modules.values()) for part in _parts(module))
     for index in layers:
         layer, factor = anatomy.layers[index], method.factor(index)
         if factor == 1:
             continue
         assert layer.norm is not None
-        norms = _norms_of(modules, layer)
-        why = _shared(modules, layer, norms)
+        norms, why = _norms_of(modules, layer), ""
+        shared = [n for n in norms if any(owners[id(part)] > 1 for part in (modules[n], *_parts(modules[n])))]
+        if shared:
+            why = f"{shared[0]} shares its weights with something else; give each a copy of its own"
         if len(norms) > 2:
             why = f"it has {len(norms)} norms, and which one stands before its MLP is not known"
         if why:
             raise InputError(f"{type(method).__name__} cannot act on layer {index} ({layer.name}): {why}")
         found += [(name, factor, layer.norm.offset) for name in norms]
     return [ScaledNorm(modules[name], factor, offset) for name, factor, offset in found]
+
+
+def _parts(module: nn.Module) -> list[object]:
+    return [part for part in (*module._modules.values(), *module._parameters.values()) if part is not None]
 
 
 def _norms_of(modules: dict[str, nn.Module], layer: AttentionLayer) -> list[str]:
@@ -95,15 +103,3 @@ def _norms_of(modules: dict[str, nn.Module], layer: AttentionLayer) -> list[str]
         named = [name for name in others if name.rpartition(".")[2].startswith("pre_feedforward")]
         others = named if len(named) == 1 else others
     return [before, *others]
-
-
-def _shared(modules: dict[str, nn.Module], layer: AttentionLayer, norms: list[str]) -> str:
-    """Why norms cannot have a factor of their own: something else uses them or their weights. Empty where they can."""
-    blocks = [name for name, module in modules.items() if module is modules[layer.block]]  # it may have several names
-    for norm in norms:
-        own = {id(parameter) for parameter in modules[norm]._parameters.values() if parameter is not None}
-        same = {block + norm.removeprefix(layer.block) for block in blocks}
-        for name, module in modules.items():
-            if name not in same and not own.isdisjoint(map(id, module._parameters.values())):
-                return f"{norm} shares its weights with {name}; give each a copy of its own"
-    return ""

@@ -38,8 +38,10 @@ class LayerCheck:
     """The least and the greatest real part per head, as computed."""
     joined: tuple[float, float]
     """The same of all heads jointly."""
-    coupling: float
-    """The largest entry of W_O W_V between different value heads: 0 where they decouple, as one V makes them."""
+    coupling: float | None
+    """The largest entry of W_O W_V between different value heads: 0 where they decouple, as one V makes them. None
+    where heads do not take slices of one V (wiring="code").
+    """
     condition: float
     """Of V: 1 where it is orthogonal."""
     folded: tuple[float, float] | None
@@ -51,9 +53,7 @@ class LayerCheck:
     attention passed, where the margin is smallest; −1 is safe for any.
     """
     margin: float | None = None
-    """How far the least such sum lies above its flip, or above −1 without attention. None where that is unknown,
-    because heads do not take slices of one V (wiring="code").
-    """
+    """How far the least such sum lies above its flip, or above −1 without attention. None as `coupling`."""
     zero_eigenvalues: int = 0
     """Number of features whose sum is 0: they are neither smoothed nor sharpened."""
     problems: list[str] = field(default_factory=list)
@@ -100,8 +100,8 @@ class Verification:
         head = "every constraint holds" if self.ok else "; ".join(self.problems)
         rows = [
             f"layer {c.index:>3}  λ in [{min(a for a, _ in c.heads):+.4f}, {max(b for _, b in c.heads):+.4f}]  "
-            f"together [{c.joined[0]:+.4f}, {c.joined[1]:+.4f}]  coupling {c.coupling:.1e}  "
-            f"margin {'unknown' if c.margin is None else f'{c.margin:+.4f}'}"
+            f"together [{c.joined[0]:+.4f}, {c.joined[1]:+.4f}]  coupling {_shown(c.coupling, '.1e')}  "
+            f"margin {_shown(c.margin, '+.4f')}"
             for c in self.layers
         ]
         return "\n".join([head, *rows])
@@ -112,11 +112,11 @@ class Verification:
             {
                 "layer": c.index,
                 "promised": [_finite(end) for end in c.bounds],
-                "least": _finite(min(low for low, _ in c.heads)),
-                "greatest": _finite(max(high for _, high in c.heads)),
-                "joined": [_finite(end) for end in c.joined],
-                "folded": None if c.folded is None else [_finite(end) for end in c.folded],
-                "coupling": _finite(c.coupling),
+                "least": min(low for low, _ in c.heads),
+                "greatest": max(high for _, high in c.heads),
+                "joined": list(c.joined),
+                "folded": None if c.folded is None else list(c.folded),
+                "coupling": c.coupling,
                 "condition": _finite(c.condition),
                 "flip": _finite(c.flip),
                 "room": _finite(c.margin),
@@ -132,21 +132,18 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
+def _shown(value: float | None, form: str) -> str:
+    return "unknown" if value is None else format(value, form)
+
+
 @torch.no_grad()
 def check_spectra(
     layers: Sequence[ReparametrizedLayer], hooks: Sequence[LayerHooks], attention: dict[str, Tensor]
 ) -> Verification:
-    """Whether the weights in use have the spectra that their constraints demand.
-
-    Args:
-        layers: those that are reparametrized.
-        hooks: of all steered layers; what their parts learn must be finite.
-        attention: ``(..., heads, n, n)`` by the name of the layer.
-
-    Raises:
-        InputError: attention is that of another layer, or has another shape.
+    """Whether the weights in use have the spectra that their constraints demand, as `verify` has it, and what the parts
+    in these hooks learn is finite.
     """
-    problems = [problem for layer in layers for problem in layer.bad_numbers()]
+    problems = [problem for layer in layers for problem in layer.problems(*layer.rows())]
     for one in hooks:
         for part in one.parts.values():
             problems += bad_numbers(one.index, one.layer.name, dict(part.named_parameters()))
@@ -163,16 +160,9 @@ def check_spectra(
 
 def _check(layer: ReparametrizedLayer, attention: Tensor | None) -> LayerCheck:
     sizes, method = layer.attention, layer.method
-    rows, back = layer.rows()
-    if not bool(rows.isfinite().all() and back.isfinite().all()):
-        nan = (math.nan, math.nan)
-        problem = f"layer {layer.index} ({sizes.name}): the columns of V depend on each other; go back to a checkpoint"
-        return LayerCheck(
-            layer.index, sizes.name, method.ends, [nan], nan, math.nan, math.inf, None, problems=[problem]
-        )
     W_V, W_O = sizes.W_V.double(), sizes.raw_W_O.double()
     spectra, joined = head_spectrum(W_V, W_O), joined_spectrum(W_V, W_O)
-    singular = torch.linalg.svdvals(finite(rows.double().flatten(0, 1)))
+    singular = torch.linalg.svdvals(finite(layer.rows()[0].double().flatten(0, 1)))
     one_basis = method.wiring == "paper"
     check = LayerCheck(
         index=layer.index,
@@ -180,7 +170,7 @@ def _check(layer: ReparametrizedLayer, attention: Tensor | None) -> LayerCheck:
         bounds=method.ends,
         heads=[(float(row.real.min()), float(row.real.max())) for row in spectra],
         joined=(float(joined.real.min()), float(joined.real.max())),
-        coupling=_coupling(W_V[:: layer.group], W_O, layer.group) if one_basis else float("nan"),
+        coupling=_coupling(W_V[:: layer.group], W_O, layer.group) if one_basis else None,
         condition=float(singular.max() / singular.min()),
         folded=_folded(sizes, W_V),
     )
@@ -201,7 +191,7 @@ def _problems(check: LayerCheck, layer: ReparametrizedLayer, slack: float) -> li
     least, greatest = min(a for a, _ in ends), max(b for _, b in ends)
     if least < low - slack or greatest > high + slack:
         problems.append(f"eigenvalues from {least:.4g} to {greatest:.4g} violate the constraint [{low:g}, {high:g}]")
-    if check.coupling > slack * max(1.0, check.condition):
+    if check.coupling is not None and check.coupling > slack * max(1.0, check.condition):
         problems.append(f"its heads overlap (W_O W_V is {check.coupling:.1e} between them)")
     if check.condition > CONDITION_LIMIT:
         problems.append(f"V is nearly singular (condition number {check.condition:.1e})")

@@ -6,10 +6,9 @@ model as it is say what any λ̃ would do to the same tokens. Trained with it, t
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -50,7 +49,6 @@ class StrengthPoint:
     """Of all cases: neither counted as smoothing nor known not to."""
     rho_rough: Number
     """The mean over cases in the layers in which it acts: how fast differences between tokens grow per layer."""
-    rho_rough_largest: Number
     layers: list[Number]
     """The share of smoothing cases in every layer; None where all are undecided."""
 
@@ -80,28 +78,6 @@ class Suggestion:
     """Why, in words, and what is open."""
     curve: list[StrengthPoint] = field(repr=False)
     cases: list[Case] = field(repr=False)
-    inputs: int = 0
-    undecided_because: list[str] = field(default_factory=list)
-    """Reasons of layers that no theorem decides."""
-
-    def at(self, strength: float) -> StrengthPoint:
-        """The point of the curve at a strength.
-
-        Args:
-            strength: one of those that were tried.
-
-        Raises:
-            InputError: it was not tried.
-        """
-        for point in self.curve:
-            if math.isclose(point.strength, strength, abs_tol=1e-12):
-                return point
-        ends = f"{self.curve[0].strength:g} to {self.curve[-1].strength:g}"
-        raise InputError(f"strength {arguments.shown(strength)} was not tried; {len(self.curve)} from {ends} were")
-
-    def to_json(self) -> str:
-        """Everything, as JSON."""
-        return json.dumps(dataclasses.asdict(self), indent=1, allow_nan=False)
 
     def __str__(self) -> str:
         return self.reason
@@ -153,7 +129,7 @@ def suggest(
     with ONE_AT_A_TIME, torch.no_grad():
         one = run.first_input(first)
         plan = study(inside, anatomy, lambda: run(one)).plan
-        sweep = _StrengthSweep(anatomy.layers[0].name, tried, seed)
+        sweep = _StrengthSweep(tried, seed)
         with Trace(inside, plan, [EachAttention(sweep.record)]) as trace:
             for _ in trace.over(run, batches, inputs, progress):
                 pass
@@ -164,15 +140,15 @@ def suggest(
 class _StrengthSweep:
     """Collects the effect of every strength, layer by layer."""
 
-    def __init__(self, first: str, strengths: tuple[float, ...], seed: int) -> None:
-        self.first, self.strengths, self.seed = first, strengths, seed
-        self.results: dict[int, list[tuple[list[int], int, ShiftedDominance | None]]] = {}
-        self.inputs: dict[int, int] = {}
+    def __init__(self, strengths: tuple[float, ...], seed: int) -> None:
+        self.strengths, self.seed = strengths, seed
+        self.found: list[tuple[int, list[int], int, ShiftedDominance | None]] = []
+        self.inputs: Counter[int] = Counter()
 
     def record(self, call: int, block: BlockPlan, A: AttentionOperator, W_V: Tensor, W_O: Tensor) -> None:
         """A layer's attention ``(b, heads, n, n)`` on some inputs."""
-        start = self.inputs.get(call, 0)
-        self.inputs[call] = start + A.shape[0]
+        start = self.inputs[call]
+        self.inputs[call] += A.shape[0]
         several = (A.valid_count().reshape(A.shape[0], -1)[:, 0] > 1).nonzero()[:, 0]  # a single token mixes with none
         if not len(several):
             return
@@ -182,79 +158,55 @@ class _StrengthSweep:
                 answer = shifted_dominance(
                     A.select(several), W_V, W_O, self.strengths, residual=block.layer.keep, seed=self.seed
                 )
-        self.results.setdefault(call, []).append(((several + start).tolist(), A.shape[1], answer))
+        self.found.append((call, (several + start).tolist(), A.shape[1], answer))
 
     def suggestion(self, blocks: list[BlockPlan]) -> Suggestion:
-        layers = [self._layer(call, block) for call, block in enumerate(blocks)]
-        if not any(layer.cases for layer in layers):
+        if not self.found:
             raise InputError("every input has fewer than two valid tokens; give longer ones")
-        curve = self._curve(layers)
-        because = list(dict.fromkeys(str(block.why_undecided) for block in blocks if block.why_undecided))[:_REASONS]
-        last = list(itertools.takewhile(lambda point: point.steered_share == 0, reversed(curve)))
-        strength = last[-1].strength if last else None
-        cases, inputs = [case for layer in layers for case in layer.cases], max(self.inputs.values(), default=0)
-        return Suggestion(strength, _reason(strength, curve, layers, because), curve, cases, inputs, because)
-
-    def _layer(self, call: int, block: BlockPlan) -> _Layer:
-        acts = not (call == 0 and block.layer is not None and block.layer.name == self.first)
-        empty = torch.zeros(0, len(self.strengths))
-        smoothing, undecided, rough, cases = [empty.bool()], [empty.bool()], [empty], []
-        for which, heads, answer in self.results.get(call, []):
-            if answer is None or block.why_undecided:
-                unknown = torch.ones(len(which), heads, len(self.strengths), dtype=torch.bool)
-                smooths, rho = ~unknown, torch.full(unknown.shape, torch.nan)
-                least = rho[..., 0]
+        first = next(call for call, block in enumerate(blocks) if block.layer is not None)  # NeuTRENO leaves it alone
+        parts, cases = [], []
+        for call, which, heads, answer in sorted(self.found, key=lambda one: one[0]):
+            if answer is None or blocks[call].why_undecided:
+                undecided = torch.ones(len(which), heads, len(self.strengths), dtype=torch.bool)
+                smoothing, rough = ~undecided, torch.full(undecided.shape, torch.nan)
+                least = rough[..., 0]
             else:
-                smooths, unknown = answer.smoothing.cpu(), answer.undecided.cpu()
-                rho, least = answer.rho_rough.double().cpu(), answer.least.cpu()
-            if not acts:  # as it is, whatever the strength
-                smooths, unknown, rho = (x[..., :1].expand(x.shape) for x in (smooths, unknown, rho))
-                least = torch.where(smooths[..., 0], torch.inf, torch.where(unknown[..., 0], torch.nan, 0.0))
-            for every, new in ((smoothing, smooths), (undecided, unknown), (rough, rho)):
-                every.append(new.flatten(0, 1))
+                smoothing, undecided = answer.smoothing.cpu(), answer.undecided.cpu()
+                rough, least = answer.rho_rough.double().cpu(), answer.least.cpu()
+            if call == first:
+                smoothing, undecided, rough = (x[..., :1].expand(x.shape) for x in (smoothing, undecided, rough))
+                least = torch.where(smoothing[..., 0], torch.inf, torch.where(undecided[..., 0], torch.nan, 0.0))
+            parts.append([x.flatten(0, 1) for x in (smoothing, undecided, rough)])
             cases += [
-                Case(call, head, item, _number(least[row, head]), bool(unknown[row, head].any()))
+                Case(call, head, item, _number(least[row, head]), bool(undecided[row, head].any()))
                 for row, item in enumerate(which)
                 for head in range(heads)
             ]
-        return _Layer(acts, torch.cat(smoothing), torch.cat(undecided), torch.cat(rough), cases)
+        smoothing, undecided, rough = (torch.cat(part) for part in zip(*parts, strict=True))
+        layer = torch.tensor([case.layer for case in cases])
 
-    def _curve(self, layers: list[_Layer]) -> list[StrengthPoint]:
-        acting = [layer for layer in layers if layer.acts]
-        every, single = _shares(layers), [_shares([layer]) for layer in layers]
-        steered = _shares(acting) if acting else [None] * len(self.strengths)
-        undecided = torch.cat([layer.undecided for layer in layers]).double().mean(0).tolist()
+        def shares(chosen: Tensor) -> list[Number]:
+            """Of smoothing cases by strength, undecided ones counted among all; None where all are undecided."""
+            unknown, share = undecided[chosen].all(0).tolist(), smoothing[chosen].double().mean(0).tolist()
+            return [None if unknown[j] else share[j] for j in range(len(share))]
+
+        every, steered = shares(layer >= 0), shares(layer != first)
+        by_layer = [shares(layer == call) for call in range(len(blocks))]
         curve = []
         for j, strength in enumerate(self.strengths):
-            rho = torch.cat([torch.zeros(0), *(layer.rough[:, j] for layer in acting)])
-            rho = rho[rho.isfinite()]
-            mean, largest = (_number(rho.mean()), _number(rho.max())) if len(rho) else (None, None)
-            shares = [layer[j] for layer in single]
-            curve.append(StrengthPoint(strength, every[j], steered[j], undecided[j], mean, largest, shares))
-        return curve
+            rho = rough[layer != first, j]
+            mean, unknown = _number(rho[rho.isfinite()].mean()), float(undecided[:, j].double().mean())
+            curve.append(StrengthPoint(strength, every[j], steered[j], unknown, mean, [share[j] for share in by_layer]))
+        because = list(dict.fromkeys(str(block.why_undecided) for block in blocks if block.why_undecided))[:_REASONS]
+        last = list(itertools.takewhile(lambda point: point.steered_share == 0, reversed(curve)))
+        chosen = last[-1].strength if last else None
+        acting = [case for case in cases if case.layer != first]
+        return Suggestion(chosen, _reason(chosen, curve, acting, by_layer[first][0], because), curve, cases)
 
 
-@dataclass
-class _Layer:
-    """All cases of one layer, ``(cases, strengths)`` each."""
-
-    acts: bool
-    smoothing: Tensor
-    undecided: Tensor
-    rough: Tensor
-    cases: list[Case]
-
-
-def _shares(layers: list[_Layer]) -> list[Number]:
-    """The share of smoothing cases by strength, undecided ones counted among all; None where all are undecided."""
-    none = torch.cat([layer.undecided for layer in layers]).all(0)
-    shares = torch.cat([layer.smoothing for layer in layers]).double().mean(0)
-    return [None if unknown else share for unknown, share in zip(none.tolist(), shares.tolist(), strict=True)]
-
-
-def _reason(strength: float | None, curve: list[StrengthPoint], layers: list[_Layer], because: list[str]) -> str:
+def _reason(strength: Number, curve: list[StrengthPoint], acting: list[Case], first: Number, because: list[str]) -> str:
+    """acting: the cases in layers in which NeuTRENO acts; first: the share that smooths in the first layer."""
     start, end = curve[0], curve[-1]
-    acting = [case for layer in layers if layer.acts for case in layer.cases]
     if not acting:
         return "NeuTRENO acts in every layer but the first, and no other ran; there is nothing to propose"
     why = f" ({'; '.join(because)})" if because else ""
@@ -270,8 +222,8 @@ def _reason(strength: float | None, curve: list[StrengthPoint], layers: list[_La
         sentences = [f"{now}, and from λ̃ = {strength:g} on none does"]
         if chosen.rho_rough is not None and start.rho_rough is not None:
             sentences.append(f"ρ_rough is {chosen.rho_rough:.3g} there on average ({start.rho_rough:.3g} without it)")
-    if not layers[0].acts and bool(layers[0].smoothing[:, 0].any()):
-        share = _percent(float(layers[0].smoothing[:, 0].double().mean()))
+    if first:
+        share = _percent(first)
         sentences.append(f"in the first layer, in which NeuTRENO does not act, {share} of cases smooth all the same")
     if unknown := sum(case.undecided for case in acting):
         sentences.append(f"{unknown:,} cases are undecided for some λ̃{why}, and may smooth")

@@ -240,7 +240,7 @@ class Study:
     def leave(self, call: int, block: str, y: Tensor, _returned: Tensor) -> None:
         record, layer, few_y = self.record, self.layers[block], self._few(y)
         continues, self.left = self.left is not None and same(self.left, record.few.x), few_y
-        running = None if self.steering is None else self.steering.hold()
+        running = None if self.steering is None else self.steering.states.hold()
         if layer is None:
             self.arrays.clear()
             plan = BlockPlan(block, [Stage("block", "end")], continues=continues)

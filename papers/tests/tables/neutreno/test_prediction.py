@@ -85,7 +85,7 @@ def test_a_row_has_what_suggest_says_and_what_was_trained(tmp_path):
     assert outcomes(recipe, results) == {0.0: [0.35, 0.25], 0.4: [0.4], 0.6: [0.5]}
     shown = {row[0]: row[1:] for row in table({recipe: there}, results)[1]}
     assert shown["0"][3].startswith("30.00 ± 7.07 (2)")
-    assert shown["0.4"][0] == f"{100 * expected.at(0.4).steered_share:.1f}"
+    assert shown["0.4"][0] == f"{100 * next(p for p in expected.curve if p.strength == 0.4).steered_share:.1f}"
     assert shown["0.6"][3] == "50.00 (1)"
     assert shown["0.8"][3] == "–"
 

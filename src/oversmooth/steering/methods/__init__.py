@@ -1,1 +1,1 @@
-"""Ways to steer, one file each; `registry` finds every one of them."""
+"""Ways to steer, one file each; a class registers itself when `oversmooth.steering` imports it."""

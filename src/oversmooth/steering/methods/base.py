@@ -40,11 +40,7 @@ class Part(nn.Module):
         return None if strength is None else float(strength)
 
     def let_ramp(self, device: torch.device) -> None:
-        """Hold a fixed strength as an array that a ramp can fill: compiled code reads it anew in every pass.
-
-        Args:
-            device: that of the model.
-        """
+        """Hold a fixed strength as an array that a ramp can fill: compiled code reads it anew in every pass."""
         value = self.__dict__.pop("strength")
         # In float64, so that it is the number itself; not saved, as the settings say it.
         dtype = torch.float32 if device.type == "mps" else torch.float64

@@ -36,11 +36,7 @@ class LayerNormScaling(Method):
         return ("strength",)
 
     def factor(self, index: int) -> float:
-        """What multiplies the norms of a layer.
-
-        Args:
-            index: of the layer, from 0.
-        """
+        """What multiplies the norms of a layer, by its index from 0."""
         return float((index + 1) ** (-self.strength / 2))
 
     def refusal(self, layer: AttentionLayer, anatomy: Anatomy) -> str | None:

@@ -1,30 +1,17 @@
-"""All methods by name: those of the files in this folder, and those that others register.
+"""All methods by name: those that `oversmooth.steering` imports, and those that others register.
 
 A method is named in words as a command line has it, ``neutreno:strength=0.4``, or by its settings, as files have it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.typed import typed
-from oversmooth.steering.methods import (  # noqa: F401  where each class registers itself
-    attnscale,
-    centred,
-    contranorm,
-    featscale,
-    gated,
-    inversion,
-    laplacian,
-    layernorm_scaling,
-    neutreno,
-    orthogonal_update,
-    spectral,
-    value_residual,
-)
 from oversmooth.steering.methods.base import METHODS, Method, register
 
 __all__ = ["METHODS", "method_from", "method_named", "register"]
@@ -46,18 +33,15 @@ def method_from(settings: dict[str, Any]) -> Method:
     if not isinstance(name, str) or name not in METHODS:
         raise InputError(f"there is no method {name!r}; choose one of {', '.join(sorted(METHODS))}")
     values = {METHODS[name].renamed.get(key, key): value for key, value in values.items()}
-    known = {f.name for f in dataclasses.fields(METHODS[name])}  # type: ignore[arg-type]
-    if unknown := set(values) - known:
-        raise InputError(f"{name} has no setting {sorted(unknown)[0]!r}; it has {', '.join(sorted(known))}")
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    known = [f.name for f in dataclasses.fields(METHODS[name])]  # type: ignore[arg-type]
+    if unknown := [key for key in values if key not in known]:
+        raise InputError(f"{name} has no setting {unknown[0]!r}; it has {', '.join(known)}")
     try:
-        method = METHODS[name](**values)
-        typed(type(method), dataclasses.asdict(method))  # type: ignore[call-overload]
+        return cast(Method, typed(METHODS[name], values))
     except InputError:
         raise
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise InputError(f"{name} cannot be made of these settings: {reason(error)}; fix or leave it out") from error
-    return method
 
 
 def method_named(text: str) -> Method:
@@ -73,29 +57,19 @@ def method_named(text: str) -> Method:
     known = {key.lower(): key for key in METHODS}
     if name.lower() not in known:
         raise InputError(f"there is no method {name!r}; choose one of {', '.join(sorted(known))}")
-    fields = {f.name: f for f in dataclasses.fields(METHODS[known[name.lower()]])}  # type: ignore[arg-type]
     settings: dict[str, Any] = {"method": known[name.lower()]}
     for entry in filter(None, rest.split(",")):
         key, equals, value = (part.strip() for part in entry.partition("="))
-        if key not in fields:
-            raise InputError(f"{name} has no setting {key!r}; it has {', '.join(fields)}")
         if key in settings:
             raise InputError(f"{name}: {key} appears twice in {rest!r}; give it once")
-        settings[key] = _value(name, key, value, fields[key].default) if equals else True
+        settings[key] = _value(value) if equals else True
     return method_from(settings)
 
 
-def _value(method: str, key: str, text: str, default: object) -> Any:
-    if key == "interval":
-        return tuple(_value(method, "an end of interval", end, 0.0) for end in text.split("..", 1))
-    words = {"true": True, "yes": True, "false": False, "no": False}
-    if isinstance(default, bool):
-        if text.lower() in words:
-            return words[text.lower()]
-        raise InputError(f"{method}: {key} is {text!r}; give yes or no")
-    if isinstance(default, (int, float)):
-        try:
-            return type(default)(text)
-        except ValueError:
-            raise InputError(f"{method}: {key} is {text!r}; give a number") from None
-    return text
+def _value(text: str) -> Any:
+    if ".." in text:
+        return tuple(map(_value, text.split("..", 1)))
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return {"true": True, "yes": True, "false": False, "no": False}.get(text.lower(), text)
