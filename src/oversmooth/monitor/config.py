@@ -116,10 +116,11 @@ class MonitorConfig:
         """Refuse settings that contradict each other."""
         if self.tokens and set(self.tokens) <= set(RANKS) and not self.ranks:
             raise InputError("ranks is 0 and tokens ask for ranks alone; give the number of inputs to compute them of")
-        for what in ("abs_cos", "parts", "dominance", "joined"):
-            if self.use_training_batch and (what in self.tokens or getattr(self, what, False)):
-                words = ATTENTION.get(what, what)
-                raise InputError(f"{words} cannot be had of the training batch; give a probe, or leave it out")
+        for what in ("parts", "dominance", "joined"):
+            if self.use_training_batch and getattr(self, what):
+                raise InputError(
+                    f"{ATTENTION[what]} cannot be had of the training batch; give a probe, or leave it out"
+                )
         recorded = {*self.tokens, *(name for what, names in _NAMES.items() if getattr(self, what) for name in names)}
         for alarm in self.alarms:
             if alarm.metric not in recorded:

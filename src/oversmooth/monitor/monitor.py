@@ -115,9 +115,7 @@ class Monitor:
         """What tells weights apart, and in how many snapshots in a row it stayed the same."""
         self.load_state_dict({"steps": self.steps})
         if config.use_training_batch:
-            self.recorder = TrainingBatchRecorder(
-                self.model.module, self.model.blocks, config.ranked, bool(config.gradients), config.scaler
-            )
+            self.recorder = TrainingBatchRecorder(self.model.module, self.model.blocks, config)
             self._arm()
 
     def _check_alarms(self) -> None:
@@ -202,7 +200,7 @@ class Monitor:
         due, model, config = self.config.due(self._snapshots), self.model, self.config
         self._snapshots += 1
         if self.recorder is not None:
-            found, ran, notes = self.recorder.read(config.tokens, gradients=due["gradients"])
+            found, ran, notes = self.recorder.read(gradients=due["gradients"])
             self.history.about["blocks"] = ran
             for note in notes:
                 self._warn(note)

@@ -58,11 +58,20 @@ class SiteMetrics:
         ranks: inputs whose effective rank is taken, the first ones, and without directions the other metrics of rank;
             exact with min(n, d) up to `EXACT_RANKS`, above from directions and a sketch.
         exact: True for no shortcut: every pair of tokens, and metrics of rank from singular values alone.
+        ranks_at_end: whether exact ranks wait until `finish`, whatever memory their tokens take.
     """
 
     STATE = ("rows", "decomposed", "begun", "_kept")
 
-    def __init__(self, *, absolute: bool = True, directions: bool = True, ranks: int = 0, exact: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        absolute: bool = True,
+        directions: bool = True,
+        ranks: int = 0,
+        exact: bool = False,
+        ranks_at_end: bool = False,
+    ) -> None:
         self.absolute, self.directions, self.ranks, self.exact = absolute, directions and not exact, ranks, exact
         self.rows: dict[Hashable, list[dict[str, Tensor]]] = defaultdict(list)
         """By site, one per part of a batch."""
@@ -70,7 +79,7 @@ class SiteMetrics:
         """Exact metrics of rank by site, one per batch."""
         self.begun: dict[Hashable, int] = defaultdict(int)
         """By site: inputs that were reduced."""
-        self._singular = Together(exact_ranks, _WAITING)
+        self._singular = Together(exact_ranks, _AT_THE_END if ranks_at_end else _WAITING)
         self._sketches = Together(lambda *arrays: {"lanczos": quadrature(*arrays)}, _SKETCHED)
         self._followed: dict[int, Directions] = {}
         """By the index of a part of its batch."""

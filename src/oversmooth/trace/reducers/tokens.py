@@ -114,12 +114,16 @@ class DepthMetrics(Reducer):
             for arrays of more than 1,024 tokens and features.
         absolute: whether to take the mean absolute cosine; sampled above 4,096 tokens.
         exact: no sketch and no sample.
+        ranks_at_end: whether exact ranks wait until all inputs have passed, whatever memory their tokens take.
     """
 
     result: list[SiteNumbers]
 
-    def __init__(self, *, ranks: int = 4, absolute: bool = True, exact: bool = False) -> None:
-        self.numbers = SiteMetrics(absolute=absolute, directions=False, ranks=ranks, exact=exact)
+    def __init__(
+        self, *, ranks: int = 4, absolute: bool = True, exact: bool = False, ranks_at_end: bool = False
+    ) -> None:
+        how = dict(absolute=absolute, directions=False, exact=exact, ranks_at_end=ranks_at_end)
+        self.numbers = SiteMetrics(ranks=ranks, **how)
 
     def site(self, site: Site, x: Tensor, mask: Tensor | None) -> None:
         if site.depth is not None:
