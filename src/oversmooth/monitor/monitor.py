@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +21,7 @@ from oversmooth.monitor.model import MonitoredModel
 from oversmooth.monitor.names import Row, keys
 from oversmooth.monitor.probe import Probe
 from oversmooth.monitor.processes import fingerprint, mean_over
-from oversmooth.monitor.sinks import Loggers
+from oversmooth.monitor.sinks import TensorBoard, WandB
 from oversmooth.monitor.training_batch import TrainingBatchRecorder, check_not_compiled
 from oversmooth.monitor.warning import warn
 from oversmooth.results.facts import plain
@@ -86,7 +87,6 @@ class Monitor:
         self.failures: list[str] = []
         """Why snapshots failed, each reason once."""
         self.alarms = Alarms(config.alarms, self._guarded, self._warn)
-        self.loggers = Loggers(config.sinks, self._warn)
         for what, words in ATTENTION.items():
             if getattr(config, what):
                 self.model.require_anatomy(words)
@@ -190,9 +190,6 @@ class Monitor:
             self._guarded(lambda: self._keep(row))
         return row
 
-    look = snapshot
-    """The earlier name."""
-
     @float32_products("highest")
     @caches_of_their_own()
     def _recorded(self, step: int) -> Row:
@@ -228,8 +225,8 @@ class Monitor:
         except (OSError, InputError) as error:
             self._warn(f"{self.history.path} cannot be written ({reason(error)}): snapshots are kept in memory alone")
             self.history.path = None
-        if rank_and_world()[0] == 0:
-            self.loggers.send(row["step"], keys(row))
+        for logger in self.config.sinks if rank_and_world()[0] == 0 else ():
+            self._guarded(functools.partial(logger, row["step"], keys(row)), "a logger failed")
         self.alarms.check(row)
 
     def _check_trained(self) -> None:
@@ -305,7 +302,9 @@ class Monitor:
         """Take hooks off the model and close the loggers that were opened here."""
         if self.recorder is not None:
             self.recorder.close()
-        self.loggers.close()
+        for logger in self.config.sinks:
+            if isinstance(logger, (TensorBoard, WandB)):
+                self._guarded(logger.close, "a logger failed")
 
     def __enter__(self) -> Monitor:
         return self
