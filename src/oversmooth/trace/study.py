@@ -248,7 +248,7 @@ class Study:
             return
         if record.few.out is None:
             raise InputError(f"{block} ran without its attention {layer.name}; it cannot be observed")
-        A = None if record.captured is None else record.captured.A
+        A = record.captured.A if self.checks and record.captured is not None else None
         why = None if A is None else self._check_attention(call, layer, record)
         steered = None if self.steering is None else self.steering.steered_layer(layer.name)
         fit = fit_residual(record.few, few_y, self._rest(layer))
@@ -283,7 +283,6 @@ class Study:
         """
         captured, returned = record.captured, record.out
         assert captured is not None
-        assert captured.A is not None
         assert returned is not None
         if captured.A.shape[-3] != layer.heads:
             raise InputError(
@@ -318,7 +317,6 @@ class Study:
     ) -> tuple[Tensor, Tensor]:
         """(values mixed by attention ``(b, n, heads, k)``, what the layer makes of them ``(b, n, d)``)."""
         A = captured.A
-        assert A is not None
         x = x.to(A.device, A.dtype)
         mask = None if A.mask is None else A.mask[:, 0]
         V = layer.values(x).transpose(1, 2)

@@ -256,8 +256,8 @@ class Trace:
     def attention(self, call: int, block: str, captured: CapturedAttention, _x: Tensor | None, _y: Tensor) -> None:
         if self._batch.tokens is None:
             self._find_valid(captured)
-        tokens = self._batch.tokens
-        if captured.A is None or tokens is None:
+        tokens, wanting = self._batch.tokens, [reducer for reducer in self.reducers if reducer.attention]
+        if not wanting or tokens is None:
             return
         if tokens.cross(captured.pairs.allowed):
             raise InputError(
@@ -266,9 +266,8 @@ class Trace:
             )
         A = tokens.operators(captured.A)
         self.facts.causal = A.causal
-        for reducer in self.reducers:
-            if reducer.attention:
-                reducer.attend(call % len(self.plan.blocks), self._block.plan, A)
+        for reducer in wanting:
+            reducer.attend(call % len(self.plan.blocks), self._block.plan, A)
 
     def leave(self, call: int, block: str, y: Tensor, returned: Tensor) -> None:
         call %= len(self.plan.blocks)

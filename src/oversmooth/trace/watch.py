@@ -49,7 +49,7 @@ class Listener(Protocol):
 
     def attention(self, call: int, block: str, captured: CapturedAttention, x: Tensor | None, y: Tensor) -> None:
         """Attention ran and returned y; x is what entered it, where its value projection is no module. Where operators
-        are not wanted, this is called for the first block alone, without one.
+        are not wanted, this is called for the first block alone.
         """
 
     def leave(self, call: int, block: str, y: Tensor, returned: Tensor) -> None:
@@ -202,7 +202,7 @@ class Watch:
     def _run_attention(self, layer: AttentionLayer, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not self._listening() or self._block is None or not (self.operators or self.wants_mask):
             return original(*args, **kwargs)
-        capture = CaptureAttention(layer.heads, self.argument_mask, operators=self.operators, known=self._masks)
+        capture = CaptureAttention(layer.heads, self.argument_mask, self._masks)
         module = self.modules[layer.name]
         own = isinstance(module, nn.MultiheadAttention)
         if self.replay and own and not module.training and layer.block not in self._replayed:
