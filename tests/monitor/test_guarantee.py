@@ -327,7 +327,7 @@ def test_a_hook_half_put_on_breaks_no_pass_of_another_thread():
     model = watched.Known().eval()
     plan = Plan.of_names({"encoder.layers.0": None, "encoder.layers.1": None})
     passes = []
-    with Trace(model, plan, [], replay=False):
+    with Trace(model, plan, []):
         model(watched.probe(2))
         for module in model.modules():
             module._forward_hooks_with_kwargs.clear()

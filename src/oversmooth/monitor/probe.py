@@ -92,7 +92,7 @@ class Probe:
         layers = {layer.block: layer for layer in self.model.anatomy or ()}
         plan = Plan.of_names({name: layers.get(name) for name, _ in self.model.blocks}, self.layouts)
         with self._apart(gradients=gradients):
-            with Trace(self.model.module, plan, reducers, replay=False) as trace:
+            with Trace(self.model.module, plan, reducers) as trace:
                 trace.begin()
                 out = self.run()
             yield out, trace
