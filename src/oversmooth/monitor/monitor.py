@@ -94,7 +94,7 @@ class Monitor:
         self.recorder: TrainingBatchRecorder | None = None
         if config.use_training_batch:
             check_not_compiled(model)
-            self._check_alarms()
+            self._check_stops()
         self.history = History(history if rank_and_world()[0] == 0 else None, resume=resume)
         self.history.about |= {
             "model": type(self.model.module).__name__,
@@ -118,15 +118,13 @@ class Monitor:
             self.recorder = TrainingBatchRecorder(self.model.module, self.model.blocks, config)
             self._arm()
 
-    def _check_alarms(self) -> None:
-        alarms = self.alarms.alarms
-        if self.config.together is None and rank_and_world()[1] > 1 and any(alarm.then == "stop" for alarm in alarms):
+    def _check_stops(self) -> None:
+        stops = any(alarm.then == "stop" for alarm in self.config.alarms)
+        if self.config.together is None and rank_and_world()[1] > 1 and stops:
             raise InputError(
                 "an alarm stops the training, and each process records a batch of its own: some would stop and the "
                 "others wait for them; give together=True, with a monitor in each process"
             )
-        for alarm in alarms:
-            alarm.check_depth(len(self.model.blocks))
 
     @property
     def should_stop(self) -> bool:
