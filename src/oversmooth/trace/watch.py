@@ -22,7 +22,6 @@ from oversmooth.safety.model_state import eagerly, random_states
 from oversmooth.trace.attention import CaptureAttention, CapturedAttention
 from oversmooth.trace.layout import (
     as_tokens,
-    attention_batch_first,
     check_axes,
     declared_layout,
     first_tensor,
@@ -217,11 +216,13 @@ class Watch:
 
     def batch_first(self, block: str, name: str, x: Tensor) -> bool:
         """Whether the first axis of such an array is the batch."""
-        layer, stream = self.blocks[block], self.layouts.get(block)
-        if stream is None or (layer is not None and name == layer.name):
-            if layer is None:
-                return declared_layout(self.modules[block]) is not False
-            return attention_batch_first(self.modules[layer.name], self.modules[block])
+        layer, stream = self.blocks[block], self.layouts.get(block, True)
+        if layer is None:
+            return stream
+        attention = bool(getattr(self.modules[layer.name], "batch_first", stream))
+        if stream == attention or name == layer.name:
+            return attention
+        # The block transposes for its attention: what runs inside may lie either way.
         if name not in self.layouts and x.shape[:2] in (self._shape[:2], self._shape[:2][::-1]):
             if self._shape[0] == self._shape[1]:
                 return stream
@@ -229,17 +230,17 @@ class Watch:
         return self.layouts.get(name, stream)
 
     def _find_layout(self, name: str, original: Callable[..., Any], x: Tensor, args: Any, kwargs: Any) -> None:
-        """Where only a module inside says how its arrays lie, the block runs once more to show whether that receives
-        the block's own axes.
+        """Whether a block takes (batch, n, d): as it says. Where only a module inside says how its arrays lie, the block
+        runs once more to show whether that receives the block's own axes.
         """
         block, layer = self.modules[name], self.blocks[name]
         inside = layout_modules(block) if layer is None else [self.modules[layer.name]]
-        inside = [module for module in inside if module is not block and hasattr(module, "batch_first")]
-        if name in self.layouts or x.ndim != 3 or not inside:
+        inside = [module for module in inside if hasattr(module, "batch_first")]
+        if name in self.layouts or x.ndim != 3:
             return
         if (own := declared_layout(block)) is not None:
-            if own != inside[0].batch_first:
-                self.layouts[name] = own
+            self.layouts[name] = own
+        if own is not None or not inside:
             return
         alike = (self.layouts[b] for b in self.blocks if b in self.layouts and type(self.modules[b]) is type(block))
         if (found := next(alike, None)) is None:
