@@ -230,8 +230,8 @@ class Watch:
         return self.layouts.get(name, stream)
 
     def _find_layout(self, name: str, original: Callable[..., Any], x: Tensor, args: Any, kwargs: Any) -> None:
-        """Whether a block takes (batch, n, d): as it says. Where only a module inside says how its arrays lie, the block
-        runs once more to show whether that receives the block's own axes.
+        """Find whether a block takes (batch, n, d). Where only a module inside says how its arrays lie, the block runs
+        once more to show whether that receives the block's own axes.
         """
         block, layer = self.modules[name], self.blocks[name]
         inside = layout_modules(block) if layer is None else [self.modules[layer.name]]
