@@ -24,11 +24,9 @@ SHAPES = {
     "576 wide, 8 texts": (8, 256, 576),
 }
 REDUCERS = {
-    "moments": dict(absolute=False, directions=False),
-    "plus directions": dict(absolute=False),
-    "plus |cos|": dict(directions=False),
-    "all": dict(),
-    "all, effective rank of 4 inputs": dict(ranks=4),
+    "moments": dict(absolute=False),
+    "plus |cos|": dict(),
+    "plus ranks of 4 inputs": dict(ranks=4),
 }
 SITES = 2
 """Of a block: after attention and after the MLP."""

@@ -162,7 +162,7 @@ def silent(kind):
 
 def looked_at(model, x, **how):
     monitor = oversmooth.Monitor(model, every=1, tokens=("hfc_lfc",), dominance=0, **how)
-    if "passing" in how:
+    if "use_training_batch" in how:
         model.train()(x).sum().backward()
     monitor.step()
     monitor.close()
@@ -178,7 +178,11 @@ def test_tokens_before_the_batch_that_nobody_tells_of(kind):
     for how in ({}, {"spectra": False}, {"spectra": False, "blocks": "layers.*"}):
         with pytest.raises(oversmooth.InputError, match=refused):
             oversmooth.diagnose(model, x, **how)
-    for how in ({"probe": x}, {"passing": True}, {"probe": x, "gradients": 1, "loss": lambda out: out.sum()}):
+    for how in (
+        {"probe": x},
+        {"use_training_batch": True},
+        {"probe": x, "gradients": 1, "loss": lambda out: out.sum()},
+    ):
         (failure,) = set(looked_at(model, x, **how).failures)
         assert "tokens seem to come before the batch" in failure
 
@@ -188,7 +192,7 @@ def test_tokens_before_the_batch_that_nobody_tells_of(kind):
     for how in ({"depth": 0}, {"spectra": False}, {"spectra": False, "blocks": "layers.*"}):
         layers = oversmooth.diagnose(model, x, **how).layers
         assert [layer.tokens["hfc_lfc"] for layer in layers] == pytest.approx(expected, rel=1e-4)
-    for how in ({"probe": x}, {"passing": True}):
+    for how in ({"probe": x}, {"use_training_batch": True}):
         monitor = looked_at(model, x, **how)
         assert not monitor.failures
         found = monitor.history.rows[0]["hfc_lfc"]

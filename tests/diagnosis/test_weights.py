@@ -221,7 +221,7 @@ def test_where_a_norm_takes_a_factor_away_weights_give_no_radius(model, output, 
             assert layer.spectrum.rho_smooth is None
             assert layer.spectrum.verdicts == []
             assert all(entry.rho_smooth is None for row in layer.spectrum.heads.values() for entry in row)
-    row = Monitor(net, probe=ids, every=1, spectra=1).look(1)
+    row = Monitor(net, probe=ids, every=1, spectra=1).snapshot(1)
     assert row["rho_smooth"] == [None, None]
     assert None not in row["negative_share"]
 

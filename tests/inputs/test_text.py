@@ -235,4 +235,4 @@ def test_numbers_that_leave_no_text_are_refused(tokenizer):
 def test_a_mask_of_text_is_refused(tmp_path):
     np.savez(tmp_path / "ids.npz", input_ids=np.ones((2, 3), int), attention_mask=np.full((2, 3), "0"))
     with pytest.raises(InputError, match="attention_mask has type <U1; give 1 for each token and 0 for padding"):
-        token_ids(tmp_path / "ids.npz", 2)
+        token_ids(tmp_path / "ids.npz", 2, 99)

@@ -36,7 +36,7 @@ def trained(watch, passing=False):
     accelerator.init_trackers("run")
     model = watched.Known()
     monitor = None
-    ways = {"probe": watched.probe(), "every": 2} if not passing else {"passing": True, "every": 2}
+    ways = {"probe": watched.probe(), "every": 2} if not passing else {"use_training_batch": True, "every": 2}
     if watch and passing:
         monitor = oversmooth.Monitor(model, sinks=tracker(accelerator), **ways)
     model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-2))

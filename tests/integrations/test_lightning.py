@@ -81,7 +81,7 @@ MORE = ({"accumulate_grad_batches": 2}, {"precision": "bf16-mixed"})
 @pytest.mark.parametrize("settings", [{}, *MORE])
 def test_bit_for_bit_and_every_look_is_logged_at_its_step(passing, settings, tmp_path):
     _, plain, logger = fitted(tmp_path / "a", **settings)
-    callback = LightningSmoothing(every=3, passing=passing)
+    callback = LightningSmoothing(every=3, use_training_batch=passing)
     trainer, seen, seen_logger = fitted(tmp_path / "b", callback, **settings)
     assert watched.same(plain, seen)
     assert callback.monitor.failures == []
@@ -127,7 +127,7 @@ def test_a_compiled_fit_is_bit_for_bit_the_same_and_every_layer_reports(prepare,
 
     counts = []
     fits = []
-    callback = LightningSmoothing(every=3, passing=passing)
+    callback = LightningSmoothing(every=3, use_training_batch=passing)
     for name, given in (("a", None), ("b", callback)):
         counters.clear()
         fits.append(fitted(tmp_path / name, given, prepare=prepare))
@@ -139,7 +139,7 @@ def test_a_compiled_fit_is_bit_for_bit_the_same_and_every_layer_reports(prepare,
 
 
 def test_the_passing_batch_of_a_module_that_is_compiled_inside_is_not_watched_and_it_is_said():
-    callback = LightningSmoothing(every=3, passing=True)
+    callback = LightningSmoothing(every=3, use_training_batch=True)
     trainer = L.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
     with pytest.warns(MonitorWarning, match="smoothing is not monitored: .* make the monitor before torch.compile"):
         callback.setup(trainer, compiled_inside(Module()), "fit")
@@ -151,7 +151,9 @@ def test_the_passing_batch_of_a_module_that_is_compiled_inside_is_not_watched_an
 def test_a_fit_with_checkpointing_is_bit_for_bit_the_same_and_every_layer_reports(reentrant, passing, tmp_path):
     make = functools.partial(watched.Own, checkpointing=reentrant)
     _, plain, _ = fitted(tmp_path / "a", make=make)
-    callback = LightningSmoothing(every=3, passing=passing, blocks="model.layers.*", gradients=1 if passing else 0)
+    callback = LightningSmoothing(
+        every=3, use_training_batch=passing, blocks="model.layers.*", gradients=1 if passing else 0
+    )
     _, seen, _ = fitted(tmp_path / "b", callback, make=make)
     is_as_without(plain, seen, callback, depths=4)
     assert all(None not in row["gradient_norm"] for row in callback.history.rows if passing)
@@ -195,7 +197,7 @@ class TwoOptimisers(Module):
 @pytest.mark.parametrize("passing", [False, True])
 def test_batches_count_and_not_the_steps_of_each_optimiser(passing, tmp_path):
     watched.seed()
-    callback = LightningSmoothing(every=2, passing=passing)
+    callback = LightningSmoothing(every=2, use_training_batch=passing)
     trainer = L.Trainer(
         max_epochs=1, accelerator="cpu", logger=Numbers(), default_root_dir=tmp_path, enable_progress_bar=False,
         enable_model_summary=False, enable_checkpointing=False, callbacks=[callback],

@@ -94,7 +94,7 @@ def without(setting):
 @pytest.mark.parametrize("passing", [False, True])
 def test_bit_for_bit_and_the_reported_loss_is_the_same(setting, passing, tmp_path):
     settings, plain = SETTINGS[setting], without(setting)
-    callback = SmoothingCallback(every=2, passing=passing, spectra=2)
+    callback = SmoothingCallback(every=2, use_training_batch=passing, spectra=2)
     seen = trained(tmp_path / "b", callback, **settings)
     assert losses(seen) == losses(plain)
     assert torch.equal(weights(seen), weights(plain))
@@ -161,7 +161,7 @@ def test_an_alarm_stops_the_training_in_the_trainers_own_way(tmp_path):
 
 
 def test_a_model_that_the_trainer_makes_when_it_begins_is_watched(tmp_path):
-    callback = SmoothingCallback(every=2, passing=True)
+    callback = SmoothingCallback(every=2, use_training_batch=True)
     arguments = transformers.TrainingArguments(
         output_dir=str(tmp_path), per_device_train_batch_size=4, max_steps=4, use_cpu=True, disable_tqdm=True,
         report_to="none", save_strategy="no",

@@ -54,7 +54,7 @@ def stop(then):
 
 trained("plain", None)
 trained("probe", SmoothingCallback(every=2, spectra=2))
-trained("passing", SmoothingCallback(every=2, passing=True))
+trained("passing", SmoothingCallback(every=2, use_training_batch=True))
 trained("resumed", SmoothingCallback(every=2, alarms=stop("warn")))
 trained("resumed", SmoothingCallback(every=2, alarms=stop("stop")), f"{folder}/resumed/checkpoint-4")
 trained("stopped", SmoothingCallback(every=2, alarms=stop("stop")))
@@ -94,7 +94,7 @@ def trained(name, callback):
 
 trained("plain", None)
 trained("probe", LightningSmoothing(every=2, spectra=2))
-trained("passing", LightningSmoothing(every=2, passing=True))
+trained("passing", LightningSmoothing(every=2, use_training_batch=True))
 trained("stopped", LightningSmoothing(every=2, alarms=oversmooth.Alarm("cos", above=-2, depth=-1, then="stop")))
 """
 

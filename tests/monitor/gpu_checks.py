@@ -97,7 +97,7 @@ def fitted(watch, *, mode="reduce-overhead", dropout=0.1, tokens=(9,), oracle=Fa
 
 
 def passing(model):
-    return oversmooth.Monitor(model, every=EVERY, passing=True, tokens=("cos", "hfc_lfc", "stable_rank"))
+    return oversmooth.Monitor(model, every=EVERY, use_training_batch=True, tokens=("cos", "hfc_lfc", "stable_rank"))
 
 
 def probing(model):
@@ -107,7 +107,7 @@ def probing(model):
 
 def without_looks(model):
     """The same program as that of `passing`, which looks once, at the first step."""
-    return oversmooth.Monitor(model, every=10**6, passing=True, tokens=("cos", "hfc_lfc", "stable_rank"))
+    return oversmooth.Monitor(model, every=10**6, use_training_batch=True, tokens=("cos", "hfc_lfc", "stable_rank"))
 
 
 def check_training_in_the_compilers_cuda_graphs_is_the_same():

@@ -3,7 +3,6 @@
 import dataclasses
 
 import pytest
-import torch
 from support import watched
 
 import oversmooth
@@ -18,25 +17,12 @@ def test_keywords_fill_the_config_and_go_before_what_it_has():
     assert Monitor(watched.Known(), watched.probe()).config == MonitorConfig()
 
 
-def test_passing_is_the_earlier_name_of_use_training_batch():
-    rows = []
-    for name in ("passing", "use_training_batch"):
-        torch.manual_seed(0)
-        model = watched.Known()
-        with Monitor(model, every=1, **{name: True}) as monitor:
-            model(watched.probe()).sum().backward()
-            monitor.step()
-        rows.append(monitor.history.rows)
-        assert monitor.history.about["from"] == "passing batch"  # as histories have had it from the first
-    assert rows[0] == rows[1]
-
-
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
         ({"evry": 3}, "Monitor has no setting 'evry'; did you mean 'every'"),
         ({"config": {"every": 3}}, "config is .*; give oversmooth.monitor.MonitorConfig"),
-        ({"passing": 3}, "use_training_batch is 3; give True or False"),
+        ({"use_training_batch": 3}, "use_training_batch is 3; give True or False"),
     ],
 )
 def test_what_is_no_setting_is_refused(settings, sentence):

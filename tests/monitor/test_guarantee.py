@@ -17,13 +17,15 @@ WAYS = {
     "probe": lambda model: oversmooth.Monitor(
         model, probe=watched.probe(), every=2, blocks="layers.*", gradients=1, loss=lambda out, _: out.square().mean()
     ),
-    "passing": lambda model: oversmooth.Monitor(model, passing=True, every=2, blocks="layers.*", gradients=1),
+    "passing": lambda model: oversmooth.Monitor(
+        model, use_training_batch=True, every=2, blocks="layers.*", gradients=1
+    ),
 }
 KNOWN = {
     "probe": lambda model: oversmooth.Monitor(
         model, probe=watched.probe(), every=2, parts=1, spectra=1, dominance=2, tokens=("hfc_lfc", "abs_cos", "cos")
     ),
-    "passing": lambda model: oversmooth.Monitor(model, passing=True, every=2, spectra=1),
+    "passing": lambda model: oversmooth.Monitor(model, use_training_batch=True, every=2, spectra=1),
 }
 
 
@@ -95,7 +97,7 @@ def test_a_look_between_forward_and_backward_leaves_every_grad():
         loss = one(x).square().sum()
         if one is model:
             watch = WAYS["probe"](model)
-            assert watch.look(3) is not None
+            assert watch.snapshot(3) is not None
             assert watch.failures == []
         loss.backward()
     for p, q in zip(model.parameters(), twin.parameters(), strict=True):
@@ -149,7 +151,7 @@ def test_attributes_that_cannot_be_copied_or_that_a_pass_makes_are_left_alone():
 
     model = Odd()
     monitor = oversmooth.Monitor(model, watched.probe(), blocks="layers.*")
-    assert monitor.look(0) is not None
+    assert monitor.snapshot(0) is not None
     assert monitor.failures == []
     assert model.grows.tolist() == [0, 0]
     made = model.last
@@ -227,7 +229,7 @@ def test_the_passing_batch_of_a_compiled_model_is_refused_in_one_sentence():
         if isinstance(compiled, watched.Known):
             compiled.compile(backend="eager")
         with pytest.raises(oversmooth.InputError, match="compiled already; make the monitor before"):
-            oversmooth.Monitor(compiled, passing=True)
+            oversmooth.Monitor(compiled, use_training_batch=True)
 
 
 def test_a_model_that_is_compiled_or_wrapped_later_is_still_the_one_that_is_watched():
@@ -288,7 +290,7 @@ def test_lora():
         return oversmooth.Monitor(model, probe=watched.probe(), every=2)
 
     losses, model, _ = watched.trained(Texts)
-    for watch in (probe, lambda m: oversmooth.Monitor(m, passing=True, every=2)):
+    for watch in (probe, lambda m: oversmooth.Monitor(m, use_training_batch=True, every=2)):
         seen, seen_model, monitor = watched.trained(Texts, watch)
         assert seen == losses
         assert watched.same(model, seen_model)
@@ -325,7 +327,7 @@ def test_a_hook_half_put_on_breaks_no_pass_of_another_thread():
     model = watched.Known().eval()
     plan = Plan.of_names({"encoder.layers.0": None, "encoder.layers.1": None})
     passes = []
-    with Trace(model, plan, [], replay=False):
+    with Trace(model, plan, []):
         model(watched.probe(2))
         for module in model.modules():
             module._forward_hooks_with_kwargs.clear()
@@ -352,7 +354,7 @@ def test_a_pass_of_another_thread_is_none_of_a_looks_business():
 
     thread = threading.Thread(target=other)
     thread.start()
-    rows = [monitor.look(step) for step in range(1, 31)]
+    rows = [monitor.snapshot(step) for step in range(1, 31)]
     ended.set()
     thread.join()
     assert passes
@@ -363,7 +365,7 @@ def test_a_pass_of_another_thread_is_none_of_a_looks_business():
 
 def test_one_pass_in_inference_mode_leaves_the_others_to_be_seen():
     model, x = watched.Known(), watched.probe()
-    monitor = oversmooth.Monitor(model, passing=True, every=1)
+    monitor = oversmooth.Monitor(model, use_training_batch=True, every=1)
     with torch.inference_mode():
         model(x)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -378,4 +380,4 @@ def test_one_pass_in_inference_mode_leaves_the_others_to_be_seen():
 def test_a_loss_that_fails_is_told_how_it_is_called():
     monitor = oversmooth.Monitor(watched.Known(), probe=watched.probe(), gradients=1, loss=lambda out: out.sum())
     with pytest.warns(MonitorWarning, match=r"loss failed \(TypeError: .* called as loss\(what the model returns"):
-        monitor.look(1)
+        monitor.snapshot(1)

@@ -14,17 +14,26 @@ from torch import nn
 
 import oversmooth
 from oversmooth.monitor import MonitorWarning
-from oversmooth.monitor.reduced import band_norms, token_numbers
+from oversmooth.monitor.reduced import band_norms
 from oversmooth.results.notes import Note
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import NeuTRENO, Spectral, ramp, steer
 from oversmooth.theory.weights import joined_asymmetry
-from oversmooth.trace import valid
+from oversmooth.trace import DepthMetrics, valid
 
 
 def by_hand(x):
     found = token_metrics(torch.as_tensor(x))
     return found["hfc_lfc"], found["cos"], found["effective_rank"]
+
+
+def token_numbers(x, mask=None):
+    """Means of log HFC/LFC and of the cosine, as snapshots have them."""
+    depths = DepthMetrics(ranks=0, absolute=False)
+    depths.numbers.update(0, x, mask)
+    depths.finish()
+    means = depths.means(("log_hfc_lfc", "cos"))
+    return means["log_hfc_lfc"][0], means["cos"][0]
 
 
 def streams(model, x):
@@ -38,7 +47,7 @@ def streams(model, x):
 def test_a_probe_against_loops():
     torch.manual_seed(1)
     model, x = watched.Own().eval(), watched.probe()
-    row = oversmooth.Monitor(model, probe=x, blocks="layers.*").look(1)
+    row = oversmooth.Monitor(model, probe=x, blocks="layers.*").snapshot(1)
     for depth, tokens in enumerate(streams(model, x)):
         ratios, cosines, ranks = zip(*(by_hand(one) for one in tokens), strict=True)
         assert row["hfc_lfc"][depth] == pytest.approx(math.exp(sum(map(math.log, ratios)) / len(ratios)), rel=1e-5)
@@ -49,10 +58,10 @@ def test_a_probe_against_loops():
 @given(st.integers(2, 6), st.integers(1, 5), st.integers(0, 10_000))
 def test_the_passing_batch_against_loops(n, batch, seed):
     x = torch.randn(batch, n, 4, generator=torch.Generator().manual_seed(seed)) + 0.5
-    log_ratio, cos = token_numbers(x, None)
+    log_ratio, cos = token_numbers(x)
     ratios, cosines, _ = zip(*(by_hand(one) for one in x), strict=True)
-    assert float(log_ratio) == pytest.approx(sum(map(math.log, ratios)) / batch, abs=1e-4)
-    assert float(cos) == pytest.approx(sum(cosines) / batch, abs=1e-5)
+    assert log_ratio == pytest.approx(sum(map(math.log, ratios)) / batch, abs=1e-4)
+    assert cos == pytest.approx(sum(cosines) / batch, abs=1e-5)
 
 
 @given(st.integers(-43, 37), st.integers(0, 100))
@@ -67,9 +76,9 @@ def test_numbers_do_not_depend_on_the_size_of_tokens_and_gradients(power, seed):
     if not all((np.linalg.norm(one, axis=-1) > 0).all() for one in exact):
         return
     ratios, cosines, _ = zip(*(by_hand(torch.from_numpy(one)) for one in exact), strict=True)
-    log_ratio, cos = token_numbers(scaled, None)
-    assert float(log_ratio) == pytest.approx(sum(map(math.log, ratios)) / 3, abs=1e-3)
-    assert float(cos) == pytest.approx(sum(cosines) / 3, abs=1e-4)
+    log_ratio, cos = token_numbers(scaled)
+    assert log_ratio == pytest.approx(sum(map(math.log, ratios)) / 3, abs=1e-3)
+    assert cos == pytest.approx(sum(cosines) / 3, abs=1e-4)
     norm, share = band_norms(scaled, None)
     total = math.fsum(exact.flatten() ** 2)
     if math.sqrt(total) < 3e38:
@@ -98,8 +107,8 @@ def test_an_input_of_one_token_is_in_no_figure(way):
     def row(x, hidden):
         given = {"src": x, "src_key_padding_mask": hidden}
         if way == "probe":
-            return oversmooth.Monitor(model, probe=given, ranks=3).look(1)
-        monitor = oversmooth.Monitor(model, passing=True, every=1, ranks=3)
+            return oversmooth.Monitor(model, probe=given, ranks=3).snapshot(1)
+        monitor = oversmooth.Monitor(model, use_training_batch=True, every=1, ranks=3)
         model(**given)
         monitor.step()
         monitor.close()
@@ -124,7 +133,7 @@ def test_inputs_that_have_one_token_alone_have_no_figure():
             oversmooth.diagnose(model, x, **settings)
     monitor = oversmooth.Monitor(model, probe=x)
     with pytest.warns(MonitorWarning, match="every input has fewer than two valid tokens"):
-        assert monitor.look(1) is None
+        assert monitor.snapshot(1) is None
 
 
 def test_the_gradient_of_a_probe_against_finite_differences():
@@ -133,7 +142,7 @@ def test_the_gradient_of_a_probe_against_finite_differences():
     monitor = oversmooth.Monitor(
         model, probe=x, blocks="layers.*", gradients=1, loss=lambda out, _: out.square().sum(), ranks=0, tokens=("cos",)
     )
-    row = monitor.look(1)
+    row = monitor.snapshot(1)
     first = streams(model, x)[1]
 
     def loss(tokens):
@@ -165,7 +174,7 @@ def test_asymmetry_against_loops(heads, d, k, seed):
 def test_spectra_against_a_dense_decomposition():
     torch.manual_seed(0)
     model = watched.Known()
-    row = oversmooth.Monitor(model, probe=watched.probe(), spectra=1).look(1)
+    row = oversmooth.Monitor(model, probe=watched.probe(), spectra=1).snapshot(1)
     for index, layer in enumerate(model.encoder.layers):
         attention = layer.self_attn
         W_V = attention.in_proj_weight.detach().double().numpy()[32:]  # q, k, v stacked, (out, in)
@@ -184,7 +193,7 @@ def test_spectra_against_a_dense_decomposition():
 def test_parts_and_dominance_are_those_of_a_diagnosis():
     torch.manual_seed(0)
     model, x = watched.Known().eval(), watched.probe()
-    row = oversmooth.Monitor(model, probe=x, parts=1, dominance=1).look(1)
+    row = oversmooth.Monitor(model, probe=x, parts=1, dominance=1).snapshot(1)
     diagnosis = oversmooth.diagnose(model, x, depth=0)
     for index, layer in enumerate(diagnosis.layers[1:]):
         assert row["change_attention"][index] == pytest.approx(layer.change("attention"), abs=1e-5)
@@ -210,12 +219,12 @@ def test_a_steered_model_shows_its_strength_its_room_and_whether_promises_hold()
     assert strengths == [[None, 0.25, 0.25], [None, 0.5, 0.5]] or strengths == [[0.25] * 3, [0.5] * 3]
     sharp = watched.Known(depth=2).eval()
     steer(sharp, Spectral("sharpen", bounded=True))
-    row = oversmooth.Monitor(sharp, probe=watched.probe()).look(1)
+    row = oversmooth.Monitor(sharp, probe=watched.probe()).snapshot(1)
     assert row["verified"] == 1.0
     assert all(0 < room <= 1 for room in row["room"])
     rooms = [check.margin for check in oversmooth.steering.verify(sharp).layers]
     assert row["room"] == pytest.approx(rooms, rel=1e-5)
-    assert "strength" not in oversmooth.Monitor(sharp, probe=watched.probe(), steering=False).look(1)
+    assert "strength" not in oversmooth.Monitor(sharp, probe=watched.probe(), steering=False).snapshot(1)
 
 
 def test_promises_are_looked_at_every_so_often_and_strengths_always():
@@ -223,9 +232,9 @@ def test_promises_are_looked_at_every_so_often_and_strengths_always():
     steer(sharp, Spectral("sharpen"))
     steer(soft, NeuTRENO(0.4))
     rare = oversmooth.Monitor(sharp, probe=watched.probe(), every=1, steering=3)
-    assert ["room" in rare.look(step) for step in range(1, 8)] == [True, False, False, True, False, False, True]
+    assert ["room" in rare.snapshot(step) for step in range(1, 8)] == [True, False, False, True, False, False, True]
     rare = oversmooth.Monitor(soft, probe=watched.probe(), every=1, steering=3)
-    assert all("strength" in rare.look(step) for step in range(1, 5))
+    assert all("strength" in rare.snapshot(step) for step in range(1, 5))
 
 
 class InTurn(nn.Module):
@@ -247,12 +256,12 @@ def test_a_shared_block_is_as_many_depths_as_it_runs(listed, how):
     torch.manual_seed(0)
     one, x = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True, norm_first=True), torch.randn(3, 5, 16)
     shared, copies = InTurn([one] * listed).eval(), InTurn([copy.deepcopy(one) for _ in range(4)]).eval()
-    expected = oversmooth.Monitor(copies, probe=x, **how).look(1)["cos"]
-    assert oversmooth.Monitor(shared, probe=x, **how).look(1)["cos"] == pytest.approx(expected, abs=1e-6)
+    expected = oversmooth.Monitor(copies, probe=x, **how).snapshot(1)["cos"]
+    assert oversmooth.Monitor(shared, probe=x, **how).snapshot(1)["cos"] == pytest.approx(expected, abs=1e-6)
     found = oversmooth.diagnose(shared, x, spectra=not how, **how)
     assert found.curve("cos") == pytest.approx(expected, abs=1e-6)
     assert found.model["shared"]
-    monitor = oversmooth.Monitor(shared, passing=True, every=1, **how)
+    monitor = oversmooth.Monitor(shared, use_training_batch=True, every=1, **how)
     shared.train()(x)
     monitor.step()
     assert "layers.0 runs several times in a pass" in monitor.failures[0]
@@ -280,7 +289,7 @@ def test_a_mask_of_pairs_says_what_is_padding_too(causal, form, passing):
     rows = []
     for either in (tokens, mask):
         batch = {"input_ids": ids, "attention_mask": either, "position_ids": places}
-        monitor = oversmooth.Monitor(model, probe=None if passing else batch, every=1, passing=passing)
+        monitor = oversmooth.Monitor(model, probe=None if passing else batch, every=1, use_training_batch=passing)
         model.train()(**batch)
         monitor.step()
         rows.append(monitor.history.rows[-1])
@@ -316,7 +325,7 @@ def test_hfc_lfc_is_the_geometric_mean_where_a_diagnosis_has_the_arithmetic_one(
     mask = torch.ones(3, 9, dtype=torch.long)
     mask[0, :4], mask[2, :2] = 0, 0
     given = {"input_ids": torch.randint(0, 50, (3, 9)), "attention_mask": mask}
-    seen = oversmooth.Monitor(model, probe=given, every=1).look(1)["hfc_lfc"]
+    seen = oversmooth.Monitor(model, probe=given, every=1).snapshot(1)["hfc_lfc"]
     tokens = [layer.tokens for layer in oversmooth.diagnose(model, given, depth=0, spectra=False).layers]
     assert seen == pytest.approx([math.exp(one["log_hfc_lfc"]) for one in tokens], rel=1e-5)
     assert all(one["hfc_lfc"] > value * 1.001 for one, value in zip(tokens, seen, strict=True))
@@ -357,7 +366,7 @@ def test_a_block_that_keeps_one_token_has_no_figure_and_the_others_have():
     with torch.no_grad():
         ratios, cosines, _ = zip(*(by_hand(one) for one in model.blocks[0](x)), strict=True)
     expected = math.exp(sum(map(math.log, ratios)) / 3), sum(cosines) / 3
-    row = oversmooth.Monitor(model, probe=x, blocks="blocks.*").look(1)
+    row = oversmooth.Monitor(model, probe=x, blocks="blocks.*").snapshot(1)
     found = oversmooth.diagnose(model, x, blocks="blocks.*", spectra=False)
     for hfc_lfc, cos in ((row["hfc_lfc"], row["cos"]), (found.curve("hfc_lfc"), found.curve("cos"))):
         assert cos[1] == pytest.approx(expected[1], rel=1e-4)

@@ -2,7 +2,6 @@
 
 import copy
 import io
-import math
 import pickle
 
 import pytest
@@ -13,7 +12,6 @@ from torch import nn
 
 import oversmooth
 from oversmooth.monitor import MonitorWarning
-from oversmooth.monitor.reduced import token_numbers
 
 
 def centred(x):
@@ -81,7 +79,7 @@ def net(depth=2):
 
 def passed(model, *batch, monitor=None, **settings):
     """The look at one passing batch."""
-    monitor = monitor or oversmooth.Monitor(model, passing=True, every=1, blocks="layers.*", **settings)
+    monitor = monitor or oversmooth.Monitor(model, use_training_batch=True, every=1, blocks="layers.*", **settings)
     out = model(*batch)
     if out.requires_grad:
         out.square().sum().backward()
@@ -92,7 +90,7 @@ def passed(model, *batch, monitor=None, **settings):
 def test_a_mask_of_the_training_is_never_written_to():
     masks = [torch.rand(4, 6, generator=torch.Generator().manual_seed(seed)) > 0.3 for seed in range(3)]
     before, model = [mask.clone() for mask in masks], net()
-    monitor = oversmooth.Monitor(model, passing=True, every=1, blocks="layers.*")
+    monitor = oversmooth.Monitor(model, use_training_batch=True, every=1, blocks="layers.*")
     for mask in masks:
         mask[:, :2] = before[0][:, :2] = True
         passed(model, torch.randn(4, 6, 16), mask, monitor=monitor)
@@ -107,13 +105,13 @@ def test_a_mask_of_the_training_is_never_written_to():
 def test_a_hook_that_cannot_see_says_so_at_the_look_and_not_in_the_forward(blocks, sentence):
     model = Net(blocks)
     x = torch.randn(8, 16) if len(blocks) == 1 else torch.randn(2, 8, 16)
-    monitor = oversmooth.Monitor(model, passing=True, every=1, blocks="layers.*")
+    monitor = oversmooth.Monitor(model, use_training_batch=True, every=1, blocks="layers.*")
     assert model(x).shape[-1] == 16
     with pytest.warns(MonitorWarning, match=sentence):
         monitor.step()
     assert len(monitor.history) == 0
     with pytest.warns(MonitorWarning, match=sentence):
-        oversmooth.Monitor(model, probe=x, blocks="layers.*").look(1)
+        oversmooth.Monitor(model, probe=x, blocks="layers.*").snapshot(1)
 
 
 def test_a_mask_that_is_no_tensor_is_passed_by():
@@ -128,7 +126,7 @@ def test_a_mask_that_is_no_tensor_is_passed_by():
 def test_a_copy_of_a_watched_model_can_be_saved_and_tells_nobody():
     torch.manual_seed(0)
     model, x = net(), torch.randn(3, 5, 16)
-    monitor = oversmooth.Monitor(model, passing=True, every=1, blocks="layers.*")
+    monitor = oversmooth.Monitor(model, use_training_batch=True, every=1, blocks="layers.*")
     teacher, file = copy.deepcopy(model), io.BytesIO()
     torch.save(model, file)
     assert pickle.loads(pickle.dumps(model)) is not model
@@ -143,13 +141,14 @@ def test_a_copy_of_a_watched_model_can_be_saved_and_tells_nobody():
 
 
 def test_what_is_not_a_number_is_none():
-    x = torch.randn(2, 4, 8)
-    x[0, 1] = torch.nan
-    assert all(math.isnan(float(value)) for value in token_numbers(x, None))
-    x[0, 1] = torch.inf
-    assert all(math.isnan(float(value)) for value in token_numbers(x, None))
+    for bad in (torch.nan, torch.inf):
+        x = torch.randn(2, 4, 16)
+        x[0, 1] = bad
+        row = passed(net(), x)
+        assert row["cos"] == row["hfc_lfc"] == [None] * 3
     alone = torch.tensor([[1, 0, 0, 0], [0, 0, 0, 0]])
-    assert all(math.isnan(float(value)) for value in token_numbers(torch.randn(2, 4, 8), alone))
+    row = passed(net(), torch.randn(2, 4, 16), alone)
+    assert row["cos"] == row["hfc_lfc"] == [None] * 3
     model = net()
     with torch.no_grad():
         model.layers[0].mlp[2].bias.fill_(torch.nan)
@@ -165,17 +164,17 @@ def test_which_axis_is_the_batch_is_the_blocks_own(block, first):
     given = x if first else x.transpose(0, 1)
     out = model(given)
     expected = [cosine(x), cosine(out if first else out.transpose(0, 1))]
-    row = oversmooth.Monitor(model, probe=given, blocks="layers.*").look(1)
+    row = oversmooth.Monitor(model, probe=given, blocks="layers.*").snapshot(1)
     assert [row["cos"][0], row["cos"][-1]] == pytest.approx(expected, abs=1e-5)
     diagnosis = oversmooth.diagnose(model, given, blocks="layers.*", spectra=False)
     assert diagnosis.curve("cos")[0] == pytest.approx(expected[0], abs=1e-5)
     with pytest.raises(oversmooth.InputError, match=r"layers\.0 holds a module with batch_first=False"):
-        oversmooth.Monitor(model, passing=True, blocks="layers.*")
+        oversmooth.Monitor(model, use_training_batch=True, blocks="layers.*")
     for layer in model.layers:
         layer.batch_first = first
     assert passed(model.train(), given)["cos"][0] == pytest.approx(expected[0], abs=1e-5)
     with pytest.warns(MonitorWarning, match="may be the batch or the tokens"):
-        oversmooth.Monitor(Net([block()]), probe=torch.randn(4, 4, 16), blocks="layers.*").look(1)
+        oversmooth.Monitor(Net([block()]), probe=torch.randn(4, 4, 16), blocks="layers.*").snapshot(1)
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
@@ -187,11 +186,11 @@ def test_torchs_encoder_with_padding_and_its_gradients(batch_first):
     given = x if batch_first else x.transpose(0, 1).contiguous()
     probe = oversmooth.Monitor(
         model, probe={"src": given, "src_key_padding_mask": hidden}, gradients=1, loss=lambda out, _: out.pow(3).sum()
-    ).look(1)
+    ).snapshot(1)
     padded = {"src": given, "src_key_padding_mask": hidden}
     diagnosis = oversmooth.diagnose(model, padded, blocks="layers.*", spectra=False)
     assert diagnosis.curve("cos") == pytest.approx(probe["cos"], abs=1e-5)
-    monitor = oversmooth.Monitor(model.train(), passing=True, every=1, gradients=1)
+    monitor = oversmooth.Monitor(model.train(), use_training_batch=True, every=1, gradients=1)
     arrays = []
     for one in model.layers:
         one.register_forward_hook(lambda _module, _args, out: (out.retain_grad(), arrays.append(out))[0])
@@ -212,9 +211,9 @@ def test_torchs_encoder_with_padding_and_its_gradients(batch_first):
 def test_the_mask_is_that_of_the_innermost_module_that_gets_one_also_by_position():
     torch.manual_seed(0)
     model, x, counted = Outer(), torch.randn(2, 5, 16), torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
-    monitor = oversmooth.Monitor(model, passing=True, every=1, blocks="net.layers.*")
+    monitor = oversmooth.Monitor(model, use_training_batch=True, every=1, blocks="net.layers.*")
     assert passed(model, x, counted, monitor=monitor)["cos"][0] == pytest.approx(cosine(x, counted), abs=1e-5)
-    probe = oversmooth.Monitor(model.net, probe=(x, counted), blocks="layers.*").look(1)
+    probe = oversmooth.Monitor(model.net, probe=(x, counted), blocks="layers.*").snapshot(1)
     assert probe["cos"][0] == pytest.approx(cosine(x, counted), abs=1e-5)
 
 
@@ -235,8 +234,8 @@ def test_a_decoder_has_its_own_padding():
     )
     model(**batch)
     handle.remove()
-    seen = oversmooth.Monitor(model, probe=batch, stack="decoder").look(1)
-    monitor = oversmooth.Monitor(model, passing=True, every=1, stack="decoder")
+    seen = oversmooth.Monitor(model, probe=batch, stack="decoder").snapshot(1)
+    monitor = oversmooth.Monitor(model, use_training_batch=True, every=1, stack="decoder")
     model(**batch)
     monitor.step()
     for row in (seen, monitor.history.rows[-1]):
@@ -260,13 +259,13 @@ class Backwards(Net):
 @pytest.mark.parametrize("backend", [None, "eager"])
 def test_a_block_that_runs_several_times_is_refused(backend):
     model = Again([watched.Block()])
-    monitor = oversmooth.Monitor(model, passing=True, every=1, blocks="layers.*")
+    monitor = oversmooth.Monitor(model, use_training_batch=True, every=1, blocks="layers.*")
     run = model if backend is None else torch.compile(model, backend=backend)
     run(torch.randn(2, 4, 16))
     with pytest.warns(MonitorWarning, match=r"layers\.0 runs several times in a pass"):
         monitor.step()
     fine = net()
-    monitor = oversmooth.Monitor(fine, passing=True, every=1, blocks="layers.*")
+    monitor = oversmooth.Monitor(fine, use_training_batch=True, every=1, blocks="layers.*")
     run = fine if backend is None else torch.compile(fine, backend=backend)
     for _ in range(3):  # gradients are accumulated
         run(torch.randn(2, 4, 16)).sum().backward()
@@ -279,7 +278,7 @@ def test_depths_are_in_the_order_of_running():
     model, x = Backwards([watched.Block(dropout=0.0) for _ in range(3)]), torch.randn(2, 4, 16)
     probe = oversmooth.Monitor(model, probe=x, every=1, blocks="layers.*")
     probe.step()
-    monitor = oversmooth.Monitor(model, passing=True, every=1, blocks="layers.*")
+    monitor = oversmooth.Monitor(model, use_training_batch=True, every=1, blocks="layers.*")
     assert passed(model, x, monitor=monitor)["cos"] == pytest.approx(probe.history.curve("cos"), abs=1e-5)
     for one in (probe, monitor):
         assert one.history.about["blocks"] == ["layers.2", "layers.1", "layers.0"]
@@ -287,10 +286,10 @@ def test_depths_are_in_the_order_of_running():
 
 def test_a_look_when_nothing_passed_shows_nothing_old():
     model = net()
-    monitor = oversmooth.Monitor(model, passing=True, every=10, blocks="layers.*")
+    monitor = oversmooth.Monitor(model, use_training_batch=True, every=10, blocks="layers.*")
     passed(model, torch.randn(2, 4, 16), monitor=monitor)
     with pytest.warns(MonitorWarning, match="no training batch was recorded since the last snapshot"):
-        assert monitor.look() is None
+        assert monitor.snapshot() is None
     assert monitor.history.steps == [1]
 
 
@@ -325,7 +324,7 @@ def test_gradients_of_compiled_code_are_left_out_with_a_sentence_and_a_probe_has
 
     torch.manual_seed(0)
     model, x = net(), torch.randn(2, 4, 16)
-    monitor = oversmooth.Monitor(model, passing=True, every=1, blocks="layers.*", gradients=1)
+    monitor = oversmooth.Monitor(model, use_training_batch=True, every=1, blocks="layers.*", gradients=1)
     compiled = torch.compile(model, backend="aot_eager")
     loss(compiled(x), x).backward()
     with pytest.warns(MonitorWarning, match="not seen in compiled code .give a probe that comes with a loss"):
@@ -351,7 +350,7 @@ def test_frozen_blocks_have_no_gradient_and_the_others_have():
     model, x = net(), torch.randn(2, 4, 16)
     for parameter in model.layers[0].parameters():
         parameter.requires_grad_(False)
-    monitor = oversmooth.Monitor(model, passing=True, every=1, blocks="layers.*", gradients=1)
+    monitor = oversmooth.Monitor(model, use_training_batch=True, every=1, blocks="layers.*", gradients=1)
     model(x).square().sum().backward()
     monitor.step()
     norms = monitor.history.rows[0]["gradient_norm"]
@@ -367,7 +366,9 @@ def test_frozen_blocks_have_no_gradient_and_the_others_have():
 def test_ranks_are_of_the_batch_that_passed_last():
     torch.manual_seed(0)
     model = net()
-    monitor = oversmooth.Monitor(model, every=1, passing=True, blocks="layers.*", tokens=("cos", "stable_rank"))
+    monitor = oversmooth.Monitor(
+        model, every=1, use_training_batch=True, blocks="layers.*", tokens=("cos", "stable_rank")
+    )
     for length in (6, 9, 6):
         model(torch.randn(5, 7, 16)).sum().backward()  # gradients are accumulated
         x = torch.randn(5, length, 16)
@@ -380,7 +381,7 @@ def test_ranks_are_of_the_batch_that_passed_last():
 
 def test_a_captured_graph_is_refused(monkeypatch):
     model = net()
-    monitor = oversmooth.Monitor(model, every=1, passing=True, blocks="layers.*")
+    monitor = oversmooth.Monitor(model, every=1, use_training_batch=True, blocks="layers.*")
     monkeypatch.setattr("oversmooth.monitor.training_batch.is_captured", lambda _x: True)
     model(torch.randn(2, 4, 16))
     with pytest.warns(MonitorWarning, match="a CUDA graph was captured"):

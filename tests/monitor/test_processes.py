@@ -70,7 +70,7 @@ def work(ranks, name):
         "probe": Watch(probe=probe, spectra=1, parts=1),
         "together": Watch(probe=probe + dist.get_rank(), together=True),
         "first alone": Watch(probe=probe, only=0),
-        "passing": Watch(early=True, passing=True, together=True),
+        "passing": Watch(early=True, use_training_batch=True, together=True),
         "joined": Watch(probe=probe, joined=1, dominance=1, together=True),
     }
     found = {}

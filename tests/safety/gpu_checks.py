@@ -27,7 +27,7 @@ def looked_at():
     diagnosis = oversmooth.diagnose(model, probe).to_dict()
     del diagnosis["provenance"]  # the time of day
     monitor = oversmooth.Monitor(model, probe=probe, spectra=1, dominance=1)
-    row = monitor.look(1)
+    row = monitor.snapshot(1)
     assert not monitor.failures, monitor.failures
     steer(model, Spectral("sharpen"))
     return output, repr(diagnosis), repr(row), repr(verify(model))

@@ -23,7 +23,7 @@ def test_diagnoses_looks_and_checks_compute_in_float32(monkeypatch):
     model, seen = watched.Known(depth=2).eval(), []
     model.register_forward_hook(lambda *_: seen.append(torch.get_float32_matmul_precision()))
     oversmooth.diagnose(model, watched.probe())
-    oversmooth.Monitor(model, probe=watched.probe()).look(1)
+    oversmooth.Monitor(model, probe=watched.probe()).snapshot(1)
     assert set(seen) == {"highest"}
     assert torch.get_float32_matmul_precision() == "medium"
     steer(model, Spectral("sharpen"))

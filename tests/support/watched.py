@@ -94,7 +94,7 @@ def trained(
             with torch.autocast("cpu", torch.bfloat16, enabled=bool(autocast)):
                 loss = nn.functional.cross_entropy(run(x).float(), y)
                 if autocast == "look inside" and monitor is not None:
-                    monitor.look(monitor.steps)
+                    monitor.snapshot(monitor.steps)
                     loss = loss + 0 * nn.functional.cross_entropy(run(x).float(), y)
                 elif autocast == "look inside":
                     loss = loss + 0 * nn.functional.cross_entropy(run(x).float(), y)

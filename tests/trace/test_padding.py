@@ -74,11 +74,11 @@ def test_a_mask_of_other_tokens_than_the_blocks_get(inside):
     expected = cosines(model, model.blocks, GIVEN, [1 + n for n in LENGTHS])
     pattern = "stack.layers.*" if inside else "layers.*"
     assert oversmooth.diagnose(model, GIVEN).curve("cos") == pytest.approx(expected, abs=1e-4)
-    assert oversmooth.Monitor(model, probe=GIVEN).look(1)["cos"] == pytest.approx(expected, abs=1e-4)
+    assert oversmooth.Monitor(model, probe=GIVEN).snapshot(1)["cos"] == pytest.approx(expected, abs=1e-4)
     if inside:
         found = oversmooth.diagnose(model, GIVEN, blocks=pattern, spectra=False).curve("cos")
         assert found == pytest.approx(expected, abs=1e-4)
-        assert oversmooth.Monitor(model, probe=GIVEN, blocks=pattern).look(1)["cos"] == pytest.approx(
+        assert oversmooth.Monitor(model, probe=GIVEN, blocks=pattern).snapshot(1)["cos"] == pytest.approx(
             expected, abs=1e-4
         )
     else:
@@ -93,7 +93,7 @@ def test_a_probe_of_gradients_leaves_the_same_tokens_out():
     def loss(out, _probe):
         return (out * torch.linspace(0, 1, out.shape[1])[:, None]).square().sum()
 
-    row = oversmooth.Monitor(model, probe=GIVEN, gradients=1, loss=loss).look(1)
+    row = oversmooth.Monitor(model, probe=GIVEN, gradients=1, loss=loss).snapshot(1)
     x = model(**GIVEN).detach().requires_grad_()
     (G,) = torch.autograd.grad(loss(x, None), x)
     high = whole = 0.0
@@ -109,7 +109,7 @@ def test_a_probe_of_gradients_leaves_the_same_tokens_out():
 def test_the_passing_batch_of_a_mask_of_other_tokens(inside):
     model = WithToken(inside).train()
     expected = cosines(model, model.blocks, GIVEN, [1 + n for n in LENGTHS])
-    monitor = oversmooth.Monitor(model, passing=True, every=1)
+    monitor = oversmooth.Monitor(model, use_training_batch=True, every=1)
     model(**GIVEN)
     monitor.step()
     if inside:
@@ -126,7 +126,7 @@ def test_the_passing_batch_of_a_mask_of_other_tokens(inside):
 def test_compiled_code_that_cannot_read_such_a_mask_gives_no_number():
     torch.compiler.reset()
     model = WithToken(inside=False).train()
-    monitor = oversmooth.Monitor(model, passing=True, every=1)
+    monitor = oversmooth.Monitor(model, use_training_batch=True, every=1)
     compiled = torch.compile(model, backend="eager")
     whole = {**GIVEN, "attention_mask": torch.ones(3, 6, dtype=torch.long)}
     for given in (whole, GIVEN):
@@ -152,7 +152,7 @@ def test_wav2vec2s_mask_is_of_samples():
     given = {"input_values": torch.randn(3, 600) * mask, "attention_mask": mask}
     blocks = model.wav2vec2.encoder.layers
     expected = cosines(model, list(blocks), given, [29, 14, 9])
-    assert oversmooth.Monitor(model, probe=given).look(1)["cos"] == pytest.approx(expected, abs=1e-4)
+    assert oversmooth.Monitor(model, probe=given).snapshot(1)["cos"] == pytest.approx(expected, abs=1e-4)
     named = oversmooth.diagnose(model, given, blocks="wav2vec2.encoder.layers.*", spectra=False)
     assert named.curve("cos") == pytest.approx(expected, abs=1e-4)
 
@@ -212,7 +212,7 @@ def test_longformers_encoder_is_given_a_mask_that_is_added(padded):
     expected = cosines(model, list(blocks), given, LENGTHS if padded else (6, 6, 6))
     found = oversmooth.diagnose(model, given, blocks="encoder.layer.*", spectra=False)
     assert found.curve("cos") == pytest.approx(expected, abs=1e-4)
-    assert oversmooth.Monitor(model, probe=given).look(1)["cos"] == pytest.approx(expected, abs=1e-4)
+    assert oversmooth.Monitor(model, probe=given).snapshot(1)["cos"] == pytest.approx(expected, abs=1e-4)
 
 
 class Anything(nn.Module):
@@ -240,7 +240,7 @@ def test_wrappers_around_an_encoder_and_a_decoder(told):
     found = oversmooth.diagnose(model, given, blocks="model.decoder.layers.*", spectra=False)
     assert found.curve("cos") == pytest.approx(expected, abs=1e-4)
     assert oversmooth.diagnose(model, given, stack="decoder", depth=0).curve("cos") == pytest.approx(expected, abs=1e-4)
-    row = oversmooth.Monitor(model, probe=given, blocks="model.decoder.layers.*").look(1)
+    row = oversmooth.Monitor(model, probe=given, blocks="model.decoder.layers.*").snapshot(1)
     assert row["cos"] == pytest.approx(expected, abs=1e-4)
 
 
@@ -259,9 +259,9 @@ def test_a_texts_padding_is_not_the_pictures(how):
     if how == "named blocks":
         found = oversmooth.diagnose(model, given, blocks=blocks, spectra=False).curve("cos")
     elif how == "probe":
-        found = oversmooth.Monitor(model, probe=given, blocks=blocks).look(1)["cos"]
+        found = oversmooth.Monitor(model, probe=given, blocks=blocks).snapshot(1)["cos"]
     else:
-        monitor = oversmooth.Monitor(model, passing=True, every=1, blocks=blocks)
+        monitor = oversmooth.Monitor(model, use_training_batch=True, every=1, blocks=blocks)
         model.train()(**given)
         monitor.step()
         found = monitor.history.rows[0]["cos"]
@@ -284,10 +284,10 @@ def test_a_mask_of_all_tokens_under_another_name():
     )
     expected = cosines(model, model.blocks, GIVEN, [1 + n for n in LENGTHS])
     assert oversmooth.diagnose(model, GIVEN).curve("cos") == pytest.approx(expected, abs=1e-4)
-    assert oversmooth.Monitor(model, probe=GIVEN).look(1)["cos"] == pytest.approx(expected, abs=1e-4)
+    assert oversmooth.Monitor(model, probe=GIVEN).snapshot(1)["cos"] == pytest.approx(expected, abs=1e-4)
     with pytest.raises(oversmooth.InputError, match="pass inputs of equal length"):
         oversmooth.diagnose(model, GIVEN, blocks="stack.layers.*", spectra=False)
-    monitor = oversmooth.Monitor(model, passing=True, every=1)
+    monitor = oversmooth.Monitor(model, use_training_batch=True, every=1)
     model.train()(**GIVEN)
     monitor.step()
     assert "blocks receive (3, 7)" in monitor.failures[0]

@@ -26,7 +26,7 @@ from oversmooth.theory.constant_state import constant_state
 from oversmooth.theory.depth import LEAST_RUN, DepthPrediction, log_time
 from oversmooth.theory.dominance import JOINT_STEPS, dominance
 from oversmooth.theory.weights import centre_features, fold_norm
-from oversmooth.trace.layout import as_tokens, first_tensor, stream_batch_first
+from oversmooth.trace.layout import as_tokens, first_tensor
 from oversmooth.trace.plans import Plan, SampleBlock
 from oversmooth.trace.reducers.heads import inverse_sigma
 from oversmooth.trace.study import Sample, with_attention
@@ -184,7 +184,7 @@ class _Repeatable:
 
 def _repeatable(blocks: list[SampleBlock], plan: Plan, modules: dict[str, nn.Module]) -> _Repeatable:
     last, attending = blocks[-1], with_attention(blocks)
-    batch_first = stream_batch_first(attending.plan.layer, plan.layouts, modules)
+    batch_first = plan.layouts.get(attending.plan.block, True)
     A, given = attending.A, first_tensor(last.args, last.kwargs)
     mask = None if A is None or A.mask is None else A.mask[:, 0]
     return _Repeatable(blocks, modules, batch_first, given.ndim == 2, last.y, mask)

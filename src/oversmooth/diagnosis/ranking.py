@@ -80,7 +80,7 @@ def layers(
     found: list[Tensor | None] = []
     vectors, run = PooledVectors(pool), Runner(inside, anatomy)
     first, batches = first_of(batches_for(inside, inputs))
-    with ONE_AT_A_TIME, torch.no_grad(), in_its_own_mode(inside), Trace(inside, plan, [vectors], replay=False) as trace:
+    with ONE_AT_A_TIME, torch.no_grad(), in_its_own_mode(inside), Trace(inside, plan, [vectors]) as trace:
         for batch, _ in trace.over(run, batches, inputs, progress):
             found.append(batch.labels if isinstance(batch, Batch) else None)
     given, remarks = None if labels is None else _labels(labels, trace.facts.inputs), []

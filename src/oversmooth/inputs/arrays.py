@@ -35,14 +35,12 @@ class Pictures:
 
 @dataclass(frozen=True)
 class TokenIds:
-    """Chosen rows of a file and their attention mask (ones if it has none); least and greatest are of all rows."""
+    """Chosen rows of a file and their attention mask (ones if it has none)."""
 
     total: int
     indices: list[int]
     ids: NDArray[np.int64]
     mask: NDArray[np.int64]
-    least: int
-    greatest: int
 
 
 def pictures(path: Path, count: int) -> Pictures:
@@ -72,14 +70,17 @@ def pictures(path: Path, count: int) -> Pictures:
     return Pictures(len(images), indices, pixels, None if labels is None else labels[indices].astype(np.int64).tolist())
 
 
-def token_ids(path: Path, count: int) -> TokenIds:
-    """Up to ``count`` rows (length,) of token ids, evenly spread."""
+def token_ids(path: Path, count: int, known: int) -> TokenIds:
+    """Up to ``count`` rows (length,) of token ids, evenly spread. known: how many tokens the tokenizer has."""
     ids, hidden, listing = _arrays(path, "input_ids", "attention_mask")
     if ids is None:
         raise InputError(f"{path} has no array `input_ids`; it has {listing}")
     if ids.ndim != 2 or ids.dtype.kind not in "iu" or 0 in ids.shape:
         found = f"input_ids has shape {ids.shape} and type {ids.dtype}"
         raise InputError(f"{path}: {found}; give whole numbers (n, length)")
+    if ids.min() < 0 or ids.max() >= known:
+        found = f"input_ids ranges from {ids.min()} to {ids.max()}, but the tokenizer has {known:,} tokens"
+        raise InputError(f"{path}: {found}; give ids of this model's tokenizer")
     if hidden is not None and hidden.shape != ids.shape:
         found = f"attention_mask has shape {hidden.shape}, but input_ids has {ids.shape}"
         raise InputError(f"{path}: {found}; give equal shapes")
@@ -88,7 +89,7 @@ def token_ids(path: Path, count: int) -> TokenIds:
     indices = spread(len(ids), count)
     mask = np.ones_like(ids) if hidden is None else hidden != 0
     chosen, mask = (rows[indices].astype(np.int64) for rows in (ids, mask))
-    return TokenIds(len(ids), indices, chosen, mask, int(ids.min()), int(ids.max()))
+    return TokenIds(len(ids), indices, chosen, mask)
 
 
 def _arrays(path: Path, wanted: str, other: str) -> tuple[NDArray[Any] | None, NDArray[Any] | None, str]:

@@ -15,7 +15,6 @@ from oversmooth.inputs import samples
 from oversmooth.inputs.batches import Kind
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import check_plain
-from oversmooth.safety.libraries import import_library
 
 IMAGES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif")
 
@@ -72,16 +71,11 @@ def read_as(problem: str, remedy: str) -> Iterator[None]:
 
 
 def check_readable(path: Path) -> None:
-    """Refuse data that does not exist, or whose library is not installed, before a model is loaded."""
-    if sample := samples.is_sample(path):
+    """Refuse data that do not exist before a model is loaded."""
+    if samples.is_sample(path):
         samples.find(path)
     elif not path.exists():
         raise InputError(f"there is no data at {path}; give a text file, a folder of images, parquet or .npz")
-    parquet = next(path.rglob("*.parquet"), None) is not None if path.is_dir() else _format(path) == "parquet"
-    if parquet:
-        import_library("pyarrow.parquet", f"reading {path}")
-    if sample or _format(path) == "images":
-        import_library("PIL.Image", f"reading {path}")
 
 
 def _check_taken(path: Path, form: Format, kind: Kind) -> None:

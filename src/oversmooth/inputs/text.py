@@ -122,16 +122,9 @@ def _encoded(tokenizer: Any, passage: Passage, length: int) -> list[Piece]:
 
 
 def _ready_made(tokenizer: Any, path: Path, count: int, length: int) -> tuple[list[Piece], str, list[str]]:
-    table = arrays.token_ids(path, count)
-    known = len(tokenizer)
-    if table.least < 0 or table.greatest >= known:
-        raise InputError(
-            f"{path}: input_ids ranges from {table.least} to {table.greatest}, but the tokenizer has {known:,} tokens; "
-            "give ids of this model's tokenizer"
-        )
+    table = arrays.token_ids(path, count, len(tokenizer))
     names = torch.tensor(sorted(tokenizer.all_special_ids), dtype=torch.long)
-    pieces, skipped = [], []
-    indices = table.indices
+    pieces, skipped, indices = [], [], table.indices
     for index, ids, mask in zip(indices, table.ids, table.mask, strict=True):
         both = {"input_ids": ids, "attention_mask": mask}
         values = {key: torch.from_numpy(row[:length].copy()) for key, row in both.items()}

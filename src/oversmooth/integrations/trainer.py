@@ -56,8 +56,8 @@ class SmoothingCallback(Monitoring, _callbacks.TrainerCallback):  # type: ignore
             monitor.close()  # a trainer with model_init has made another
         if monitor is None or not monitor.is_open:
             self._begin(state.global_step, model)
-        elif monitor.recorder is not None and monitor.recorder.gradients.scaler is None:
-            monitor.recorder.gradients.scaler = self._scaler
+        elif monitor.recorder is not None and monitor.recorder.scaler is None:
+            monitor.recorder.scaler = self._scaler
         self._restart(args.output_dir, state.global_step)
 
     def _begin(self, step: int, model: Any) -> None:

@@ -91,11 +91,13 @@ class Alarm:
         value = row[self.metric]
         values = value if isinstance(value, list) else [value]
         first, on = values if memory[0] is None else memory[0], memory[1]
-        beyond = []
-        for index, one in enumerate(values):
-            if one is not None and self._watches(index, len(values)):
-                over = self._beyond(one, first[index] if index < len(first) else None)
-                beyond += [(over, -index, one)] if over > 0 else []
+        sign = 1 if self.kind in ("above", "rises_by") else -1
+        limited = [
+            (sign * (one - limit), -index, one)
+            for index, (one, limit) in enumerate(zip(values, self.limits(first), strict=False))
+            if one is not None and limit is not None
+        ]
+        beyond = [one for one in limited if one[0] > 0]
         if not beyond or on:
             return None, (first, bool(beyond))
         _, index, one = max(beyond)
@@ -105,14 +107,6 @@ class Alarm:
 
     def _watches(self, index: int, count: int) -> bool:
         return self.depth in (None, depth_of(self.metric, index), index - count)
-
-    def _beyond(self, value: float, first: float | None) -> float:
-        """How far beyond the bound; positive where it is crossed."""
-        if self.kind in ("above", "below"):
-            return value - self.bound if self.kind == "above" else self.bound - value
-        if first is None or first <= 0:
-            return 0.0
-        return (first / max(value, 1e-300) if self.kind == "falls_by" else value / first) - self.bound
 
     def _text(self, step: int, depth: int | None, value: float) -> str:
         where = "" if depth is None else " before the first block" if depth == 0 else f" after block {depth}"
@@ -130,8 +124,10 @@ class Alarm:
 
     def limits(self, first: list[float | None]) -> list[float | None]:
         """The value at every depth beyond which it goes off, given the first snapshot; None where it does not watch."""
-        by = {"falls_by": 1 / self.bound, "rises_by": self.bound}.get(self.kind) if self.bound else None
-        values = [self.bound if by is None else None if one is None else one * by for one in first]
+        values: list[float | None] = [self.bound] * len(first)
+        if self.kind.endswith("by"):
+            by = self.bound if self.kind == "rises_by" else 1 / self.bound
+            values = [one * by if one is not None and one > 0 else None for one in first]
         return [one if self._watches(index, len(first)) else None for index, one in enumerate(values)]
 
     def __repr__(self) -> str:

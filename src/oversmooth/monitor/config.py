@@ -116,10 +116,11 @@ class MonitorConfig:
         """Refuse settings that contradict each other."""
         if self.tokens and set(self.tokens) <= set(RANKS) and not self.ranks:
             raise InputError("ranks is 0 and tokens ask for ranks alone; give the number of inputs to compute them of")
-        for what in ("abs_cos", "parts", "dominance", "joined"):
-            if self.use_training_batch and (what in self.tokens or getattr(self, what, False)):
-                words = ATTENTION.get(what, what)
-                raise InputError(f"{words} cannot be had of the training batch; give a probe, or leave it out")
+        for what in ("parts", "dominance", "joined"):
+            if self.use_training_batch and getattr(self, what):
+                raise InputError(
+                    f"{ATTENTION[what]} cannot be had of the training batch; give a probe, or leave it out"
+                )
         recorded = {*self.tokens, *(name for what, names in _NAMES.items() if getattr(self, what) for name in names)}
         for alarm in self.alarms:
             if alarm.metric not in recorded:
@@ -138,19 +139,16 @@ class MonitorConfig:
 
 
 def configured(who: str, config: MonitorConfig | None, settings: Mapping[str, Any]) -> MonitorConfig:
-    """A config, or the default one, with some of its fields set; ``passing`` is the earlier name of
-    ``use_training_batch``. who: takes the settings, for the error.
-    """
-    fields = {"use_training_batch" if name == "passing" else name: value for name, value in settings.items()}
+    """A config, or the default one, with some of its fields set. who: takes the settings, for the error."""
     known = [field.name for field in dataclasses.fields(MonitorConfig)]
-    for name in fields:
+    for name in settings:
         if name not in known:
-            near = difflib.get_close_matches(name, (*known, "passing", "probe", "history"), 1)
+            near = difflib.get_close_matches(name, (*known, "probe", "history"), 1)
             remedy = f"did you mean {near[0]!r}?" if near else f"choose among {', '.join(known)}"
             raise InputError(f"{who} has no setting {name!r}; {remedy}")
     if not isinstance(config, (MonitorConfig, type(None))):
         raise InputError(f"config is {arguments.shown(config)}; give oversmooth.monitor.MonitorConfig(...)")
-    return dataclasses.replace(config or MonitorConfig(), **fields)
+    return dataclasses.replace(config or MonitorConfig(), **settings)
 
 
 def _metrics(names: Any) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +21,7 @@ from oversmooth.monitor.model import MonitoredModel
 from oversmooth.monitor.names import Row, keys
 from oversmooth.monitor.probe import Probe
 from oversmooth.monitor.processes import fingerprint, mean_over
-from oversmooth.monitor.sinks import Loggers
+from oversmooth.monitor.sinks import TensorBoard, WandB
 from oversmooth.monitor.training_batch import TrainingBatchRecorder, check_not_compiled
 from oversmooth.monitor.warning import warn
 from oversmooth.results.facts import plain
@@ -86,7 +87,6 @@ class Monitor:
         self.failures: list[str] = []
         """Why snapshots failed, each reason once."""
         self.alarms = Alarms(config.alarms, self._guarded, self._warn)
-        self.loggers = Loggers(config.sinks, self._warn)
         for what, words in ATTENTION.items():
             if getattr(config, what):
                 self.model.require_anatomy(words)
@@ -94,7 +94,7 @@ class Monitor:
         self.recorder: TrainingBatchRecorder | None = None
         if config.use_training_batch:
             check_not_compiled(model)
-            self._check_alarms()
+            self._check_stops()
         self.history = History(history if rank_and_world()[0] == 0 else None, resume=resume)
         self.history.about |= {
             "model": type(self.model.module).__name__,
@@ -115,20 +115,16 @@ class Monitor:
         """What tells weights apart, and in how many snapshots in a row it stayed the same."""
         self.load_state_dict({"steps": self.steps})
         if config.use_training_batch:
-            self.recorder = TrainingBatchRecorder(
-                self.model.module, self.model.blocks, config.ranked, bool(config.gradients), config.scaler
-            )
+            self.recorder = TrainingBatchRecorder(self.model.module, self.model.blocks, config)
             self._arm()
 
-    def _check_alarms(self) -> None:
-        alarms = self.alarms.alarms
-        if self.config.together is None and rank_and_world()[1] > 1 and any(alarm.then == "stop" for alarm in alarms):
+    def _check_stops(self) -> None:
+        stops = any(alarm.then == "stop" for alarm in self.config.alarms)
+        if self.config.together is None and rank_and_world()[1] > 1 and stops:
             raise InputError(
                 "an alarm stops the training, and each process records a batch of its own: some would stop and the "
                 "others wait for them; give together=True, with a monitor in each process"
             )
-        for alarm in alarms:
-            alarm.check_depth(len(self.model.blocks))
 
     @property
     def should_stop(self) -> bool:
@@ -192,9 +188,6 @@ class Monitor:
             self._guarded(lambda: self._keep(row))
         return row
 
-    look = snapshot
-    """The earlier name."""
-
     @float32_products("highest")
     @caches_of_their_own()
     def _recorded(self, step: int) -> Row:
@@ -202,7 +195,7 @@ class Monitor:
         due, model, config = self.config.due(self._snapshots), self.model, self.config
         self._snapshots += 1
         if self.recorder is not None:
-            found, ran, notes = self.recorder.read(config.tokens, gradients=due["gradients"])
+            found, ran, notes = self.recorder.read(gradients=due["gradients"])
             self.history.about["blocks"] = ran
             for note in notes:
                 self._warn(note)
@@ -230,8 +223,8 @@ class Monitor:
         except (OSError, InputError) as error:
             self._warn(f"{self.history.path} cannot be written ({reason(error)}): snapshots are kept in memory alone")
             self.history.path = None
-        if rank_and_world()[0] == 0:
-            self.loggers.send(row["step"], keys(row))
+        for logger in self.config.sinks if rank_and_world()[0] == 0 else ():
+            self._guarded(functools.partial(logger, row["step"], keys(row)), "a logger failed")
         self.alarms.check(row)
 
     def _check_trained(self) -> None:
@@ -307,7 +300,9 @@ class Monitor:
         """Take hooks off the model and close the loggers that were opened here."""
         if self.recorder is not None:
             self.recorder.close()
-        self.loggers.close()
+        for logger in self.config.sinks:
+            if isinstance(logger, (TensorBoard, WandB)):
+                self._guarded(logger.close, "a logger failed")
 
     def __enter__(self) -> Monitor:
         return self

@@ -23,7 +23,7 @@ from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.model_state import preserve_state
 from oversmooth.trace import DepthMetrics, HeadSpectra, Plan, Reducer, SpectraSettings, TokenMetrics, Trace, study
-from oversmooth.trace.feed import runs_on
+from oversmooth.trace.feed import mover, runs_on
 from oversmooth.trace.reducers.sinks import Sinks
 
 Row = dict[str, list[float | None]]
@@ -52,19 +52,11 @@ class Probe:
     def run(self) -> Any:
         """What the model returns for it, on the model's device and in its precision."""
         model = self.model.module
-        parameter = next(model.parameters(), None)
-
-        def moved(value: Any) -> Any:
-            if not isinstance(value, Tensor) or parameter is None:
-                return value
-            half = value.is_floating_point() and parameter.dtype in (torch.float16, torch.bfloat16, torch.float64)
-            return value.to(parameter.device, parameter.dtype if half else value.dtype)
-
-        batch = _copied(self.batch)  # a model may write to its arguments
+        batch = _copied(self.batch, mover(model))  # copied: a model may write to its arguments
         with runs_on("the probe"):
             if isinstance(batch, Mapping):
-                return model(**{str(name): moved(value) for name, value in batch.items()})
-            return model(*map(moved, [batch] if isinstance(batch, Tensor) else batch))
+                return model(**{str(name): value for name, value in batch.items()})
+            return model(*([batch] if isinstance(batch, Tensor) else batch))
 
     @contextmanager
     def _apart(self, *, gradients: bool = False) -> Iterator[None]:
@@ -100,7 +92,7 @@ class Probe:
         layers = {layer.block: layer for layer in self.model.anatomy or ()}
         plan = Plan.of_names({name: layers.get(name) for name, _ in self.model.blocks}, self.layouts)
         with self._apart(gradients=gradients):
-            with Trace(self.model.module, plan, reducers, replay=False) as trace:
+            with Trace(self.model.module, plan, reducers) as trace:
                 trace.begin()
                 out = self.run()
             yield out, trace
@@ -156,10 +148,10 @@ class Probe:
         return found
 
 
-def _copied(value: Any) -> Any:
-    """With tensors of its own, as deep as they lie."""
+def _copied(value: Any, moved: Callable[[Tensor], Tensor] = Tensor.detach) -> Any:
+    """With tensors of its own, as deep as they lie, each of them moved."""
     if isinstance(value, Tensor):
-        return value.detach().clone()
+        return moved(value.detach().clone())
     if isinstance(value, Mapping):
-        return {name: _copied(one) for name, one in value.items()}
-    return type(value)(map(_copied, value)) if type(value) in (tuple, list) else value
+        return {name: _copied(one, moved) for name, one in value.items()}
+    return type(value)(_copied(one, moved) for one in value) if type(value) in (tuple, list) else value

@@ -1,31 +1,18 @@
-"""Arrays of a training reduced to numbers that stay on their device: nothing waits."""
+"""Gradients reduced to numbers that stay on their device: nothing waits."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from oversmooth.metrics.moments import moments, reducing, scaled
-
-
-@reducing
-def token_numbers(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Means over a batch of log HFC/LFC and of the mean cosine, ``()`` each in float32, without waiting for a device.
-
-    Inputs with fewer than two valid tokens are left out; NaN where none is left, or a token is not finite, and the
-    cosine where one has fewer than two tokens that are not zero. mask: ``(batch, n)``, not 0 for valid tokens, None for
-    all.
-    """
-    found = moments(scaled(x, None if mask is None else mask != 0))
-    measured, ratios = found.count[:, 0] > 1, (found.log_hfc - found.log_lfc)[:, 0]
-    one, two = (torch.where(measured, values, 0.0).sum() / measured.sum() for values in (ratios, found.cos[:, 0]))
-    return one, two
+from oversmooth.metrics.moments import moments, scaled
 
 
 def band_norms(gradient: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """‖G‖ of all that is there, and the share of ‖G‖² of valid tokens that lies in the band where they differ.
 
-    gradient: ``(batch, n, d)``; mask and results as above.
+    gradient: ``(batch, n, d)``. mask: ``(batch, n)``: not 0 for valid tokens, None for all. Both are ``()`` in float32,
+    and no device is waited for.
     """
     found = moments(scaled(gradient, None if mask is None else mask != 0))
     measured = found.count[:, 0] > 1  # one token alone differs from none

@@ -114,34 +114,6 @@ class JSONLines:
         append_line(self.path, json_text({"step": step, **values}))
 
 
-class Loggers:
-    """Several of them, none of which ends a training, whatever happens to its disk or its server: of each that fails
-    there is one warning, whatever it says the next time.
-    """
-
-    def __init__(self, loggers: list[Logger], warn: Callable[[str], None]) -> None:
-        self.loggers, self.warn = loggers, warn
-        self._failed: set[int] = set()
-
-    def send(self, step: int, values: dict[str, float]) -> None:
-        for logger in self.loggers:
-            self._try(logger, logger, step, dict(values))
-
-    def close(self) -> None:
-        """Close those that were opened here, and finish what is begun."""
-        for logger in self.loggers:
-            if isinstance(logger, (TensorBoard, WandB)):
-                self._try(logger, logger.close)
-
-    def _try(self, logger: Logger, do: Callable[..., object], *given: Any) -> None:
-        try:
-            do(*given)
-        except Exception as error:
-            if id(logger) not in self._failed:
-                self._failed.add(id(logger))
-                self.warn(f"a logger failed: {reason(error, 240)}")
-
-
 def checked(sinks: Any) -> list[Logger]:
     """A list of loggers, of one or several; a SummaryWriter or a W&B run will do as it is."""
     several = isinstance(sinks, Iterable) and not isinstance(sinks, (str, bytes)) and not callable(sinks)

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.metrics.moments import reducing
-from oversmooth.monitor.config import RANKS
-from oversmooth.monitor.reduced import band_norms, token_numbers
+from oversmooth.monitor.config import MonitorConfig
+from oversmooth.monitor.reduced import band_norms
 from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.precision import float32_products
 from oversmooth.steering.forward_state import in_backward
 from oversmooth.steering.record import recompile
 from oversmooth.trace import DepthMetrics
@@ -31,21 +32,11 @@ from oversmooth.trace.layout import (
     says_batch_first,
     tensors_like,
 )
+from oversmooth.trace.reducers.base import fetch
 from oversmooth.trace.valid import PassArguments
 
 _RECORDERS: weakref.WeakValueDictionary[int, TrainingBatchRecorder] = weakref.WeakValueDictionary()
 _PASS, _ENTER, _LEAVE = "pass", "enter", "leave"
-
-
-@dataclass
-class _Seen:
-    """The tokens of one depth."""
-
-    depth: int  # 0: what enters the first block
-    address: int  # of the array in memory
-    numbers: Tensor  # (2,), on its device: means of log HFC/LFC and of the cosine
-    first: Tensor | None  # (inputs, n, d): those whose ranks are computed
-    mask: Tensor | None  # (inputs, n)
 
 
 class Hook:
@@ -70,23 +61,32 @@ class Hook:
         return Hook, ()
 
 
+@dataclass
+class _Step:
+    """What was seen since the step began."""
+
+    depths: DepthMetrics = field(init=False)  # of the last pass
+    ran: list[int] = field(init=False)  # its depths, as it reached them; 0 is what enters the first block
+    left: Any = field(init=False)  # what the last block returned, where no call around the blocks says where they begin
+    outer: int | None = None  # the outermost module around the blocks that was called: it begins a pass
+    gradients: dict[int, Tensor] = field(default_factory=dict)  # by depth: (2,), the norm and the share of HFC
+    autocast: bool = False  # whether a batch passed within autocast, with which a GradScaler is used
+    troubles: list[str] = field(default_factory=list)  # what went wrong
+
+
 class TrainingBatchRecorder:
     """Hooks on the blocks of a model that is going to be trained and is not compiled yet.
 
-    Ranks are of the first so many inputs. Gradients are recorded only where the model runs eagerly; the scale of
-    torch's GradScaler is divided out of them (False: none is used; None: not known).
+    Gradients are recorded only where the model runs eagerly; the scale of torch's GradScaler is divided out of them
+    (False: none is used; None: not known).
     """
 
-    def __init__(
-        self, model: nn.Module, blocks: Sequence[tuple[str, nn.Module]], ranks: int, gradients: bool, scaler: Any
-    ) -> None:
-        self.model, self.names, self.key, self.due = model, [name for name, _ in blocks], id(self), False
-        self.inputs, self.ranks, self.gradients = _Inputs(model, blocks), ranks, _Gradients(gradients, scaler)
-        self.outer: int | None = None  # the outermost module around the blocks since the step began: it begins a pass
-        self.seen: list[_Seen] = []  # of the last pass, as it reached them
-        self.troubles: list[str] = []  # what went wrong since the step began
+    def __init__(self, model: nn.Module, blocks: Sequence[tuple[str, nn.Module]], config: MonitorConfig) -> None:
+        self.model, self.names, self.key = model, [name for name, _ in blocks], id(self)
+        self.config, self.inputs, self.scaler = config, _Inputs(model, blocks), config.scaler
         self.token = torch.zeros((), device=next(model.parameters()).device)  # what the operator claims to write to
         _RECORDERS[self.key] = self
+        self.arm(False)
         _operator()
         recompile()  # code compiled for another model of this class, without hooks, would be taken for this one's
         self.handles = []
@@ -115,8 +115,8 @@ class TrainingBatchRecorder:
         elif x is not None and (alike := tensors_like(x, out)):
             y = alike[0]
             mask = self._see(index + 1, y)
-            if self.gradients.wanted and not compiling and y.requires_grad:
-                self.gradients.autocast |= torch.is_autocast_enabled(y.device.type)
+            if self.config.gradients and not compiling and y.requires_grad:
+                self.step.autocast |= torch.is_autocast_enabled(y.device.type)
                 y.register_hook(lambda gradient: self._see_gradient(index + 1, gradient, mask))
         elif not compiling:
             results_like(first_tensor((x,), {}), out, self.names[index])  # says why
@@ -141,12 +141,20 @@ class TrainingBatchRecorder:
 
     def begin(self, index: int) -> bool:
         """A module around the blocks is called, 0 for the outermost: whether a pass begins with it."""
-        begins = not in_backward() and (self.outer is None or index <= self.outer)
+        step = self.step
+        begins = not in_backward() and (step.outer is None or index <= step.outer)
         if begins:
-            self.outer, self.seen = index, []
+            step.outer = index
+            self._new_pass()
         return begins
 
-    @torch.no_grad()
+    def _new_pass(self) -> None:
+        absolute = "abs_cos" in self.config.tokens
+        self.step.ran, self.step.left = [], None
+        self.step.depths = DepthMetrics(ranks=self.config.ranked, absolute=absolute, ranks_at_end=True)
+
+    @reducing
+    @float32_products("highest")
     def measure(self, depth: int, x: Tensor, mask: Tensor | None) -> None:
         """Reduce the tokens of one depth to numbers, 0 for what enters the first block. mask: ``(batch, n)``: not 0 for
         valid ones.
@@ -155,48 +163,42 @@ class TrainingBatchRecorder:
             return
         if is_captured(x):
             raise InputError("a CUDA graph was captured, and its replays show nothing; give a probe")
-        numbers = torch.stack(token_numbers(x, mask))
-        if depth == 0 and self.outer is None and not self._goes_on(x, numbers):
-            self.seen = []  # no call around the blocks began this pass
-        if depth == 0 and self.seen:  # not the first block of this pass
-            return
-        first = x[: self.ranks].to(torch.float32, copy=True) if self.ranks else None
-        valid = None if mask is None else mask[: self.ranks] != 0
-        self.seen.append(_Seen(depth, x.data_ptr(), numbers, first, valid))
-
-    def _goes_on(self, x: Tensor, numbers: Tensor) -> bool:
-        """Whether what enters the first block is what the last one returned: then it runs again in the same pass."""
-        # Memory is used again: the address alone may be that of another array.
-        last = self.seen[-1] if self.seen else None
-        return last is not None and last.address == x.data_ptr() and torch.equal(numbers, last.numbers)
+        step = self.step
+        if depth == 0 and step.ran:
+            # No call around the blocks: a pass begins where one receives anything but what the last one returned.
+            if step.outer is not None or torch.equal(x, step.left):
+                return
+            self._new_pass()
+        step.depths.numbers.update(len(step.ran), x, None if mask is None else mask != 0)
+        step.ran.append(depth)
+        step.left = x if step.outer is None else None
 
     @torch.no_grad()
     def _see_gradient(self, depth: int, gradient: Tensor, mask: Tensor | None) -> None:
         """mask: of this pass, as others may follow before the backward pass."""
         try:
             norm, share = band_norms(self.inputs.batch_major(gradient), mask)
-            scale = getattr(self.gradients.scaler, "_scale", None)  # on its device
+            scale = getattr(self.scaler, "_scale", None)  # on its device
             if scale is not None:
                 norm = norm / scale.to(norm.device)
-            self.gradients.seen[depth] = torch.stack([norm, share])
+            self.step.gradients[depth] = torch.stack([norm, share])
         except Exception as error:
             self.note(error)
 
     def note(self, error: Exception) -> None:
         """Remember what went wrong, for the snapshot."""
-        self.troubles.append(reason(error, 240))
+        self.step.troubles.append(reason(error, 240))
 
     def arm(self, due: bool) -> None:
         """Say whether the next step is recorded; nothing waits. The model may have moved to another device."""
         device = next(self.model.parameters()).device
         if self.token.device != device:
             self.token = torch.zeros((), device=device)
-        self.due, self.outer, self.seen, self.troubles = due, None, [], []
-        self.gradients.seen.clear()
+        self.due, self.step = due, _Step()
+        self._new_pass()
         self.inputs.forget()
 
-    @reducing
-    def read(self, tokens: Sequence[str], *, gradients: bool) -> tuple[dict[str, Any], list[str], list[str]]:
+    def read(self, *, gradients: bool) -> tuple[dict[str, Any], list[str], list[str]]:
         """By metric: what the last step showed, by depth as blocks ran. The names of the blocks as they ran. What was
         not seen, in sentences. InputError where there was no batch, or not all of it was seen.
         """
@@ -204,32 +206,23 @@ class TrainingBatchRecorder:
             raise InputError(
                 "no training batch was recorded since the last snapshot; wait for a due step, or give a probe"
             )
-        if self.troubles:
-            raise InputError(f"the training batch could not be recorded: {self.troubles[0]}")
+        step, notes = self.step, []
+        if step.troubles:
+            raise InputError(f"the training batch could not be recorded: {step.troubles[0]}")
         names = self._ran()
-        table = _fetched([one.numbers for one in self.seen])  # here the device is waited for
-        log_ratios = torch.tensor([row[0] for row in table], dtype=torch.float64)
-        found: dict[str, Any] = {"hfc_lfc": log_ratios.exp().tolist(), "cos": [row[1] for row in table]}
-        found = {name: found[name] for name in tokens if name in found}
-        if ranks := [name for name in tokens if name in RANKS]:
-            depths = DepthMetrics(ranks=self.ranks, absolute=False)
-            for place, one in enumerate(self.seen):
-                assert one.first is not None
-                depths.numbers.update(place, one.first, one.mask)
-            depths.finish()
-            found |= depths.means(ranks)
-        notes = []
-        if gradients and not self.gradients.seen:
+        step.depths.finish()  # here the device is waited for
+        found: dict[str, Any] = step.depths.means(self.config.tokens)
+        if gradients and not step.gradients:
             notes.append(
                 "no block had a gradient in the training batch: it is not seen in compiled code (give a probe that "
                 "comes with a loss), all before the loss is frozen, or there was no backward pass"
             )
         elif gradients:
-            seen = self.gradients.seen
-            fetched = dict(zip(seen, _fetched(list(seen.values())), strict=True))
-            pairs = [fetched.get(one.depth, (None, None)) for one in self.seen[1:]]
+            fetched = zip(step.gradients, fetch(list(step.gradients.values())), strict=True)
+            known = {depth: pair.tolist() for depth, pair in fetched}
+            pairs = [known.get(depth, (None, None)) for depth in step.ran[1:]]
             found["gradient_hfc"] = [share for _, share in pairs]
-            if self.gradients.scaler is None and self.gradients.autocast:
+            if self.scaler is None and step.autocast:
                 notes.append("a GradScaler may scale gradients, whose norm is left out; give scaler=scaler, or False")
             else:
                 found["gradient_norm"] = [norm for norm, _ in pairs]
@@ -237,7 +230,7 @@ class TrainingBatchRecorder:
 
     def _ran(self) -> list[str]:
         """The names of the blocks in the order in which they ran; InputError where not each ran once and was seen."""
-        ran = [one.depth for one in self.seen]
+        ran = self.step.ran
         if not ran:
             mode = "" if self.model.training else " while the model was in train mode, which it is not now"
             raise InputError(
@@ -283,16 +276,6 @@ class _Inputs(PassArguments):
         return x if self.batch_first else x.transpose(0, 1)
 
 
-@dataclass
-class _Gradients:
-    """Whether gradients are recorded, whether their norm is known, and those of the step."""
-
-    wanted: bool
-    scaler: Any
-    autocast: bool = False  # whether a batch passed within autocast, with which a GradScaler is used
-    seen: dict[int, Tensor] = field(default_factory=dict)  # by depth: (2,), the norm and the share of HFC
-
-
 def check_not_compiled(model: nn.Module) -> None:
     """Refuse a model whose compiled code would not call hooks that are put on now."""
     for module in (model, *model.modules()):
@@ -306,12 +289,6 @@ def check_not_compiled(model: nn.Module) -> None:
 def is_captured(x: Tensor) -> bool:
     """Whether a CUDA graph is being made."""
     return x.is_cuda and torch.cuda.is_current_stream_capturing()
-
-
-def _fetched(numbers: list[Tensor]) -> list[list[float]]:
-    """From their devices, all at once where there is one."""
-    fetched: list[list[float]] = torch.stack([one.to(numbers[0].device) for one in numbers]).tolist()
-    return fetched
 
 
 @cache

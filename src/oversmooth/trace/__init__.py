@@ -1,7 +1,8 @@
 """A model traced while it runs: a plan of its residual stream, one pass, and reducers that make numbers of it.
 
 ``plan`` learns from one input which arrays are the stream and how attention enters them; ``run`` hands every site of
-later inputs to reducers. The model's outputs are what they would be without it, bit for bit.
+later inputs to reducers. The model's outputs are what they would be without it, bit for bit (torch's own encoder layers
+run without their fast path).
 """
 
 from oversmooth.trace.feed import ONE_AT_A_TIME as ONE_AT_A_TIME

@@ -31,7 +31,7 @@ class CapturedAttention:
     """Attention of one call."""
 
     pairs: Pairs  # what the mask does
-    q: Tensor | None = None  # (b, h, n, k); None where a softmax computed A, or only the mask was wanted
+    q: Tensor | None = None  # (b, h, n, k); None where a softmax computed A
     k: Tensor | None = None  # likewise, perhaps with fewer heads
     scale: float | None = None  # None: 1/√k
     lse: Tensor | None = None
@@ -42,13 +42,13 @@ class CapturedAttention:
     """``(b, h, n)``: what tokens get of each row, where a sink takes a share; None: all of it."""
 
     @cached_property
-    def A(self) -> AttentionOperator | None:
-        """As an operator; None where only the mask was wanted."""
+    def A(self) -> AttentionOperator:
+        """As an operator."""
         mask, bias, causal = self.pairs.valid, self.pairs.bias, self.pairs.causal
         if self.weights is not None:
             return DenseAttention(self.weights, mask=mask)
-        if self.q is None or self.k is None:
-            return None
+        assert self.q is not None
+        assert self.k is not None
         return SoftmaxAttention.trusted(self.q, self.k, self.scale, mask, bias, causal, self.lse)
 
 
@@ -56,14 +56,12 @@ class CaptureAttention(TorchFunctionMode):
     """While active, captures the attention of every call that mixes tokens.
 
     argument_mask: ``(batch, n)``: tokens that are not padding, from an argument of the model, which decides what rows
-    leave open. operators: False to read masks only. known: masks of other layers.
+    leave open. known: masks of other layers.
     """
 
-    def __init__(
-        self, heads: int, argument_mask: Tensor | None, *, operators: bool = True, known: MasksRead | None = None
-    ) -> None:
+    def __init__(self, heads: int, argument_mask: Tensor | None, known: MasksRead | None = None) -> None:
         super().__init__()
-        self.heads, self.argument_mask, self.operators = heads, argument_mask, operators
+        self.heads, self.argument_mask = heads, argument_mask
         self.known = {} if known is None else known
         self.captured: list[CapturedAttention] = []
 
@@ -89,7 +87,7 @@ class CaptureAttention(TorchFunctionMode):
         q4, k4 = (x.detach() if x.ndim == 4 else x.detach().unflatten(0, (-1, self.heads)) for x in (q, k))
         captured = self._capture(q4, k4, mask, causal, scale)
         # Steering may listen for this very call, in a mode of its own, which a kernel's name would pass by.
-        if self.operators and not call.get("dropout_p") and not _get_current_function_mode_stack():
+        if not call.get("dropout_p") and not _get_current_function_mode_stack():
             grouped = call.get("enable_gqa", False)
             attended = attend_with_lse(q, k, v, mask, causal=causal, scale=scale, grouped=grouped)
             if attended is not None:
@@ -103,8 +101,7 @@ class CaptureAttention(TorchFunctionMode):
         self, q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, scale: float | None = None
     ) -> CapturedAttention:
         read = None if mask is None else read_once(mask.to(q.device), len(q), self.argument_mask, self.known)
-        pairs = read or Pairs(causal=causal)
-        self.captured.append(CapturedAttention(pairs, q, k, scale) if self.operators else CapturedAttention(pairs))
+        self.captured.append(CapturedAttention(read or Pairs(causal=causal), q, k, scale))
         return self.captured[-1]
 
     def _multi_head(self, call: dict[str, Any]) -> None:
@@ -150,7 +147,7 @@ class CaptureAttention(TorchFunctionMode):
         if sums is not None:
             A = A / sums[..., None].clamp(min=torch.finfo(A.dtype).tiny)
         pairs = read_pairs(allowed_pairs(scores), len(A), self.argument_mask)
-        self.captured.append(CapturedAttention(pairs, weights=A if self.operators else None, row_sums=sums))
+        self.captured.append(CapturedAttention(pairs, weights=A, row_sums=sums))
 
 
 def added_to_scores(mask: Tensor) -> Tensor:

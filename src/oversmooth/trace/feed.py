@@ -106,14 +106,21 @@ class Runner:
         try:
             return called(self.call, batch, self.settings)
         except InputError as error:
-            given = set() if isinstance(batch, Tensor) else {*batch.inputs}
-            has_targets = given & {"decoder_input_ids", "decoder_inputs_embeds", "labels"}
-            if error.__cause__ is None or not self._needs_targets or has_targets:
-                raise
-            raise InputError(
-                f"the decoder of this {type(self.model).__name__} needs tokens of its own; give them in Python: "
-                "diagnose(model, {'input_ids': ids, 'decoder_input_ids': targets}, stack='decoder')"
-            ) from error
+            if self._needs_targets:
+                raise InputError(
+                    f"{error} (its decoder needs tokens of its own: {{'input_ids': ids, 'decoder_input_ids': targets}})"
+                ) from error
+            raise
+
+
+def mover(model: nn.Module) -> Callable[[Tensor], Tensor]:
+    """Brings arrays to a model's device and, where they are no whole numbers, into its precision."""
+    parameter, device = next(model.parameters(), None), device_of(model)
+
+    def moved(x: Tensor) -> Tensor:
+        return x if parameter is None else x.to(device, parameter.dtype if x.is_floating_point() else x.dtype)
+
+    return moved
 
 
 def first_of(batches: Iterator[Batch | Tensor]) -> tuple[Batch | Tensor, Iterator[Batch | Tensor]]:
@@ -126,13 +133,7 @@ def first_of(batches: Iterator[Batch | Tensor]) -> tuple[Batch | Tensor, Iterato
 
 def batches_for(model: nn.Module, inputs: ModelInput | Iterable[ModelInput]) -> Iterator[Batch | Tensor]:
     """Inputs of any supported form, one batch at a time, on the model's device and in its precision."""
-    parameter, device = next(model.parameters(), None), device_of(model)
-
-    def moved(x: Tensor) -> Tensor:
-        if parameter is None:
-            return x
-        return x.to(device, parameter.dtype if x.is_floating_point() else x.dtype)
-
+    moved = mover(model)
     # Tokenizers give mappings that are no dict.
     several = [inputs] if isinstance(inputs, (Tensor, Mapping, Batch)) else inputs
     if isinstance(several, tuple) and len(several) == 2:

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
 
 
@@ -80,21 +79,6 @@ def declared_layout(block: nn.Module) -> bool | None:
     """
     own = block.self_attn if isinstance(block, (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)) else block
     return bool(own.batch_first) if hasattr(own, "batch_first") else None
-
-
-def attention_batch_first(attention: nn.Module, block: nn.Module) -> bool:
-    """Whether attention takes (batch, n, d): as it says itself, or else as its block does, or else yes."""
-    own = getattr(attention, "batch_first", None)
-    return declared_layout(block) is not False if own is None else bool(own)
-
-
-def stream_batch_first(layer: AttentionLayer, known: Mapping[str, bool], modules: Mapping[str, nn.Module]) -> bool:
-    """Whether a layer's block takes (batch, n, d): as was observed, by its name, or else as it says; all others do."""
-    if layer is None:
-        return True
-    if layer.block in known:
-        return known[layer.block]
-    return attention_batch_first(modules[layer.name], modules[layer.block])
 
 
 def layout_modules(block: nn.Module) -> list[nn.Module]:

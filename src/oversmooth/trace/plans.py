@@ -110,7 +110,7 @@ class Plan:
     windows: bool = False
     """Whether some layers keep tokens apart that others connect: windows, and not packed texts."""
     layouts: dict[str, bool] = field(default_factory=dict)
-    """By name of a block, or of a module inside one: whether it takes (batch, n, d), where that had to be observed."""
+    """By name of a block, or of a module inside one: whether it takes (batch, n, d); all others do."""
     attention: bool = True
     """Whether attention was checked against the weights."""
     named: Mapping[str, AttentionLayer | None] = field(default_factory=dict)

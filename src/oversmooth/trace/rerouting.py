@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.safety.errors import InputError
-from oversmooth.trace.layout import as_tokens, first_tensor, results_like, stream_batch_first, tensors_in, with_stream
+from oversmooth.trace.layout import as_tokens, first_tensor, results_like, tensors_in, with_stream
 from oversmooth.trace.plans import Plan, SampleBlock
 from oversmooth.trace.watch import BlockCalls, run_again, without_fast_path
 
@@ -125,7 +125,7 @@ class Rerouting(BlockCalls):
         return self._tokens(first, first.x), self._tokens(last, last.y)
 
     def _tokens(self, call: _Call, x: Tensor) -> Tensor:
-        return as_tokens(x, stream_batch_first(call.plan.layer, self.plan.layouts, self.modules))
+        return as_tokens(x, self.plan.layouts.get(call.plan.block, True))
 
     def _again(self) -> Any:
         self._next = 0

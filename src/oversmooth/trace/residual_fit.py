@@ -34,7 +34,7 @@ class ModuleCall:
     output: Tensor | None
     acts_on_features: bool  # a norm or a scale: a leaf with nothing but one number per feature
     later: bool  # whether attention had returned when this module had run
-    norms: bool = False  # whether it is a norm: for a multiple of its input it returns the same
+    norms: bool = False  # whether it is a norm, by its name, and no scale
 
 
 @dataclass

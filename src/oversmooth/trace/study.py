@@ -178,7 +178,7 @@ class Study:
         nth = sum(event.name == name for event in few.events)
         few_x = self._few(x) if alike else None
         few_y = self._few(y) if y.shape == record.x.shape else None
-        norms = acts and later and alike and self._norms(module, x, y)
+        norms = acts and later and "norm" in type(module).__name__.lower()
         few.events.append(ModuleCall(name, nth, few_x, few_y, acts, later, norms))
 
     def _record_values(self, x: Tensor) -> None:
@@ -199,22 +199,6 @@ class Study:
             raise InputError("texts that share an input are not told apart before the first attention; give one each")
         if self.record.few.out is None:
             self._record_attention(y)
-
-    def _norms(self, module: nn.Module, x: Tensor, y: Tensor) -> bool:
-        """Whether a norm or a scale is a norm: its output for larger tokens is not as much larger."""
-        few = self._tokens(x)
-        x, y = x[:, few], y[:, few]
-        with torch.no_grad():
-            largest = max(float(x.abs().max()), 1e-30)
-            # Larger than its ε, and smaller than what half precision holds.
-            most = torch.finfo(x.dtype).max / 4
-            times = min(max(4.0, min(1e2, most) / largest), most / largest)
-            try:
-                bias, larger = module.forward(0 * x).nan_to_num(), module.forward(x * times)
-            except Exception:  # it takes more than tokens
-                return True
-            before, after = (float((out - bias).float().norm()) for out in (y, larger))
-            return before > 0 and not after > 0.5 * times * before
 
     def _few(self, x: Tensor) -> Tensor:
         """A few tokens, copied to the CPU, where small fits are fastest; the same copy for the same array."""
@@ -248,7 +232,7 @@ class Study:
             return
         if record.few.out is None:
             raise InputError(f"{block} ran without its attention {layer.name}; it cannot be observed")
-        A = None if record.captured is None else record.captured.A
+        A = record.captured.A if self.checks and record.captured is not None else None
         why = None if A is None else self._check_attention(call, layer, record)
         steered = None if self.steering is None else self.steering.steered_layer(layer.name)
         fit = fit_residual(record.few, few_y, self._rest(layer))
@@ -283,7 +267,6 @@ class Study:
         """
         captured, returned = record.captured, record.out
         assert captured is not None
-        assert captured.A is not None
         assert returned is not None
         if captured.A.shape[-3] != layer.heads:
             raise InputError(
@@ -318,7 +301,6 @@ class Study:
     ) -> tuple[Tensor, Tensor]:
         """(values mixed by attention ``(b, n, heads, k)``, what the layer makes of them ``(b, n, d)``)."""
         A = captured.A
-        assert A is not None
         x = x.to(A.device, A.dtype)
         mask = None if A.mask is None else A.mask[:, 0]
         V = layer.values(x).transpose(1, 2)

@@ -1,6 +1,7 @@
 """One pass through someone else's model: every site of a plan is handed to reducers, and nothing else is kept.
 
-The model's outputs are what they would be without it, bit for bit. Reducers keep small arrays on the device; nothing
+The model's outputs are what they would be without it, bit for bit (torch's own encoder layers run step by step, though,
+which changes last bits). Reducers keep small arrays on the device; nothing
 here waits for it until the pass has ended, except for masks, which are read once a batch.
 """
 
@@ -76,7 +77,7 @@ def run(
     _, batches = first_of(batches_for(inside, inputs))
     # Of an encoder with a decoder, the stack that the plan is of; where only names are known, the whole model.
     call = Runner(inside, plan.anatomy) if plan.anatomy is not None else lambda batch: called(inside, batch, {})
-    trace = Trace(inside, plan, reducers, left_out, replay=False)
+    trace = Trace(inside, plan, reducers, left_out)
     with ONE_AT_A_TIME, torch.no_grad(), in_its_own_mode(inside), trace:
         for _ in trace.over(call, batches, inputs, progress):
             pass
@@ -91,8 +92,6 @@ class Trace:
         plan: of this model.
         reducers: what every site is handed to.
         left_out: tokens that are valid and measured nowhere, beside the special ones of each batch.
-        replay: whether outputs stay the model's own bit for bit where torch's encoder layers take a fast path, at the
-            cost of a second run of each.
 
     >>> import torch
     >>> from oversmooth.anatomy import locate
@@ -109,13 +108,7 @@ class Trace:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        plan: Plan,
-        reducers: Sequence[Reducer],
-        left_out: LeftOut | None = None,
-        *,
-        replay: bool = True,
+        self, model: nn.Module, plan: Plan, reducers: Sequence[Reducer], left_out: LeftOut | None = None
     ) -> None:
         self.plan, self.reducers, self.left_out = plan, reducers, left_out
         self.facts = PassFacts()
@@ -136,7 +129,7 @@ class Trace:
                 "the plan was made without attention, which a reducer wants; make it with plan(..., attention=True)"
             )
         self._modules, layouts = dict(model.named_modules(remove_duplicate=False)), plan.layouts
-        self._how = dict(attention=attention, layouts=layouts if self._learns else dict(layouts), replay=replay)
+        self._how = dict(attention=attention, layouts=layouts if self._learns else dict(layouts))
         self._watch = Watch(self._modules, plan.watched, self, plan.parts, **self._how)  # type: ignore[arg-type]
 
     def __enter__(self) -> Trace:
@@ -256,8 +249,8 @@ class Trace:
     def attention(self, call: int, block: str, captured: CapturedAttention, _x: Tensor | None, _y: Tensor) -> None:
         if self._batch.tokens is None:
             self._find_valid(captured)
-        tokens = self._batch.tokens
-        if captured.A is None or tokens is None:
+        tokens, wanting = self._batch.tokens, [reducer for reducer in self.reducers if reducer.attention]
+        if not wanting or tokens is None:
             return
         if tokens.cross(captured.pairs.allowed):
             raise InputError(
@@ -266,9 +259,8 @@ class Trace:
             )
         A = tokens.operators(captured.A)
         self.facts.causal = A.causal
-        for reducer in self.reducers:
-            if reducer.attention:
-                reducer.attend(call % len(self.plan.blocks), self._block.plan, A)
+        for reducer in wanting:
+            reducer.attend(call % len(self.plan.blocks), self._block.plan, A)
 
     def leave(self, call: int, block: str, y: Tensor, returned: Tensor) -> None:
         call %= len(self.plan.blocks)

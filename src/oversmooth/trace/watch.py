@@ -1,7 +1,7 @@
 """A model watched while it runs: hooks and wrappers go on, listeners are called, and everything comes off again.
 
-What the model computes is left alone, bit for bit. torch's own encoder layers take a fast path only while nothing
-looks inside them, so they run as they are first, and once more, watched, from the same input.
+What the model computes is left alone, bit for bit; but torch's own encoder layers take a fast path only while nothing
+looks inside them, so they run step by step here, which changes last bits.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from oversmooth.anatomy.calls import CACHES, KEY_PADDING_MASK, USE_CACHE
+from oversmooth.anatomy.calls import CACHES, USE_CACHE
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.model_state import eagerly, random_states
 from oversmooth.trace.attention import CaptureAttention, CapturedAttention
 from oversmooth.trace.layout import (
     as_tokens,
-    attention_batch_first,
     check_axes,
     declared_layout,
     first_tensor,
@@ -49,7 +48,7 @@ class Listener(Protocol):
 
     def attention(self, call: int, block: str, captured: CapturedAttention, x: Tensor | None, y: Tensor) -> None:
         """Attention ran and returned y; x is what entered it, where its value projection is no module. Where operators
-        are not wanted, this is called for the first block alone, without one.
+        are not wanted, this is called for the first block alone.
         """
 
     def leave(self, call: int, block: str, y: Tensor, returned: Tensor) -> None:
@@ -66,8 +65,6 @@ class Watch:
         parts: the modules inside a block to watch, by name.
         attention: whether to capture attention in every block, and not only the mask of the first.
         layouts: by name of a block or of a module inside one, whether it takes (batch, n, d), where that was seen.
-        replay: whether torch's own encoder layers take their fast path, on which nothing can be watched, and run a
-            second time for the listener. False: they run once, without it, and outputs differ in their last bits.
         only: the one block to watch in this pass; None: all of them.
     """
 
@@ -80,12 +77,11 @@ class Watch:
         *,
         attention: bool = True,
         layouts: dict[str, bool] | None = None,
-        replay: bool = True,
         only: str | None = None,
     ) -> None:
         self.modules, self.blocks, self.listener, self.parts = modules, blocks, listener, parts
         self._watched = list(blocks) if only is None else [only]
-        self.operators, self.replay = attention, replay
+        self.operators = attention
         self.wants_mask = True  # whether that of the first block's attention is still of interest
         self.argument_mask: Tensor | None = None  # (b, n): tokens of this pass that are not padding, by arguments
         self.misfit: UnknownPaddingError | None = None  # why an argument that may be a mask was not read
@@ -97,17 +93,12 @@ class Watch:
         self._shape = torch.Size()
         self._other_outputs: list[Tensor] = []  # other arrays of the stream's shape that the previous block returned
         self._masks: MasksRead = {}
-        self._replayed: set[str] = set()  # blocks that run twice
         self._stack = ExitStack()
 
     def __enter__(self) -> Watch:
-        for name in self._watched if self.replay else ():
-            if isinstance(self.modules[name], nn.TransformerEncoderLayer) and not self.modules[name].training:
-                self._replayed.add(name)
         with ExitStack() as stack:  # undone at once if something fails half-way
             stack.enter_context(eagerly())
-            if not self.replay:
-                stack.enter_context(without_fast_path())
+            stack.enter_context(without_fast_path())
             for index, module in enumerate(self._passed.modules):
                 handle = module.register_forward_pre_hook(functools.partial(self._pass, index), with_kwargs=True)
                 stack.callback(handle.remove)
@@ -119,19 +110,15 @@ class Watch:
                     wrapper = functools.partial(self._run_attention, layer)
                     stack.enter_context(replaced(self.modules[layer.name], wrapper))
                 stack.enter_context(replaced(self.modules[name], functools.partial(self._run_block, name)))
-                if name not in self._replayed:
-                    self._listen(stack, name)
+                for part in self.parts(name):
+                    hook = functools.partial(self._run_part, name, part)
+                    stack.callback(self.modules[part].register_forward_hook(hook, with_kwargs=True).remove)
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
         self._block, self._other_outputs, self._masks = None, [], {}
-
-    def _listen(self, stack: ExitStack, block: str) -> None:
-        for name in self.parts(block):
-            hook = functools.partial(self._run_part, block, name)
-            stack.callback(self.modules[name].register_forward_hook(hook, with_kwargs=True).remove)
 
     def _listening(self) -> bool:
         """Whether what runs is the listener's business: no pass of another thread, and no repetition."""
@@ -146,17 +133,6 @@ class Watch:
     def _run_block(self, name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not self._listening() or self._block is not None:  # a block inside a block
             return original(*args, **kwargs)
-        if name not in self._replayed:
-            return self._watched_block(name, original, args, kwargs)
-        out = original(*args, **kwargs)
-        with ExitStack() as stack:
-            self._listen(stack, name)
-            stack.enter_context(_quietly())
-            args, kwargs = _unnested(args, kwargs)
-            self._watched_block(name, original, args, kwargs)
-        return out
-
-    def _watched_block(self, name: str, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         x, known = first_tensor(args, kwargs), self.blocks[name] is not None
         if known and any(value is array for value in (*args, *kwargs.values()) for array in self._other_outputs):
             raise InputError(
@@ -202,16 +178,9 @@ class Watch:
     def _run_attention(self, layer: AttentionLayer, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not self._listening() or self._block is None or not (self.operators or self.wants_mask):
             return original(*args, **kwargs)
-        capture = CaptureAttention(layer.heads, self.argument_mask, operators=self.operators, known=self._masks)
-        module = self.modules[layer.name]
-        own = isinstance(module, nn.MultiheadAttention)
-        if self.replay and own and not module.training and layer.block not in self._replayed:
+        capture = CaptureAttention(layer.heads, self.argument_mask, self._masks)
+        with capture:
             out = original(*args, **kwargs)
-            with _quietly(), capture:
-                original(*args, **kwargs)
-        else:
-            with capture:
-                out = original(*args, **kwargs)
         if not self.operators:
             if not capture.captured:
                 return out  # there is no mask to read: only what arguments say is known
@@ -224,7 +193,7 @@ class Watch:
             )
         y = first_tensor((out,), {})
         with _own_arithmetic(y):
-            reads = own or not layer.value_runs
+            reads = isinstance(self.modules[layer.name], nn.MultiheadAttention) or not layer.value_runs
             x = self.tokens(self._block, layer.name, first_tensor(args, kwargs)) if reads else None
             y = self.tokens(self._block, layer.name, y)
             self.listener.attention(self.calls, self._block, capture.captured[0], x, y)
@@ -247,11 +216,13 @@ class Watch:
 
     def batch_first(self, block: str, name: str, x: Tensor) -> bool:
         """Whether the first axis of such an array is the batch."""
-        layer, stream = self.blocks[block], self.layouts.get(block)
-        if stream is None or (layer is not None and name == layer.name):
-            if layer is None:
-                return declared_layout(self.modules[block]) is not False
-            return attention_batch_first(self.modules[layer.name], self.modules[block])
+        layer, stream = self.blocks[block], self.layouts.get(block, True)
+        if layer is None:
+            return stream
+        attention = bool(getattr(self.modules[layer.name], "batch_first", stream))
+        if stream == attention or name == layer.name:
+            return attention
+        # The block transposes for its attention: what runs inside may lie either way.
         if name not in self.layouts and x.shape[:2] in (self._shape[:2], self._shape[:2][::-1]):
             if self._shape[0] == self._shape[1]:
                 return stream
@@ -259,23 +230,23 @@ class Watch:
         return self.layouts.get(name, stream)
 
     def _find_layout(self, name: str, original: Callable[..., Any], x: Tensor, args: Any, kwargs: Any) -> None:
-        """Where only a module inside says how its arrays lie, the block runs once more to show whether that receives
-        the block's own axes.
+        """Find whether a block takes (batch, n, d). Where only a module inside says how its arrays lie, the block runs
+        once more to show whether that receives the block's own axes.
         """
         block, layer = self.modules[name], self.blocks[name]
         inside = layout_modules(block) if layer is None else [self.modules[layer.name]]
-        inside = [module for module in inside if module is not block and hasattr(module, "batch_first")]
-        if name in self.layouts or x.ndim != 3 or not inside:
+        inside = [module for module in inside if hasattr(module, "batch_first")]
+        if name in self.layouts or x.ndim != 3:
             return
         if (own := declared_layout(block)) is not None:
-            if own != inside[0].batch_first:
-                self.layouts[name] = own
+            self.layouts[name] = own
+        if own is not None or not inside:
             return
         alike = (self.layouts[b] for b in self.blocks if b in self.layouts and type(self.modules[b]) is type(block))
         if (found := next(alike, None)) is None:
             self._thread, thread = None, self._thread
             try:
-                with _quietly(), received(inside) as seen:
+                with torch.no_grad(), random_states(), received(inside) as seen:
                     original(*_copies(args), **dict(zip(kwargs, _copies(kwargs.values()), strict=True)))
             finally:
                 self._thread = thread
@@ -368,23 +339,6 @@ def without_fast_path() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """A second run that leaves no trace, step by step: no gradients, no fast path, generators as before."""
-    with torch.no_grad(), random_states(), without_fast_path():
-        yield
-
-
 def _copies(values: Iterable[Any]) -> list[Any]:
     """For a block that writes to its input."""
     return [value.clone() if isinstance(value, Tensor) else value for value in values]
-
-
-def _unnested(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Nested tensors, which torch's encoder makes of padded batches, as padded ones with their mask."""
-    if not args or not isinstance(args[0], Tensor) or not args[0].is_nested:
-        return args, kwargs
-    lengths = torch.tensor([len(part) for part in args[0].unbind()], device=args[0].device)
-    x = torch.nested.to_padded_tensor(args[0], 0.0)
-    padding = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]
-    return (x, *args[1:]), {**kwargs, KEY_PADDING_MASK: padding}

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from oversmooth.monitor.reduced import band_norms, token_numbers
+from oversmooth.monitor.reduced import band_norms
 from oversmooth.safety import arguments
 from oversmooth.trace.reducers.sites import SiteMetrics
 
@@ -52,14 +52,14 @@ def test_updates_wait_for_nothing(device, dtype, masked, shape, monkeypatch):
         mask = torch.empty(shape[:2], dtype=torch.bool, device=device) if masked else None
         for site in range(2):
             numbers.update(site, x, mask)
-        token_numbers(x, mask)
         band_norms(x, mask)
-    wanted = {"count", "log_hfc", "log_lfc", "cos", "abs_cos", "grams", "squares", "ratios", "positions"}
-    wanted |= {"lanczos", "side"} if numbers.ranks else set()
-    for rows in numbers.rows.values():
-        for row in rows:
+    moments = {"count", "log_hfc", "log_lfc", "cos", "abs_cos", "ratios", "positions"}
+    sketch = {"grams", "squares", "lanczos", "side"}
+    for wanted, table in ((moments, numbers.rows), (sketch, numbers.ranked)):
+        for row in (row for rows in table.values() for row in rows):
             assert wanted <= set(row)
             assert all(value.device.type == device and value.numel() <= 5000 for value in row.values())
+    assert len(numbers.ranked) == (2 if numbers.ranks else 0)
 
 
 @pytest.mark.parametrize(

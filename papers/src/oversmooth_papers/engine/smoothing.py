@@ -64,7 +64,7 @@ class _Stored(Reducer):
 
     @torch.no_grad()
     def fill(self, model: nn.Module, inputs: Sequence[Any]) -> None:
-        with Trace(model, Plan.of_names(dict.fromkeys(self.names)), [self], replay=False) as trace:
+        with Trace(model, Plan.of_names(dict.fromkeys(self.names)), [self]) as trace:
             trace.begin()
             model(*inputs)
 

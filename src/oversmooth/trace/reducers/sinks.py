@@ -53,7 +53,7 @@ class Sinks(Reducer):
 
     def __init__(self, plan: Plan, *, attention: bool = True, special: bool = True, roles: Roles | None = None) -> None:
         self.plan, self.attention, self.counts, self.given = plan, attention, special, roles
-        self._whole = SiteMetrics(absolute=False, directions=False)
+        self._whole = SiteMetrics(absolute=False)
         self._received: dict[int, list[Tensor]] = defaultdict(list)
         self._rows: dict[tuple[SiteKey, str], list[Tensor]] = defaultdict(list)
         self._by_role: dict[tuple[SiteKey, str, str], list[Tensor]] = defaultdict(list)

@@ -7,7 +7,7 @@ metrics of rank on a GPU whose arrays no longer fit into the memory set aside fo
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +24,6 @@ _AT_ONCE = {"cpu": 2**20}
 _WAITING, _SKETCHED = {"cuda": 2**26}, {"cuda": 2**28}
 """Bytes of tokens that wait for others, by device, where ranks are exact and where they are sketched."""
 _AT_THE_END = {"cpu": 2**62, "cuda": 2**62}
-_OF_DIRECTIONS = ("stable_rank", "sigma_ratio", "rank_one_distance", "directions_error")
 
 
 @dataclass
@@ -32,20 +31,21 @@ class SiteNumbers:
     """What one site showed, over inputs in order, in float64 on the CPU."""
 
     tokens: dict[str, Tensor]
-    """``(inputs,)`` per metric; effective ranks of the first inputs only. NaN with fewer than two valid tokens."""
+    """``(inputs,)`` per metric; ranks of the first inputs only. NaN with fewer than two valid tokens."""
     without_massive: dict[str, Tensor]  # the same without massive tokens, for the metrics that are not of ranks
     count: Tensor  # (inputs,): valid tokens
     massive: list[tuple[int, int, float]]
     """(input, position, norm over the median) of massive tokens, of each input the 16 longest."""
     massive_count: Tensor  # (inputs,): how many there are
     errors: dict[str, Tensor]
-    """By metric that is no exact figure, ``(inputs,)`` or fewer: its expected error; relative but for "abs_cos"."""
+    """By metric that may be no exact figure, as ``tokens``: its expected error; relative but for "abs_cos"."""
 
 
 @reducing
 def exact_ranks(x: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
     """The four metrics of rank of tokens ``(batch, n, d)``, from their singular values."""
-    return ranks_of(singular_values(x, mask=mask))
+    exact = torch.zeros(len(x), device=x.device)
+    return {**ranks_of(singular_values(x, mask=mask)), "directions_error": exact, "sketch_error": exact}
 
 
 class SiteMetrics:
@@ -53,24 +53,25 @@ class SiteMetrics:
 
     Args:
         absolute: whether to take the mean absolute cosine.
-        directions: whether to take stable rank, σ₂/σ₁ and the distance to rank one of all inputs, from directions that
-            are followed from site to site.
-        ranks: inputs whose effective rank is taken, the first ones, and without directions the other metrics of rank;
-            exact with min(n, d) up to `EXACT_RANKS`, above from directions and a sketch.
+        ranks: inputs whose metrics of rank are taken, the first ones; exact with min(n, d) up to `EXACT_RANKS`, above
+            from directions that are followed from site to site, and a sketch.
         exact: True for no shortcut: every pair of tokens, and metrics of rank from singular values alone.
+        ranks_at_end: whether exact ranks wait until `finish`, whatever memory their tokens take.
     """
 
-    STATE = ("rows", "decomposed", "begun", "_kept")
+    STATE = ("rows", "ranked", "begun", "_kept")
 
-    def __init__(self, *, absolute: bool = True, directions: bool = True, ranks: int = 0, exact: bool = False) -> None:
-        self.absolute, self.directions, self.ranks, self.exact = absolute, directions and not exact, ranks, exact
+    def __init__(
+        self, *, absolute: bool = True, ranks: int = 0, exact: bool = False, ranks_at_end: bool = False
+    ) -> None:
+        self.absolute, self.ranks, self.exact = absolute, ranks, exact
         self.rows: dict[Hashable, list[dict[str, Tensor]]] = defaultdict(list)
         """By site, one per part of a batch."""
-        self.decomposed: dict[Hashable, list[dict[str, Tensor]]] = defaultdict(list)
-        """Exact metrics of rank by site, one per batch."""
+        self.ranked: dict[Hashable, list[dict[str, Tensor]]] = defaultdict(list)
+        """Metrics of rank by site: one per batch where they are exact, or per part of it where they are sketched."""
         self.begun: dict[Hashable, int] = defaultdict(int)
         """By site: inputs that were reduced."""
-        self._singular = Together(exact_ranks, _WAITING)
+        self._singular = Together(exact_ranks, _AT_THE_END if ranks_at_end else _WAITING)
         self._sketches = Together(lambda *arrays: {"lanczos": quadrature(*arrays)}, _SKETCHED)
         self._followed: dict[int, Directions] = {}
         """By the index of a part of its batch."""
@@ -96,33 +97,30 @@ class SiteMetrics:
         sketched = few if min(x.shape[1:]) > EXACT_RANKS and not self.exact else 0
         if few and not sketched:
             row: dict[str, Tensor] = {}
-            self.decomposed[site].append(row)
+            self.ranked[site].append(row)
             # Copied, as blocks may write into what they passed on.
             self._singular.add(row, x[:few].clone(), None if mask is None else mask[:few])
         size = max(1, _AT_ONCE.get(x.device.type, x.numel()) // max(1, x[:1].numel()))
         for part, some in enumerate(x.split(size)):
             valid = None if mask is None else mask[part * size : (part + 1) * size]
-            self.rows[site].append(self._row(part, some, valid, max(0, sketched - part * size)))
+            self.rows[site].append(self._row(some, valid, site, part, max(0, sketched - part * size)))
         self.begun[site] += len(x)
 
-    def _row(self, part: int, x: Tensor, mask: Tensor | None, sketched: int) -> dict[str, Tensor]:
+    def _row(self, x: Tensor, mask: Tensor | None, site: Hashable, part: int, sketched: int) -> dict[str, Tensor]:
         tokens = scaled(x, mask)
         found = moments(tokens, MASSIVE_RATIO)
         row = {"count": found.count, "log_hfc": found.log_hfc, "log_lfc": found.log_lfc, "cos": found.cos}
         row["ratios"], row["positions"] = found.longest()
         if self.absolute:
             row["abs_cos"], row["abs_cos_error"] = abs_cosine(tokens, found, exact=self.exact)
-        if self.directions or sketched:
-            some = tokens if self.directions else tokens.first(sketched)
-            followed = self._followed.setdefault(part, Directions())
-            row["grams"] = followed.update(some)
-            row["squares"] = (found.norms / tokens.unit.amax(-1, keepdim=True)).square().sum(-1)[: len(some.x)]
-            if sketched:
-                assert followed.used is not None
-                few = tokens.first(sketched)
-                self._sketches.add(row, few.quick, few.share[..., None], few.valid, followed.used[:sketched])
-                counts = found.count[:sketched, 0]
-                row["side"] = counts if x.shape[1] < x.shape[2] else torch.full_like(counts, x.shape[2])
+        if sketched:
+            few, followed = tokens.first(sketched), self._followed.setdefault(part, Directions())
+            ranks = {"grams": followed.update(few)}
+            ranks["squares"] = (found.norms / tokens.unit.amax(-1, keepdim=True)).square().sum(-1)[:sketched]
+            counts = found.count[:sketched, 0]
+            ranks["side"] = counts if x.shape[1] < x.shape[2] else torch.full_like(counts, x.shape[2])
+            self._sketches.add(ranks, few.quick, few.share[..., None], few.valid, followed.used)
+            self.ranked[site].append(ranks)
         return row
 
     def finish(self) -> dict[Hashable, SiteNumbers]:
@@ -130,55 +128,53 @@ class SiteMetrics:
         if self._found is None:
             self._singular.finish()
             self._sketches.finish()
-            _add_ranks([row for rows in self.rows.values() for row in rows if "grams" in row])
-            tables = (*self.rows.values(), *self.decomposed.values())
+            _add_ranks([row for rows in self.ranked.values() for row in rows if "grams" in row])
+            tables = (*self.rows.values(), *self.ranked.values())
             host = iter(fetch([value for rows in tables for row in rows for value in row.values()]))
             rows, ranks = (
                 {site: [{name: next(host) for name in row} for row in rows] for site, rows in table.items()}
-                for table in (self.rows, self.decomposed)
+                for table in (self.rows, self.ranked)
             )
             self._found = {site: _numbers(rows[site], ranks.get(site, [])) for site in rows}
         return self._found
 
 
-def _numbers(rows: list[dict[str, Tensor]], exact: list[dict[str, Tensor]]) -> SiteNumbers:
+def _numbers(rows: list[dict[str, Tensor]], ranked: list[dict[str, Tensor]]) -> SiteNumbers:
     whole = _joined(rows, ("count", "log_hfc", "log_lfc", "cos", "abs_cos", "abs_cos_error"))
     count = whole.pop("count")
     whole = {name: torch.where(count > 1, values, torch.nan) for name, values in whole.items()}
     whole["log_hfc_lfc"] = whole["log_hfc"] - whole["log_lfc"]
     errors = {"abs_cos": whole.pop("abs_cos_error")[:, 0]} if "abs_cos" in whole else {}
     tokens, rest = ({name: values[:, one] for name, values in whole.items()} for one in (0, 1))
-    followed = _joined(rows, (*_OF_DIRECTIONS, "effective_rank"))
-    error = followed.pop("directions_error", None)
-    for name, values in _joined(exact).items():
-        followed[name] = torch.cat([values, followed.get(name, values)[len(values) :]])
-    if error is not None:
-        error[: sum(len(row["stable_rank"]) for row in exact)] = 0.0
-        errors |= dict.fromkeys(("stable_rank", "sigma_ratio", "rank_one_distance"), error)
-        if not exact and "effective_rank" in followed:
-            errors["effective_rank"] = torch.full_like(followed["effective_rank"], SKETCH_ERROR)
+    if ranked:
+        ranks = _joined(ranked, ranked[0])
+        errors |= dict.fromkeys(("stable_rank", "sigma_ratio", "rank_one_distance"), ranks.pop("directions_error"))
+        errors["effective_rank"] = ranks.pop("sketch_error")
+        tokens |= ranks
     massive_count = count[:, 0] - count[:, 1]
-    return SiteNumbers({**tokens, **followed}, rest, count[:, 0], list(_massive(rows)), massive_count, errors)
+    return SiteNumbers(tokens, rest, count[:, 0], list(_massive(rows)), massive_count, errors)
 
 
 def _add_ranks(rows: list[dict[str, Tensor]]) -> None:
     """To each row what its directions and its sketch say, in their place; of many rows at once, on their device."""
     directions = Together(ranks_of_directions, _AT_THE_END)
-    sketches = Together(lambda *arrays: {"effective_rank": effective_rank_of(*arrays)}, _AT_THE_END)
+    sketches = Together(_sketched, _AT_THE_END)
     for row in rows:
-        found = [row.pop(name) for name in ("grams", "squares", "lanczos", "side") if name in row]
-        grams, squares, *sketch = [x.cpu() if x.device.type == "mps" else x for x in found]  # which has no float64
+        found = [row.pop(name) for name in ("lanczos", "grams", "squares", "side")]
+        lanczos, grams, squares, side = (x.cpu() if x.device.type == "mps" else x for x in found)  # has no float64
         directions.add(row, grams, squares)
-        if sketch:
-            lanczos, side = sketch
-            sketches.add(row, lanczos, grams[: len(side)], squares[: len(side)], side)
+        sketches.add(row, lanczos, grams, squares, side)
     directions.finish()
     sketches.finish()
 
 
-def _joined(rows: list[dict[str, Tensor]], names: Sequence[str] | None = None) -> dict[str, Tensor]:
-    known = dict.fromkeys(name for row in rows for name in row if names is None or name in names)
-    return {name: torch.cat([row[name].double() for row in rows if name in row]) for name in known}
+def _sketched(*arrays: Tensor) -> dict[str, Tensor]:
+    rank = effective_rank_of(*arrays)
+    return {"effective_rank": rank, "sketch_error": torch.full_like(rank, SKETCH_ERROR)}
+
+
+def _joined(rows: list[dict[str, Tensor]], names: Iterable[str]) -> dict[str, Tensor]:
+    return {name: torch.cat([row[name].double() for row in rows]) for name in names if name in rows[0]}
 
 
 def _massive(rows: list[dict[str, Tensor]]) -> Iterator[tuple[int, int, float]]:

@@ -40,25 +40,16 @@ class TokenMetrics(Reducer):
         ranks: inputs whose metrics of rank are computed, the first ones; sketched for arrays of more than 1,024 tokens
             and features, else exact.
         absolute: whether to take the mean absolute cosine; sampled above 4,096 tokens.
-        directions: take stable rank and σ₂/σ₁ of all inputs, from directions that are followed from site to site.
-        exact: no sketch, no sample, no followed directions.
+        exact: no sketch and no sample.
     """
 
     STATE = ("_rows", "_main", "_others")
     result: TokenNumbers
 
-    def __init__(
-        self,
-        plan: Plan,
-        ranks: int = 4,
-        *,
-        absolute: bool = True,
-        directions: bool = False,
-        exact: bool = False,
-    ) -> None:
+    def __init__(self, plan: Plan, ranks: int = 4, *, absolute: bool = True, exact: bool = False) -> None:
         self.plan = plan
-        self._main = SiteMetrics(absolute=absolute, directions=directions, ranks=ranks, exact=exact)
-        self._others = SiteMetrics(absolute=False, directions=False)
+        self._main = SiteMetrics(absolute=absolute, ranks=ranks, exact=exact)
+        self._others = SiteMetrics(absolute=False)
         self._extra = registry.extra()
         self._rows: dict[tuple[SiteKey, str], list[Tensor]] = defaultdict(list)
 
@@ -114,12 +105,15 @@ class DepthMetrics(Reducer):
             for arrays of more than 1,024 tokens and features.
         absolute: whether to take the mean absolute cosine; sampled above 4,096 tokens.
         exact: no sketch and no sample.
+        ranks_at_end: whether exact ranks wait until all inputs have passed, whatever memory their tokens take.
     """
 
     result: list[SiteNumbers]
 
-    def __init__(self, *, ranks: int = 4, absolute: bool = True, exact: bool = False) -> None:
-        self.numbers = SiteMetrics(absolute=absolute, directions=False, ranks=ranks, exact=exact)
+    def __init__(
+        self, *, ranks: int = 4, absolute: bool = True, exact: bool = False, ranks_at_end: bool = False
+    ) -> None:
+        self.numbers = SiteMetrics(ranks=ranks, absolute=absolute, exact=exact, ranks_at_end=ranks_at_end)
 
     def site(self, site: Site, x: Tensor, mask: Tensor | None) -> None:
         if site.depth is not None:
