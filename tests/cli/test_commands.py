@@ -2,7 +2,6 @@
 
 import functools
 import os
-import re
 import shutil
 from dataclasses import replace
 
