@@ -46,7 +46,7 @@ def announcement(loaded: Loaded, disk: OnDisk, inputs: Inputs, settings: Mapping
     order = run.anatomy.order
     with torch.no_grad():
         batches = list(run.batches(inputs))
-        line, one = f"{loaded.name}: {placement(disk, run, batches)}", run.first_input(batches[0])
+        line, one = f"{loaded.name}: {placement(disk, run, batches).words}", run.first_input(batches[0])
         steps = Steps(dict(loaded.model.named_modules(remove_duplicate=False)), order)
         started = time.perf_counter()
         with disk.loaded(order[0], None), steps.at(0):

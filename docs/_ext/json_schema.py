@@ -1,6 +1,6 @@
 """The JSON schema of a saved diagnosis, made from the types that reading checks it against.
 
-    python -m oversmooth.diagnosis.schema docs/schema
+    python docs/_ext/json_schema.py docs/schema
 
 writes ``diagnosis-VERSION.json``, which the docs publish. Not for checking files: `Diagnosis.load` does that.
 """
