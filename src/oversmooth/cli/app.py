@@ -89,16 +89,9 @@ def check_outputs(
     """Refuse files that cannot be written, before the work."""
     from oversmooth.safety import files
 
-    if json is not None:
-        files.check_writable(json, (".json",))
-    if html is not None:
-        from oversmooth.report import page
-
-        page.check(html)
-    if chart is not None:
-        from oversmooth.report import figures
-
-        figures.check(chart)
+    for path, endings in ((json, (".json",)), (html, (".html", ".htm")), (chart, (".pdf", ".svg", ".png"))):
+        if path is not None:
+            files.check_writable(path, endings)
     files.check_apart((json, html, chart), inputs)
 
 

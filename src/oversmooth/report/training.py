@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from oversmooth.report import shell, training_charts, training_words
 from oversmooth.report.charts.base import distinct
@@ -23,16 +23,7 @@ MOST_RUNS = COLOURS_OF_MODELS
 MOST_SNAPSHOTS = 400  # of one run in a page: more would be thinner than a line on any screen
 
 
-class Recorded(Protocol):
-    """What a run has: a `Run`, or a `History`."""
-
-    rows: list[dict[str, Any]]
-    about: dict[str, Any]
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def alarms(self) -> list[dict[str, Any]]: ...
+Recorded = Any  # what a `Run` has: one, or a `History`
 
 
 def save(runs: Sequence[Recorded], path: str | os.PathLike[str]) -> None:
