@@ -178,8 +178,7 @@ def advance(bars: progress.Progress, title: str) -> Callable[[float, int | None,
 @contextlib.contextmanager
 def status(what: str) -> Iterator[None]:
     """A spinner for a step of unknown length; removed when done."""
-    spinner = progress.SpinnerColumn("dots" if err.encoding.startswith("utf") else "line")
-    with _Bars("", spinner, progress.TextColumn("{task.description}", markup=False)) as bars:
+    with _Bars("", progress.SpinnerColumn(), progress.TextColumn("{task.description}", markup=False)) as bars:
         bars.add_task(what, total=None)
         yield
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from oversmooth.report.style import COLOURS_OF_MODELS, css_variables
 from oversmooth.safety.files import check_writable, whole_file
-from oversmooth.safety.foreign import READABLE
 
 _EXPLAINED = {r"HFC/LFC": "hfc", r"mean cosine": "cos", r"\bH\b(?= = )": "h", r"effective rank": "rank"}
 
@@ -26,7 +25,7 @@ def check(path: Path) -> None:
 def write(text: str, path: Path) -> None:
     """The page as a file, there whole or not at all."""
     with whole_file(path) as temporary:
-        temporary.write_bytes(text.encode("utf-8", READABLE))  # names of files may have halves of letters
+        temporary.write_bytes(text.encode("utf-8", "backslashreplace"))  # names of files may have halves of letters
 
 
 @cache
