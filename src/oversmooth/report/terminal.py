@@ -15,12 +15,13 @@ from oversmooth.metrics import METRICS
 from oversmooth.report.style import UNKNOWN, arrow, fixed, percent
 from oversmooth.report.style import number as _number
 from oversmooth.results.data import DiagnosisData
-from oversmooth.results.parts import Eigenvalues
+from oversmooth.results.parts import Eigenvalues, Layer
 from oversmooth.results.spans import EFFECTS, Span, Spans
 
 if TYPE_CHECKING:
     from oversmooth.steering.record import Moved
 
+_MOST_ROWS = 300  # of deeper models every so many layers are shown: a terminal takes seconds to lay out thousands
 _SHORT = {"attention": "attn", "cross-attention and mlp": "rest"}
 _BAR = "▏▎▍▌▋▊▉█"
 number, share = partial(_number, digits=3), partial(percent, decimals=0)
@@ -47,7 +48,7 @@ def layers(diagnosis: DiagnosisData) -> Table:
     table = plain_table("depth", *(metric.heading for metric in columns), *headings, *known)
     if len(parts) > 2:  # to fit into 80 columns
         table.padding = 0
-    for depth, layer in enumerate(diagnosis.layers):
+    for depth, layer in _some(list(enumerate(diagnosis.layers)), table):
         changes = [layer.change(part) for part in parts]
         s, d = layer.spectrum, layer.dominance
         tokens = ((fixed if metric.fixed else number)(layer.tokens.get(metric.name)) for metric in columns)
@@ -66,7 +67,7 @@ def special(diagnosis: DiagnosisData) -> Table | None:
     headings = "sink\nrate", "attn to\nfirst", "first norm\n/ median", "HFC/LFC\nwith special", "cos\nwith special"
     table = plain_table("depth", *headings)
     table.title, table.title_justify = Text("The first token that attention sees, and special tokens"), "left"
-    for depth, layer in enumerate(diagnosis.layers):
+    for depth, layer in _some(list(enumerate(diagnosis.layers)), table):
         shown = ((fixed if METRICS[name].fixed else number)(layer.tokens.get(name)) for name in names)
         table.add_row(str(depth), *shown)
     return table
@@ -86,7 +87,7 @@ def roles(diagnosis: DiagnosisData) -> Table | None:
     ]
     table = plain_table("depth", *(f"{role}\n{parts[part]}" for role, part in known))
     table.title, table.title_justify = Text("Tokens by role"), "left"
-    for depth, layer in enumerate(diagnosis.layers):
+    for depth, layer in _some(list(enumerate(diagnosis.layers)), table):
         cells = ((layer.roles.get(role, {}).get(part), part) for role, part in known)
         table.add_row(str(depth), *((fixed if part == "cos_others" else number)(value) for value, part in cells))
     return table
@@ -112,7 +113,9 @@ def spectra(diagnosis: DiagnosisData) -> Table:
     # Two different matrices.
     table.title = Text("H of all heads jointly" if joined else "H of each head, all eigenvalues pooled")
     table.title_justify = "left"
-    for place, s in enumerate(layer.spectrum for layer in diagnosis.layers if layer.spectrum):
+    for place, layer in _some(list(enumerate(layer for layer in diagnosis.layers if layer.spectrum)), table):
+        s = layer.spectrum
+        assert s is not None
         by_head = s.heads["raw"]
         means = s.joined["raw"] if joined else _pooled(by_head)
         row = [str(place), share(means.negative_share), number(means.mean_real), number(means.rho_smooth)]
@@ -188,6 +191,15 @@ def _pooled(heads: list[Eigenvalues]) -> Eigenvalues:
         return Eigenvalues(None, None, None)
     largest = max((head.rho_smooth for head in heads if head.rho_smooth is not None), default=None)
     return Eigenvalues(sum(v < 0 for v in real) / len(real), math.fsum(real) / len(real), largest)
+
+
+def _some(rows: list[tuple[int, Layer]], table: Table) -> list[tuple[int, Layer]]:
+    """All rows that a table can take, the last among them; a caption says how many are left out."""
+    step = math.ceil(len(rows) / _MOST_ROWS)
+    if step < 2:
+        return rows
+    table.caption = f"every {step}th of {len(rows):,} layers is shown; --json writes all of them"
+    return [*rows[:-1:step], rows[-1]]
 
 
 def plain_table(*headings: str) -> Table:
