@@ -25,6 +25,7 @@ __all__ += ["spectrum", "steer", "survey", "watch"]
 
 
 _OF_PAPERS = ("train", "reproduce", "sweep", "tune")  # commands of the distribution oversmooth-papers
+_NEEDED = ("numpy", "vl_convert", "jinja2", "safetensors")  # imported where they are first used
 
 
 def main() -> None:
@@ -79,6 +80,8 @@ def _refusal(error: BaseException) -> InputError:
         return InputError(
             f"{what} cannot be used ({error.strerror or error}); check its name, permissions and free space"
         )
+    if isinstance(error, ModuleNotFoundError) and (name := (error.name or "").partition(".")[0]) in _NEEDED:
+        return InputError(f"{name} is not installed, which oversmooth needs; install oversmooth again")
     # torch has its own errors for a full machine or GPU.
     if isinstance(error, MemoryError) or "llocate memory" in str(error) or "out of memory" in str(error):
         return InputError("out of memory; reduce --inputs, --batch or --length, or use a smaller model")

@@ -23,18 +23,15 @@ MOST_RUNS = COLOURS_OF_MODELS
 MOST_SNAPSHOTS = 400  # of one run in a page: more would be thinner than a line on any screen
 
 
-Recorded = Any  # what a `Run` has: one, or a `History`
-
-
-def save(runs: Sequence[Recorded], path: str | os.PathLike[str]) -> None:
+def save(runs: Sequence[Any], path: str | os.PathLike[str]) -> None:
     """The page as a file, there whole or not at all."""
     path = arguments.path(path)
     check(path)
     shell.write(render(runs), path)
 
 
-def render(runs: Sequence[Recorded]) -> str:
-    """The page of one run, or of several laid over each other."""
+def render(runs: Sequence[Any]) -> str:
+    """The page of one run, or of several laid over each other; each is a `Run`, or a `History`."""
     shown = _checked(runs)
     names = training_charts.metrics(shown)
     if not names:
@@ -73,7 +70,7 @@ def render(runs: Sequence[Recorded]) -> str:
     )
 
 
-def figures(runs: Sequence[Recorded], path: str | os.PathLike[str], metric: str = "cos") -> None:
+def figures(runs: Sequence[Any], path: str | os.PathLike[str], metric: str = "cos") -> None:
     """Still heat maps of one metric, side by side, for paper: .pdf, .png or .svg."""
     shown = _checked(runs)
     known = training_charts.metrics(shown)
@@ -83,7 +80,7 @@ def figures(runs: Sequence[Recorded], path: str | os.PathLike[str], metric: str 
     Figure({"title": title_of(metric), "hconcat": maps}).save(path)
 
 
-def _checked(runs: Sequence[Recorded]) -> list[Run]:
+def _checked(runs: Sequence[Any]) -> list[Run]:
     if not 1 <= len(runs) <= MOST_RUNS:
         raise InputError(f"a training report shows 1 to {MOST_RUNS} runs and {len(runs)} were given; choose among them")
     for run in runs:
