@@ -30,40 +30,30 @@ _WORDS = {  # of a metric: its title and the title of its axis, where they are n
         for part, name in _SUBLAYERS.items()
     },
     "negative_share": (
-        "Negative eigenvalues of H",
-        "share",
-        f"Share of the eigenvalues of {_H} with negative real part.",
+        "Negative eigenvalues of H", "share", f"Share of the eigenvalues of {_H} with negative real part.",
     ),
     "rho_smooth": (
-        "ρ_smooth of H",
-        "ρ smooth",
-        f"The largest |1 + λ| over the eigenvalues λ of {_H}: how fast equal tokens grow.",
+        "ρ_smooth of H", "ρ smooth", f"The largest |1 + λ| over the eigenvalues λ of {_H}: how fast equal tokens grow.",
     ),
     "asymmetry": ("Asymmetry of H", "‖H − Hᵀ‖/‖H‖", f"‖H − Hᵀ‖/‖H‖ of {_H}: 0 if H is symmetric."),
     "smoothing_share": ("Smoothing heads", "share", "Share of heads whose smoothing eigenvalue dominates."),
     "joined_rho_smooth": (
-        "ρ_smooth of all heads jointly",
-        "ρ smooth",
-        f"Growth per layer of what tokens share, {_JOINT}.",
+        "ρ_smooth of all heads jointly", "ρ smooth", f"Growth per layer of what tokens share, {_JOINT}.",
     ),
     "joined_rho_rough": (
-        "ρ_rough of all heads jointly",
-        "ρ rough",
-        f"Growth per layer of their differences, {_JOINT}.",
+        "ρ_rough of all heads jointly", "ρ rough", f"Growth per layer of their differences, {_JOINT}.",
     ),
     "strength": ("Strength of steering", "λ̃", "Strength of the steering method."),
     "room": (
-        "Margin before sharpening becomes smoothing",
-        "margin",
+        "Margin before sharpening becomes smoothing", "margin",
         "The distance of the eigenvalues to the value at which sharpening becomes smoothing.",
     ),
     "gradient_norm": ("Gradient norm", "norm", "Norm of the gradient of the loss with respect to the tokens."),
     "gradient_hfc": (
-        "HFC share of the gradient",
-        "share",
+        "HFC share of the gradient", "share",
         "Share of the squared gradient that acts on the differences between tokens.",
     ),
-}
+}  # fmt: skip
 SHARES = ("negative_share", "smoothing_share", "gradient_hfc")  # metrics that are written in per cent
 # What the headline is of: the first of these that was recorded.
 _HEADLINES = ("cos", "hfc_lfc", "effective_rank", "stable_rank")
