@@ -70,7 +70,7 @@ notebooks: setup $(VENV)/.docs
 	OMP_NUM_THREADS=1 $(BIN)/jupyter-execute --inplace docs/notebooks/*.ipynb
 
 schema: setup
-	$(BIN)/python -m oversmooth.diagnosis.schema docs/schema
+	$(BIN)/python docs/_ext/json_schema.py docs/schema
 
 # Bytecode is written, whatever the environment says: many tests start a process, which would compile the package anew.
 # Tests marked slurm start a SLURM of their own, which waits for minutes before it requeues a job: make slurm.

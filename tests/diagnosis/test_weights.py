@@ -20,7 +20,10 @@ from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer, Norm
 from oversmooth.anatomy.layouts import Layout
 from oversmooth.diagnosis import weights as spectra
-from oversmooth.diagnosis.weights import Memory, diagnose_weights, layer_spectrum, observed
+from oversmooth.diagnosis.finished import Finished, question
+from oversmooth.diagnosis.weights import diagnose_weights, layer_spectrum, observed
+from oversmooth.results.parts import Spectrum
+from oversmooth.safety.files import cache_folder
 from oversmooth.steering import LayerNormScaling
 from oversmooth.theory.reasons import Reason
 
@@ -271,10 +274,14 @@ def test_blocks_of_timm_that_norm_what_attention_gives():
         steer(model, LayerNormScaling())
 
 
+def remembered(folder):
+    return Finished(folder, "spectrum", b"key", Spectrum)
+
+
 def test_a_stopped_run_goes_on(tmp_path, monkeypatch):
     """Finished layers are remembered, whole lines only, and forgotten at the end."""
     anatomy = locate(FAMILIES["Llama"].make())
-    memory = Memory(tmp_path, "key")
+    memory = remembered(tmp_path)
     expected = diagnose_weights("x", anatomy).layers
 
     def stop(_done, total):
@@ -312,7 +319,7 @@ def test_an_interruption_does_not_wait_for_what_is_read_meanwhile():
 
 def test_a_damaged_memory_is_dropped_and_what_is_left_of_it_used(tmp_path):
     anatomy = locate(FAMILIES["ViT"].make())
-    memory = Memory(tmp_path, "key")
+    memory = remembered(tmp_path)
     for layer in anatomy:
         memory.add(layer.name, layer_spectrum(layer, verdicts=True))
     whole, lines = memory.read(), memory.path.read_bytes().split(b"\n")
@@ -333,21 +340,19 @@ def test_where_nothing_can_be_remembered_the_work_goes_on(tmp_path, monkeypatch)
     for name in ("OVERSMOOTH_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "cache").write_text("a file where a folder should be")
-    for memory in (Memory.of([]), Memory(tmp_path / "cache", "key")):
+    for memory in (remembered(cache_folder()), remembered(tmp_path / "cache")):
         assert len(diagnose_weights("x", locate(FAMILIES["ViT"].make()), memory=memory).layers) == 3
         assert memory.read() == {}
 
 
-def test_memory_is_of_these_files_and_this_question(tmp_path, monkeypatch):
-    monkeypatch.setenv("OVERSMOOTH_CACHE", str(tmp_path / "cache"))
+def test_memory_is_of_these_files_and_this_question(tmp_path):
     file = tmp_path / "weights"
     file.write_bytes(b"one")
-    first = Memory.of([file], "joined", True).path
-    assert first == Memory.of([file], "joined", True).path
-    assert first.parent == tmp_path / "cache"
-    assert first != Memory.of([file], "joined", False).path
+    first = question([file], "joined", True)
+    assert first == question([file], "joined", True)
+    assert first != question([file], "joined", False)
     file.write_bytes(b"other")
-    assert first != Memory.of([file], "joined", True).path
+    assert first != question([file], "joined", True)
 
 
 def test_without_the_joined_spectrum():

@@ -14,7 +14,7 @@ import typer
 from rich import progress
 
 import oversmooth
-from oversmooth.cli.help import print_help
+from oversmooth.cli.examples import EXAMPLES
 from oversmooth.cli.streams import err, out
 from oversmooth.safety.errors import InputError
 
@@ -25,8 +25,10 @@ __all__ += ["progress_bar", "status"]
 class _Command(typer.core.TyperCommand):
     """A command that refuses options without a value, and numbers that are not finite or exceed 64 bits."""
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  (printed in colour, not collected)
-        print_help(self, ctx)
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        super().format_help(ctx, formatter)
+        if example := EXAMPLES.get(ctx.command_path.removeprefix(ctx.find_root().command_path).strip()):
+            out.print(f"Example: {example}", soft_wrap=True)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for index, word in enumerate(args):
@@ -48,13 +50,7 @@ class _Command(typer.core.TyperCommand):
 
 class _Group(typer.core.TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args and self.no_args_is_help:
-            print_help(self, ctx)
-            raise typer.Exit
-        return super().parse_args(ctx, args)
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
-        print_help(self, ctx)
+        return super().parse_args(ctx, args or ["--help"] * self.no_args_is_help)
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -64,7 +60,7 @@ class Commands(typer.Typer):
     """An application, or a part of one, whose commands share checks and help."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(cls=_Group, **settings)
+        super().__init__(cls=_Group, rich_markup_mode="markdown", **settings)
 
     def command(self, *arguments: Any, **settings: Any) -> Callable[[_Function], _Function]:
         return super().command(*arguments, **{"cls": _Command, **settings})
@@ -93,16 +89,9 @@ def check_outputs(
     """Refuse files that cannot be written, before the work."""
     from oversmooth.safety import files
 
-    if json is not None:
-        files.check_writable(json, (".json",))
-    if html is not None:
-        from oversmooth.report import page
-
-        page.check(html)
-    if chart is not None:
-        from oversmooth.report import figures
-
-        figures.check(chart)
+    for path, endings in ((json, (".json",)), (html, (".html", ".htm")), (chart, (".pdf", ".svg", ".png"))):
+        if path is not None:
+            files.check_writable(path, endings)
     files.check_apart((json, html, chart), inputs)
 
 
@@ -189,8 +178,7 @@ def advance(bars: progress.Progress, title: str) -> Callable[[float, int | None,
 @contextlib.contextmanager
 def status(what: str) -> Iterator[None]:
     """A spinner for a step of unknown length; removed when done."""
-    spinner = progress.SpinnerColumn("dots" if err.encoding.startswith("utf") else "line")
-    with _Bars("", spinner, progress.TextColumn("{task.description}", markup=False)) as bars:
+    with _Bars("", progress.SpinnerColumn(), progress.TextColumn("{task.description}", markup=False)) as bars:
         bars.add_task(what, total=None)
         yield
 

@@ -73,7 +73,7 @@ _TRUST = "Run Python files that come with a checkpoint."
 @app.command()
 def diagnose(
     context: typer.Context,
-    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help=_MODELS)],
+    models: Annotated[list[str], typer.Argument(metavar="MODEL", help=_MODELS)],
     data: Data = None,
     inputs: Count = None,
     length: Length = None,
@@ -237,8 +237,8 @@ def diagnose_all(
             loaded = load(name, random=random, seed=settings["seed"], stream=stream, **machine)
             inputs = inputs_of(loaded, data, count, length, batch, alone=len(names) == 1)
             shown(0, inputs.count, "first input")
-            if line := announcement(loaded, inputs, settings):
-                err.print(line, soft_wrap=True)
+            if loaded.on_disk is not None:
+                err.print(announcement(loaded, loaded.on_disk, inputs, settings), soft_wrap=True)
             try:
                 diagnoses.append(run(loaded, inputs, progress=shown, **settings))
             except KeyboardInterrupt:
@@ -289,7 +289,5 @@ def show(diagnoses: list[Diagnosis]) -> None:
     if len(diagnoses) > 1:
         out.print("\nSide by side", style="bold")
         out.print(terminal.overview(diagnoses))
-        if any(d.accuracy for d in diagnoses):
-            out.print(terminal.accuracies(diagnoses))
     for rule in sorted({d.provenance["counting_rule"] for d in diagnoses if d.smoothing_share is not None}):
         out.print(f"Counting rule of the smoothing share: {rule}.", style="dim")

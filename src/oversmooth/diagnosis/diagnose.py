@@ -19,9 +19,9 @@ from oversmooth.anatomy.roles import Roles
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.diagnosis import weights
 from oversmooth.diagnosis.extrapolate import last_block, whole_stack
-from oversmooth.diagnosis.layers import add_roles, layers_observed, layers_of_blocks, massive_origin, spectra_ahead
+from oversmooth.diagnosis.layers import layers_observed, layers_of_blocks, massive_origin, spectra_ahead
 from oversmooth.diagnosis.observing import Accuracy, Reducers
-from oversmooth.diagnosis.one_input import ExampleInput, one_input
+from oversmooth.diagnosis.one_input import ExampleInput
 from oversmooth.diagnosis.processes import Share
 from oversmooth.diagnosis.provenance import input_kind, input_notes, plan_notes, provenance
 from oversmooth.diagnosis.result import Diagnosis
@@ -100,7 +100,6 @@ def diagnose(
     stream: bool = False,
     max_memory: str | int | None = None,
     processes: bool = False,
-    look: bool | None = None,
 ) -> Diagnosis:
     """Measure whether and where a model smooths its tokens, which sublayer does it, and what the spectra predict.
 
@@ -139,7 +138,6 @@ def diagnose(
         max_memory: of the device, that streaming may take, such as "12GB"; None: what is free.
         processes: share the batches among the processes of torch.distributed, all of which call this with the same
             arguments. Each returns the whole diagnosis.
-        look: the earlier name of example.
 
     Returns:
         The measurements, predictions and verdict.
@@ -148,10 +146,9 @@ def diagnose(
         InputError: an argument is wrong, or the model cannot be located, run or observed.
     """
     started = time.perf_counter()
-    example, left_out = example if look is None else look, LeftOut.of(special)
     options = Options(
         spectra=spectra, joined=joined, ranks=ranks, variant=variant, rule=rule, depth=depth, example=example,
-        exact=exact, seed=seed, left_out=left_out, processes=processes, special_tokens=special_tokens,
+        exact=exact, seed=seed, left_out=LeftOut.of(special), processes=processes, special_tokens=special_tokens,
         roles=None if roles is None else Roles.given(roles),
     )  # fmt: skip
     if processes and (stream or blocks is not None):
@@ -192,13 +189,18 @@ def _plan(source: Source, run: Runner, options: Options) -> _Planned:
     # The beginning of a text shows where the stream is; all of it is needed where that input itself is reported.
     one = run.first_input(first) if options.spectra or options.example else run.short_input(first)
     sample = study(source.model, run.anatomy, lambda: run(one), attention=options.spectra)
+    example = None
+    if options.example:
+        example = ExampleInput(first, one, run.mask(one), source.tokenizer)
+        for block in sample.blocks:
+            example.add(block)
     return _Planned(
         plan=sample.plan,
         device=sample.blocks[0].x.device,
         batches=batches,
         variant=_variant(sample.plan, source, options),
         extrapolation=_extrapolate(sample, source, options, first),
-        one_input=one_input(sample.blocks, first, one, run.mask(one), source.tokenizer) if options.example else None,
+        one_input=None if example is None else example.result(),
         input_kind=input_kind(source.inputs, first),
     )
 
@@ -248,7 +250,7 @@ def _streamed(
         batches = list(several)
         inputs = sum(map(len, batches))
         one = run.first_input(first) if options.spectra or options.example else run.short_input(first)
-        source.notes.append(Note("streamed", text=str(placed := placement(disk, run, batches))))
+        source.notes.append(Note("streamed", text=(placed := placement(disk, run, batches)).words))
         study = Study(source.model, anatomy, options.spectra)
         plan = Plan(anatomy, [], layouts=study.layouts, attention=options.spectra)
         reducers = Reducers.of(source, plan, options.variant, options, most_waiting=0)
@@ -297,8 +299,7 @@ def _assemble(
         notes.append(Note("joined_weights_skipped", largest))
     notes += [Note("steering", text=remark) for remark in steering.remarks()] if steering is not None else []
     with torch.autocast(planned.device.type, enabled=False):
-        layers = layers_observed(plan, tokens, heads, facts.inputs, planned.ahead, exact=options.exact)
-    add_roles(layers, plan, sinks)
+        layers = layers_observed(plan, tokens, heads, sinks, facts.inputs, planned.ahead, exact=options.exact)
     shared = len({block.block for block in plan.blocks}) < len(plan.blocks)
     known = weights.facts(source.name, anatomy, len(plan.blocks), shared)
     known |= {

@@ -7,8 +7,9 @@ says how that goes on.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -117,9 +118,15 @@ def _nearly_equal(repeat: _Repeatable, found: DepthPrediction) -> dict[str, Any]
 
 
 def whole_stack(sample: Sample, modules: dict[str, nn.Module], passes: int) -> Extrapolation:
-    """What repeating the whole stack so often does."""
-    real = _real(sample.blocks, sample.plan, modules, passes)
-    return Extrapolation("stack", 0, None, None, "", None, "", real=real)
+    """What repeating the whole stack so often does; nothing if its blocks cannot be run by themselves."""
+    repeat = _repeatable(sample.blocks, sample.plan, modules)
+    blocks = [replace(repeat, blocks=[block]) for block in sample.blocks]
+    entry = Extrapolation("stack", 0, None, None, "", None, "")
+    with suppress(*_FAILURES), repeat.running():
+        xs = itertools.accumulate(blocks * passes, lambda x, block: block(x), initial=repeat.x)
+        logs = [plain(metrics.summary(x, mask=repeat.mask, cosines=False).log_hfc_lfc[0]) for x in xs]
+        entry.real = Course([float(depth) for depth in range(len(logs))], logs)
+    return entry
 
 
 def _effective(block: SampleBlock, *, centre: bool = True) -> tuple[Tensor, Tensor, Tensor | None, str]:
@@ -188,23 +195,3 @@ def _repeatable(blocks: list[SampleBlock], plan: Plan, modules: dict[str, nn.Mod
     A, given = attending.A, first_tensor(last.args, last.kwargs)
     mask = None if A is None or A.mask is None else A.mask[:, 0]
     return _Repeatable(blocks, modules, batch_first, given.ndim == 2, last.y, mask)
-
-
-def _real(blocks: list[SampleBlock], plan: Plan, modules: dict[str, nn.Module], passes: int) -> Course | None:
-    """All blocks, run again so often; None if they cannot be run by themselves."""
-    repeat = _repeatable(blocks, plan, modules)
-    x, logs = repeat.x, []
-
-    def see(x: Tensor) -> None:
-        logs.append(plain(metrics.summary(x, mask=repeat.mask, cosines=False).log_hfc_lfc[0]))
-
-    see(x)
-    try:
-        with repeat.running():
-            for _ in range(passes):
-                for block in blocks:
-                    x = replace(repeat, blocks=[block])(x)
-                    see(x)
-    except _FAILURES:
-        return None
-    return Course([float(depth) for depth in range(len(logs))], logs)

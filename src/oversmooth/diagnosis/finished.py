@@ -6,15 +6,23 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from oversmooth._version import __version__
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import parse_json, read_bytes
 from oversmooth.safety.typed import typed
 
 T = TypeVar("T")
 _MOST = 2**30
+
+
+def question(files: Iterable[Path], *settings: object) -> bytes:
+    """What is asked of these files, as they are now, with these settings."""
+    facts = [(str(f.resolve()), (s := f.stat()).st_size, s.st_mtime_ns) for f in files]
+    return json.dumps([__version__, facts, [str(setting) for setting in settings]]).encode()
 
 
 class Finished(Generic[T]):

@@ -32,14 +32,21 @@ Ahead = dict[Any, Future[Spectrum]]  # of weights, by what they depend on
 
 
 def layers_observed(
-    plan: Plan, tokens: TokenNumbers, heads: HeadNumbers | None, inputs: int, ahead: Ahead, *, exact: bool
+    plan: Plan,
+    tokens: TokenNumbers,
+    heads: HeadNumbers | None,
+    sinks: SinkNumbers,
+    inputs: int,
+    ahead: Ahead,
+    *,
+    exact: bool,
 ) -> list[Layer]:
     """What enters the first block, then one entry per block that ran.
 
     heads: None leaves out spectra, of weights too. inputs: how many there were. ahead: of `spectra_ahead`, or empty.
     exact: whether joined spectra of any size are computed.
     """
-    layers = [_layer("embedding", tokens, (0, -1), inputs)]
+    layers = [_layer("embedding", tokens, sinks, (0, -1), inputs)]
     spectra: list[Spectrum | None] = [None] * len(plan.blocks)
     spectra = spectra if heads is None else _spectra(plan, heads, ahead, exact)
     for call, block in enumerate(plan.blocks):
@@ -49,15 +56,8 @@ def layers_observed(
         more["dominance"] = None if heads is None else _dominance(heads, call)
         if attention_out is not None:
             more |= dict(attention_out=means(attention_out), attention_out_spread=spreads(attention_out))
-        layers.append(_layer(block.block, tokens, (call, len(block.stages) - 1), inputs, **more))
+        layers.append(_layer(block.block, tokens, sinks, (call, len(block.stages) - 1), inputs, **more))
     return layers
-
-
-def add_roles(layers: list[Layer], plan: Plan, sinks: SinkNumbers) -> None:
-    """Metrics of tokens by role, at every depth where they were measured."""
-    keys = [(0, -1), *((call, len(block.stages) - 1) for call, block in enumerate(plan.blocks))]
-    for layer, key in zip(layers, keys, strict=True):
-        layer.roles = {role: means(columns) for role, columns in sinks.roles.get(key, {}).items()}
 
 
 def massive_origin(plan: Plan, sinks: SinkNumbers) -> MassiveOrigin | None:
@@ -154,11 +154,13 @@ def layers_of_blocks(
     return layers, facts.lengths.tolist(), facts.width
 
 
-def _layer(name: str, found: TokenNumbers, key: SiteKey, inputs: int, **more: Any) -> Layer:
+def _layer(name: str, found: TokenNumbers, sinks: SinkNumbers, key: SiteKey, inputs: int, **more: Any) -> Layer:
     here = found.at[key]
     without = means(found.without_massive[key]) if key in found.massive else None
-    massive = _massive(found, key, inputs)
-    return Layer(name, means(here), spreads(here), without_massive=without, massive=massive, **more)
+    more["roles"] = {role: means(columns) for role, columns in sinks.roles.get(key, {}).items()}
+    return Layer(
+        name, means(here), spreads(here), without_massive=without, massive=_massive(found, key, inputs), **more
+    )
 
 
 def changes(plan: Plan, tokens: TokenNumbers, call: int) -> list[Change]:

@@ -50,16 +50,6 @@ class _Groups:
         return table / table.sum(-1, keepdim=True)
 
 
-def one_input(
-    blocks: list[SampleBlock], first: Batch | Tensor, one: Batch | Tensor, mask: Tensor | None, tokenizer: Any
-) -> OneInput | None:
-    """The first input inside the model, of all blocks that `study` returned; the rest as `ExampleInput`."""
-    example = ExampleInput(first, one, mask, tokenizer)
-    for block in blocks:
-        example.add(block)
-    return example.result()
-
-
 class ExampleInput:
     """The first input inside the model, gathered block by block. first: the batch that it is from; mask: ``(1, n)``:
     tokens that are not padding, None for all.

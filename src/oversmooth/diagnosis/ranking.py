@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.live import check_finite
+from oversmooth.diagnosis.provenance import input_kind
 from oversmooth.diagnosis.source import opened
 from oversmooth.inputs.batches import Batch, Inputs
 from oversmooth.metrics.across import FEWEST_PER_FEATURE, anisotropy, anisotropy_by_feature, linear_cka
@@ -89,8 +90,7 @@ def layers(
             given = _labels(torch.cat([one for one in found if one is not None]), trace.facts.inputs)
         except InputError as error:  # nobody asked for them
             remarks = [f"the labels of the data are not used: {error}"]
-    arrays = [first] if isinstance(first, Tensor) else list(first.inputs.values())
-    is_text = any(x.ndim == 2 and not x.is_floating_point() for x in arrays)
+    is_text = input_kind(inputs, first) == "text"
     ranking = _ranked(vectors.result, given, seed, sequences=is_text)
     ranking.remarks += remarks
     ranking.model, ranking.pool = source.name, pool

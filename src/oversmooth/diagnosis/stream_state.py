@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import json
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,8 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from oversmooth._version import __version__
 from oversmooth.anatomy.layer import Anatomy
+from oversmooth.diagnosis.finished import question
 from oversmooth.diagnosis.one_input import _Groups
 from oversmooth.inputs.batches import Batch
 from oversmooth.safety.errors import InputError, reason
@@ -37,10 +36,9 @@ _CLASSES: list[Any] = [
 _OBSERVED = ("layer_scale", "on_branch", "factor", "keep", "feed")  # of a layer, as a plan has it
 
 
-def folder_for(files: Iterable[Path], batches: Sequence[Batch | Tensor], *question: object) -> Path:
+def folder_for(files: Iterable[Path], batches: Sequence[Batch | Tensor], *settings: object) -> Path:
     """The folder in the cache for these weight files, inputs and options."""
-    facts = [(str(f.resolve()), (s := f.stat()).st_size, s.st_mtime_ns) for f in files]
-    digest = hashlib.sha256(json.dumps([__version__, facts, [str(q) for q in question]]).encode())
+    digest = hashlib.sha256(question(files, *settings))
     for batch in batches:
         for x in [batch] if isinstance(batch, Tensor) else [*batch.inputs.values(), batch.special]:
             if x is None:

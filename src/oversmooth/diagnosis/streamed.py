@@ -35,19 +35,10 @@ _PLACES = {"device": "on the device", "memory": "in memory", "disk": "on disk"}
 class Placement:
     """Where everything is while blocks are streamed."""
 
-    blocks: int
-    block: int
-    """Bytes of the largest."""
-    needed: int
-    """Bytes of weights and of one batch on the device."""
-    states: int
-    """Bytes of what all inputs are between two blocks."""
-    where: Where
-    """Where that is kept."""
-
-    def __str__(self) -> str:
-        kept = f"hidden states ({in_words(self.states)}) {_PLACES[self.where]}"
-        return f"{self.blocks} blocks of {in_words(self.block)}, one at a time; {in_words(self.needed)} at once; {kept}"
+    needed: int  # bytes of weights and of one batch on the device
+    states: int  # bytes of what all inputs are between two blocks
+    where: Where  # where that is kept
+    words: str
 
 
 def placement(disk: OnDisk, run: Runner, batches: Sequence[Batch | Tensor]) -> Placement:
@@ -76,7 +67,9 @@ def placement(disk: OnDisk, run: Runner, batches: Sequence[Batch | Tensor]) -> P
             f"{disk.name}: hidden states need {in_words(states)}, more than memory holds, and {folder} has "
             f"{in_words(free)} free; give fewer inputs, or set OVERSMOOTH_CACHE to a folder with more space"
         )
-    return Placement(len(names), disk.largest, needed, states, where)
+    kept = f"{in_words(needed)} at once; hidden states ({in_words(states)}) {_PLACES[where]}"
+    words = f"{len(names)} blocks of {in_words(disk.largest)}, one at a time; {kept}"
+    return Placement(needed, states, where, words)
 
 
 OnBatch = Callable[[Batch | Tensor, Any], None]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import datetime
-import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from multiprocessing.pool import AsyncResult, ThreadPool
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,7 +23,6 @@ from oversmooth.results.facts import ModelFacts, Number, plain
 from oversmooth.results.notes import MOST_NAMES, Note
 from oversmooth.results.parts import Eigenvalues, Layer, Spectrum
 from oversmooth.safety.errors import about
-from oversmooth.safety.files import cache_folder
 from oversmooth.theory.bounds import head_verdicts
 from oversmooth.theory.reasons import Reason
 from oversmooth.theory.small_matrices import eigenvalues
@@ -242,7 +239,7 @@ def diagnose_weights(
     anatomy: Anatomy,
     *,
     joined: bool = True,
-    memory: Memory | None = None,
+    memory: Finished[Spectrum] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Diagnosis:
     """Everything that weights alone decide. joined: also of all heads together. memory: where finished layers are kept,
@@ -303,16 +300,3 @@ def _one_ahead(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterato
                 yield ahead.popleft().get()
         while ahead:
             yield ahead.popleft().get()
-
-
-class Memory(Finished[Spectrum]):
-    """Finished layers on disk, in a file of this folder whose name is derived from a key."""
-
-    def __init__(self, folder: Path, key: str) -> None:
-        super().__init__(folder, "spectrum", key.encode(), Spectrum)
-
-    @classmethod
-    def of(cls, files: Iterable[Path], *question: object) -> Memory:
-        """The memory of these weight files and options."""
-        facts = [(str(f.resolve()), (s := f.stat()).st_size, s.st_mtime_ns) for f in files]
-        return cls(cache_folder(), json.dumps([__version__, facts, [str(q) for q in question]]))

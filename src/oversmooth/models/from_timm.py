@@ -32,13 +32,38 @@ def accepts(name: str) -> bool:
 
 
 def load(wanted: LoadRequest) -> Loaded:
-    name = wanted.name
-    if not Path(name).exists():
-        if not wanted.random:
-            check_reachable(timm_repository(name), ("config.json", "model.safetensors"))
-        return from_timm(name, None, wanted.random, wanted.seed)
-    folder = folder_of(Path(name))
-    return from_timm(f"local-dir:{folder}", folder, wanted.random, wanted.seed).of_folder(folder)
+    name, random, folder = wanted.name, wanted.random, None
+    if Path(name).exists():
+        folder = folder_of(Path(name))
+        name = f"local-dir:{folder}"
+    elif not random:
+        check_reachable(timm_repository(name), ("config.json", "model.safetensors"))
+    timm = import_library("timm", f"loading the timm model {name}")
+    hub = name.replace("timm/", "hf-hub:timm/", 1) if name.startswith("timm/") else name
+    config = read_config(folder) if folder is not None else {}
+    if folder is not None:
+        architecture = config["architecture"]
+        if not isinstance(architecture, str) or ":" in architecture or not timm.is_model(architecture):
+            named = reprlib.repr(architecture)
+            raise InputError(f"{folder}: timm does not have the architecture {named}; fix config.json, or upgrade timm")
+        check_numbers(config, str(folder))
+    with fetching(name), watched(name), arrays_only(), seeded(wanted.seed):
+        if random and folder is not None:
+            model = timm.create_model(config["architecture"], pretrained=False)
+        elif folder is not None and (settings := config.get("oversmooth")):
+            (file,) = Checkpoint(folder).files
+            made = {key: config[key] for key in ("num_classes", "global_pool") if key in config}
+            if isinstance(given := config.get("model_args"), dict):
+                made |= {key: value for key, value in given.items() if key not in _LOADING}
+            model = timm.create_model(config["architecture"], pretrained=False, **made)
+            arrays, _ = read_file(file)
+            restore_into(model, settings, arrays, folder)
+        else:
+            if folder is not None:
+                Checkpoint(folder)  # refuses missing or damaged weights, and pickles
+            model = timm.create_model(hub, pretrained=not random)
+    loaded = described(model, name, folder, None)
+    return loaded if folder is None else loaded.of_folder(folder)
 
 
 def is_timm_name(name: str) -> bool:
@@ -58,34 +83,6 @@ def timm_repository(name: str) -> str:
         return name.rpartition(":")[2]
     repository = getattr(import_library("timm", "a timm name").get_pretrained_cfg(name), "hf_hub_id", None)
     return repository if isinstance(repository, str) and repository else name
-
-
-def from_timm(name: str, folder: Path | None, random: bool, seed: int) -> Loaded:
-    timm = import_library("timm", f"loading the timm model {name}")
-    hub = name.replace("timm/", "hf-hub:timm/", 1) if name.startswith("timm/") else name
-    config = read_config(folder) if folder is not None else {}
-    if folder is not None:
-        architecture = config["architecture"]
-        if not isinstance(architecture, str) or ":" in architecture or not timm.is_model(architecture):
-            named = reprlib.repr(architecture)
-            raise InputError(f"{folder}: timm does not have the architecture {named}; fix config.json, or upgrade timm")
-        check_numbers(config, str(folder))
-    with fetching(name), watched(name), arrays_only(), seeded(seed):
-        if random and folder is not None:
-            model = timm.create_model(config["architecture"], pretrained=False)
-        elif folder is not None and (settings := config.get("oversmooth")):
-            (file,) = Checkpoint(folder).files
-            made = {key: config[key] for key in ("num_classes", "global_pool") if key in config}
-            if isinstance(given := config.get("model_args"), dict):
-                made |= {key: value for key, value in given.items() if key not in _LOADING}
-            model = timm.create_model(config["architecture"], pretrained=False, **made)
-            arrays, _ = read_file(file)
-            restore_into(model, settings, arrays, folder)
-        else:
-            if folder is not None:
-                Checkpoint(folder)  # refuses missing or damaged weights, and pickles
-            model = timm.create_model(hub, pretrained=not random)
-    return described(model, name, folder, None)
 
 
 def save_timm(model: nn.Module, folder: Path) -> None:

@@ -81,7 +81,6 @@ class Loaded:
         count: int = DEFAULT_COUNT,
         length: int | None = None,
         batch: int = DEFAULT_BATCH,
-        lines: bool = False,
     ) -> Inputs:
         """Inputs from the user's data, a library's samples by name, or the package's own prose or pictures.
 
@@ -90,7 +89,6 @@ class Loaded:
             count: how many.
             length: tokens per text; None for the default, or the model's limit if that is less.
             batch: inputs per batch.
-            lines: whether each line of a text is an input.
 
         Raises:
             InputError: the model does not state which inputs it takes, or they cannot be read.
@@ -105,7 +103,7 @@ class Loaded:
                     f"give --length {self.longest} or less"
                 )
             length = min(length or DEFAULT_LENGTH, self.longest or sys.maxsize)
-            return text_inputs(self.tokenizer, source, count=count, length=length, batch=batch, lines=lines)
+            return text_inputs(self.tokenizer, source, count=count, length=length, batch=batch)
         if self.kind == "text":
             why = f" that can be read ({self.no_tokenizer})" if self.no_tokenizer else ""
             raise InputError(

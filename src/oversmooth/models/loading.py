@@ -7,7 +7,6 @@ of them.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -61,17 +60,15 @@ def load(
     name, seed = os.fspath(name), arguments.seed(seed)
     floating = None if dtype is None else dtype_named(dtype)
     check_there(name)
-    wanted = LoadRequest(name, random, seed, dtype, device, trust_remote_code, stream)
-    if max_memory is not None:
-        if not stream:
-            raise InputError("max_memory has no effect unless blocks are streamed; add stream=True (--stream)")
-        wanted = replace(wanted, max_memory=size_of(max_memory, "max_memory"))
+    if max_memory is not None and not stream:
+        raise InputError("max_memory has no effect unless blocks are streamed; add stream=True (--stream)")
+    most = None if max_memory is None else size_of(max_memory, "max_memory")
     if device_map is not None:
         check_maps(name, random or stream or device is not None)
-        wanted = replace(wanted, device_map=device_map)
     if stream:
         check_device(device or "cpu")
         check_streams(name, random)
+    wanted = LoadRequest(name, random, seed, dtype, device, trust_remote_code, stream, most, device_map)
     loaded: Loaded = _loader(name).load(wanted)
     if loaded.on_disk is not None or device_map is not None:
         return loaded

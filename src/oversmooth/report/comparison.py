@@ -50,11 +50,27 @@ class Drawable:
         Raises:
             InputError: there is no such name, or no data for it.
         """
-        return plot(self._drawn(), name)
+        known = [*(metric.name for metric in METRICS.values() if metric.label), *figures.names()]
+        if not isinstance(name, str) or name not in known:
+            raise InputError(f"there is no plot {arguments.shown(name)}; choose one of {', '.join(known)}")
+        made = figures.drawn(self._drawn(), name)
+        if made is None:
+            raise InputError(f"these diagnoses have no data for {name}; choose another plot")
+        return made
 
     def _repr_html_(self) -> str:
-        """In a notebook."""
-        return notebook(self._drawn())
+        """In a notebook: the finding, its chart, and a line per model."""
+        from oversmooth.report import headline, shell
+
+        models, chart = charts.shown(self._drawn(), PAPER), figures.drawn(self._drawn(), "cos")
+        text: str = shell.template("notebook.html.j2").render(
+            finding=headline.finding(models),
+            chart="" if chart is None else chart._repr_svg_(),
+            head=_COLUMNS,
+            rows=[[m.label, *_cells(m.diagnosis)] for m in models],
+            each="d" if len(models) == 1 else "comparison",
+        )
+        return text
 
 
 class Comparison(Drawable):
@@ -102,32 +118,6 @@ def compare(*diagnoses: DiagnosisData) -> Comparison:
         if not isinstance(one, DiagnosisData):
             raise InputError(f"argument {place + 1} is {arguments.kind(one)}; give diagnoses, one by one")
     return Comparison(list(diagnoses))
-
-
-def plot(diagnoses: Sequence[DiagnosisData], name: str) -> figures.Figure:
-    """A metric over depth, or a chart, by its name."""
-    known = [*(metric.name for metric in METRICS.values() if metric.label), *figures.names()]
-    if not isinstance(name, str) or name not in known:
-        raise InputError(f"there is no plot {arguments.shown(name)}; choose one of {', '.join(known)}")
-    made = figures.drawn(diagnoses, name)
-    if made is None:
-        raise InputError(f"these diagnoses have no data for {name}; choose another plot")
-    return made
-
-
-def notebook(diagnoses: Sequence[DiagnosisData]) -> str:
-    """What a notebook shows: the finding, its chart, and a line per model."""
-    from oversmooth.report import headline, shell
-
-    models, chart = charts.shown(diagnoses, PAPER), figures.drawn(diagnoses, "cos")
-    text: str = shell.template("notebook.html.j2").render(
-        finding=headline.finding(models),
-        chart="" if chart is None else chart._repr_svg_(),
-        head=_COLUMNS,
-        rows=[[m.label, *_cells(m.diagnosis)] for m in models],
-        each="d" if len(diagnoses) == 1 else "comparison",
-    )
-    return text
 
 
 def _cells(d: DiagnosisData) -> list[str]:

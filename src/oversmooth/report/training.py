@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from oversmooth.report import shell, training_charts, training_words
 from oversmooth.report.charts.base import distinct
@@ -23,27 +23,15 @@ MOST_RUNS = COLOURS_OF_MODELS
 MOST_SNAPSHOTS = 400  # of one run in a page: more would be thinner than a line on any screen
 
 
-class Recorded(Protocol):
-    """What a run has: a `Run`, or a `History`."""
-
-    rows: list[dict[str, Any]]
-    about: dict[str, Any]
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def alarms(self) -> list[dict[str, Any]]: ...
-
-
-def save(runs: Sequence[Recorded], path: str | os.PathLike[str]) -> None:
+def save(runs: Sequence[Any], path: str | os.PathLike[str]) -> None:
     """The page as a file, there whole or not at all."""
     path = arguments.path(path)
     check(path)
     shell.write(render(runs), path)
 
 
-def render(runs: Sequence[Recorded]) -> str:
-    """The page of one run, or of several laid over each other."""
+def render(runs: Sequence[Any]) -> str:
+    """The page of one run, or of several laid over each other; each is a `Run`, or a `History`."""
     shown = _checked(runs)
     names = training_charts.metrics(shown)
     if not names:
@@ -59,7 +47,6 @@ def render(runs: Sequence[Recorded]) -> str:
     return shell.rendered(
         "training.html.j2",
         ("charts.js", "training.js"),
-        len(shown),
         style=shell.text_of("training.css"),
         page_title=training_words.page_title(shown),
         finding=training_words.finding(shown),
@@ -82,7 +69,7 @@ def render(runs: Sequence[Recorded]) -> str:
     )
 
 
-def figures(runs: Sequence[Recorded], path: str | os.PathLike[str], metric: str = "cos") -> None:
+def figures(runs: Sequence[Any], path: str | os.PathLike[str], metric: str = "cos") -> None:
     """Still heat maps of one metric, side by side, for paper: .pdf, .png or .svg."""
     shown = _checked(runs)
     known = training_charts.metrics(shown)
@@ -92,7 +79,7 @@ def figures(runs: Sequence[Recorded], path: str | os.PathLike[str], metric: str 
     Figure({"title": title_of(metric), "hconcat": maps}).save(path)
 
 
-def _checked(runs: Sequence[Recorded]) -> list[Run]:
+def _checked(runs: Sequence[Any]) -> list[Run]:
     if not 1 <= len(runs) <= MOST_RUNS:
         raise InputError(f"a training report shows 1 to {MOST_RUNS} runs and {len(runs)} were given; choose among them")
     for run in runs:

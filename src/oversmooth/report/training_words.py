@@ -12,49 +12,48 @@ from oversmooth.report.headline import counted, course
 from oversmooth.report.style import UNKNOWN, arrow, fixed, number, percent
 
 _SUBLAYERS = {"attention": "attention", "mlp": "the MLP", "norm": "norms", "other": "other sublayers"}
-_TITLES = {
-    **{f"change_{part}": f"Change through {name}" for part, name in _SUBLAYERS.items()},
-    "negative_share": "Negative eigenvalues of H",
-    "rho_smooth": "ρ_smooth of H",
-    "asymmetry": "Asymmetry of H",
-    "smoothing_share": "Smoothing heads",
-    "joined_rho_smooth": "ρ_smooth of all heads jointly",
-    "joined_rho_rough": "ρ_rough of all heads jointly",
-    "strength": "Strength of steering",
-    "room": "Margin before sharpening becomes smoothing",
-    "gradient_norm": "Gradient norm",
-    "gradient_hfc": "HFC share of the gradient",
-    "cos": "Mean cosine",
-}
-_AXES = {
-    **{f"change_{part}": "Δ log HFC/LFC" for part in _SUBLAYERS},
-    "negative_share": "share", "rho_smooth": "ρ smooth", "asymmetry": "‖H − Hᵀ‖/‖H‖", "smoothing_share": "share",
-    "joined_rho_smooth": "ρ smooth", "joined_rho_rough": "ρ rough", "strength": "λ̃", "room": "margin",
-    "gradient_norm": "norm", "gradient_hfc": "share", "cos": "mean cosine",
-}  # fmt: skip
-_LEADS = {
-    "hfc_lfc": "HFC/LFC: the differences between tokens, relative to their mean.",
-    "cos": "The mean cosine of two different tokens of one input.",
-    "abs_cos": "The mean absolute cosine of two different tokens of one input.",
-    "effective_rank": "The number of directions that the tokens of one input fill.",
-    "stable_rank": "The stable rank of the tokens of one input.",
-    "sigma_ratio": "The second singular value of an input over its first.",
-    "rank_one_distance": "The distance of the tokens of one input to a rank-one array.",
+_H, _JOINT = "H = (W_V W_O)ᵀ", "all heads jointly, for the probe's first input"
+_WORDS = {  # of a metric: its title and the title of its axis, where they are not its label, and what it is
+    "hfc_lfc": ("", "", "HFC/LFC: the differences between tokens, relative to their mean."),
+    "cos": ("Mean cosine", "mean cosine", "The mean cosine of two different tokens of one input."),
+    "abs_cos": ("", "", "The mean absolute cosine of two different tokens of one input."),
+    "effective_rank": ("", "", "The number of directions that the tokens of one input fill."),
+    "stable_rank": ("", "", "The stable rank of the tokens of one input."),
+    "sigma_ratio": ("", "", "The second singular value of an input over its first."),
+    "rank_one_distance": ("", "", "The distance of the tokens of one input to a rank-one array."),
     **{
-        f"change_{part}": f"The change of log HFC/LFC through {name}. Below zero, tokens become more similar."
+        f"change_{part}": (
+            f"Change through {name}",
+            "Δ log HFC/LFC",
+            f"The change of log HFC/LFC through {name}. Below zero, tokens become more similar.",
+        )
         for part, name in _SUBLAYERS.items()
     },
-    "negative_share": "Share of the eigenvalues of H = (W_V W_O)ᵀ with negative real part.",
-    "rho_smooth": "The largest |1 + λ| over the eigenvalues λ of H = (W_V W_O)ᵀ: how fast equal tokens grow.",
-    "asymmetry": "‖H − Hᵀ‖/‖H‖ of H = (W_V W_O)ᵀ: 0 if H is symmetric.",
-    "smoothing_share": "Share of heads whose smoothing eigenvalue dominates.",
-    "joined_rho_smooth": "Growth per layer of what tokens share, all heads jointly, for the probe's first input.",
-    "joined_rho_rough": "Growth per layer of their differences, all heads jointly, for the probe's first input.",
-    "strength": "Strength of the steering method.",
-    "room": "The distance of the eigenvalues to the value at which sharpening becomes smoothing.",
-    "gradient_norm": "Norm of the gradient of the loss with respect to the tokens.",
-    "gradient_hfc": "Share of the squared gradient that acts on the differences between tokens.",
-}
+    "negative_share": (
+        "Negative eigenvalues of H", "share", f"Share of the eigenvalues of {_H} with negative real part.",
+    ),
+    "rho_smooth": (
+        "ρ_smooth of H", "ρ smooth", f"The largest |1 + λ| over the eigenvalues λ of {_H}: how fast equal tokens grow.",
+    ),
+    "asymmetry": ("Asymmetry of H", "‖H − Hᵀ‖/‖H‖", f"‖H − Hᵀ‖/‖H‖ of {_H}: 0 if H is symmetric."),
+    "smoothing_share": ("Smoothing heads", "share", "Share of heads whose smoothing eigenvalue dominates."),
+    "joined_rho_smooth": (
+        "ρ_smooth of all heads jointly", "ρ smooth", f"Growth per layer of what tokens share, {_JOINT}.",
+    ),
+    "joined_rho_rough": (
+        "ρ_rough of all heads jointly", "ρ rough", f"Growth per layer of their differences, {_JOINT}.",
+    ),
+    "strength": ("Strength of steering", "λ̃", "Strength of the steering method."),
+    "room": (
+        "Margin before sharpening becomes smoothing", "margin",
+        "The distance of the eigenvalues to the value at which sharpening becomes smoothing.",
+    ),
+    "gradient_norm": ("Gradient norm", "norm", "Norm of the gradient of the loss with respect to the tokens."),
+    "gradient_hfc": (
+        "HFC share of the gradient", "share",
+        "Share of the squared gradient that acts on the differences between tokens.",
+    ),
+}  # fmt: skip
 SHARES = ("negative_share", "smoothing_share", "gradient_hfc")  # metrics that are written in per cent
 # What the headline is of: the first of these that was recorded.
 _HEADLINES = ("cos", "hfc_lfc", "effective_rank", "stable_rank")
@@ -76,21 +75,21 @@ class Run:
 
 def title_of(name: str) -> str:
     """Of a metric's section."""
-    if name in _TITLES:
-        return _TITLES[name]
+    title, _, _ = _WORDS.get(name, ("", "", ""))
     label = METRICS[name].label if name in METRICS else ""
-    return label[0].upper() + label[1:] if label else name
+    return title or label[:1].upper() + label[1:] or name
 
 
 def lead_of(name: str) -> str:
     """Below the title: what it is, in words."""
-    start = " Depth 0 is the input of the first block." if name in METRICS else ""
-    return f"{_LEADS.get(name, f'{title_of(name)}.')}{start}"
+    _, _, lead = _WORDS.get(name, ("", "", f"{title_of(name)}."))
+    return f"{lead} Depth 0 is the input of the first block." if name in METRICS else lead
 
 
 def axis_of(name: str) -> str:
     """Of a metric's axis."""
-    return _AXES.get(name) or (METRICS[name].label if name in METRICS else "") or name
+    _, axis, _ = _WORDS.get(name, ("", "", ""))
+    return axis or (METRICS[name].label if name in METRICS else "") or name
 
 
 def value_of(name: str, value: float | None) -> str:

@@ -93,14 +93,11 @@ class _Verified(TypedDict):
     layers: list[_VerifiedLayer]
 
 
-class _VerifiedAlways(TypedDict):
+class _VerifiedLayer(TypedDict):
     layer: int
     least: Number
     greatest: Number
     room: Number
-
-
-class _VerifiedLayer(_VerifiedAlways, total=False):
     outside_when_folded: bool
     """Whether H leaves the constraint once the norm before it and the layer scale are folded in."""
     zero_eigenvalues: int

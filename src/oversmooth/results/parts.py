@@ -1,4 +1,4 @@
-"""The parts of a `Diagnosis`: its layers with their spectra and dominance, extrapolations, and accuracy."""
+"""The parts of a `Diagnosis`: its layers with their spectra and dominance, and extrapolations."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class LayerDominance:
     """Share of triples whose verdict is proven, rounding included; the other decided ones are estimated."""
     undecided_because: list[str] = field(default_factory=list)  #: Why, for the first few such triples, in words.
     undecided_reasons: list[Reason] = field(default_factory=list, repr=False)
-    """The same as values; empty before version 4."""
+    """The same as values."""
 
 
 def share_of_smoothing(verdicts: list[str]) -> Number:
@@ -81,15 +81,6 @@ def share_of_smoothing(verdicts: list[str]) -> Number:
     if all(v == "undecided" for v in verdicts):
         return None
     return sum(v == "smooth" for v in verdicts) / len(verdicts)
-
-
-def standard_error(share: float, count: int) -> float:
-    """Of a share counted over so many independent samples.
-
-    >>> standard_error(0.5, 100)
-    0.05
-    """
-    return math.sqrt(share * (1 - share) / count) if count > 0 else math.nan
 
 
 @dataclass
@@ -170,7 +161,7 @@ class Extrapolation:
     real: Course | None = None
     """The blocks themselves, with attention recomputed each time; None if they cannot be run."""
     predicted: Course | None = None
-    """From there on, by `theory.depth.log_time`; None for the stack, and before version 5."""
+    """From there on, by `theory.depth.log_time`; None for the stack."""
     way: Annotated[str, Literal["log time", "geometric", ""]] = ""  #: How it goes on.
     error: Number = None  #: Of the last predicted log HFC/LFC, estimated.
     conclusive: bool = False  #: Whether that is small enough for the prediction to say something.
@@ -183,20 +174,8 @@ class Extrapolation:
     equal_reason: Reason | None = None  #: Why that is undecided.
     note: str = ""  #: The reason and the notes, in words.
     reason: Reason | None = None
-    """Why the verdict is undecided, a tie, or not what the radii say; None before version 4."""
-    notes: list[Note] = field(default_factory=list)  #: What else limits this entry; empty before version 4.
-
-
-@dataclass
-class Accuracy:
-    """Shares of images that are classified correctly."""
-
-    images: int
-    clean: float
-    corrupted: list[float]  #: Per intensity of corruption, from 1; of ``corrupted_images`` images.
-    corrupted_images: int
-    how: str  #: How images were corrupted, in words.
-    trained: Number = None  #: On the whole test set, as recorded after training.
+    """Why the verdict is undecided, a tie, or not what the radii say."""
+    notes: list[Note] = field(default_factory=list)  #: What else limits this entry.
 
 
 @dataclass

@@ -14,7 +14,7 @@ from oversmooth.results import sinks
 from oversmooth.results.data import DiagnosisData
 from oversmooth.results.facts import Number
 from oversmooth.results.findings import agreement, compared, ends, exponent, sublayers
-from oversmooth.results.parts import Extrapolation, standard_error
+from oversmooth.results.parts import Extrapolation
 from oversmooth.results.references import kind_of, references_for
 from oversmooth.theory.reasons import Reason
 
@@ -39,7 +39,7 @@ _SUBLAYERS = {"mlp": "MLPs", "norm": "norms", "block": "blocks without attention
 def sentences(diagnosis: DiagnosisData) -> list[str]:
     """The verdict, one topic a sentence, the answer first."""
     tokens = (_massive, sinks.massive_tokens, sinks.special_tokens, sinks.attention_sinks)
-    topics = (headline, _dropout, _measured, _by_sublayer, *tokens, constraint, _predicted, _agreement, _accuracy)
+    topics = (headline, _dropout, _measured, _by_sublayer, *tokens, constraint, _predicted, _agreement)
     said = [topic(diagnosis) for topic in topics]
     return [*filter(None, said), *map(_repeated, diagnosis.extrapolation)]
 
@@ -192,11 +192,8 @@ def constraint(diagnosis: DiagnosisData) -> str:
 
 
 def _warnings(verified: Mapping[str, Any]) -> list[str]:
-    """What the constraint on H alone does not cover. Files before version 4 have it in words only."""
-    layers = verified["layers"]
-    if not all("outside_when_folded" in layer and "zero_eigenvalues" in layer for layer in layers):
-        return [f"{warning[0].upper()}{warning[1:]}." for warning in verified["doubts"]]
-    warnings = []
+    """What the constraint on H alone does not cover."""
+    layers, warnings = verified["layers"], []
     if outside := sum(layer["outside_when_folded"] for layer in layers):
         leaves = f"With its norm and layer scale, H leaves it in {_count(outside)}"
         warnings.append(f"The range is that of H alone. {leaves}, where the constraint guarantees nothing.")
@@ -210,8 +207,7 @@ def _predicted(diagnosis: DiagnosisData) -> str:
     negative, share = diagnosis.negative_share, diagnosis.smoothing_share
     triples = sum(len(row) for one in found for row in one.verdict_heads)
     undecided = round((diagnosis.undecided_share or 0.0) * triples)
-    why = next((str(reason) for one in found for reason in one.undecided_reasons), None)
-    why = why or next((words for one in found for words in one.undecided_because), "the reason was not recorded")
+    why = next((str(reason) for one in found for reason in one.undecided_reasons), "the reason was not recorded")
     clauses = []
     if share is None and undecided:
         clauses.append(f"all {triples:,} (input, layer, head) triples are undecided; first reason: {why}")
@@ -240,23 +236,6 @@ def _agreement(diagnosis: DiagnosisData) -> str:
     where = f"; it did not at depth {_runs(apart)}" if apart else ""
     changed = "attention changed HFC/LFC in the predicted direction (all heads jointly)"
     return f"Prediction against measurement: in {agree} of {agree + len(apart)} blocks, {changed}{where}."
-
-
-def _accuracy(diagnosis: DiagnosisData) -> str:
-    accuracy = diagnosis.accuracy
-    if accuracy is None:
-        return ""
-    sentence = f"Accuracy: {accuracy.clean:.1%} of {accuracy.images} test images"
-    if accuracy.trained is not None:
-        sentence += f" ({accuracy.trained:.1%} of all, recorded after training)"
-    if accuracy.corrupted:
-        ends = []
-        for intensity in dict.fromkeys((1, len(accuracy.corrupted))):
-            share = accuracy.corrupted[intensity - 1]
-            error = 100 * standard_error(share, accuracy.corrupted_images)
-            ends.append(f"{share:.1%} ± {error:.1f} at intensity {intensity}")
-        sentence += f". On {accuracy.corrupted_images} corrupted images: {', '.join(ends)} (points, one standard error)"
-    return sentence + "."
 
 
 def _repeated(entry: Extrapolation) -> str:
@@ -339,7 +318,7 @@ def _pull(entry: Extrapolation) -> str:
         return _PULLS[entry.verdict]
     if entry.verdict == "tie":
         return f"is in a tie, because {entry.reason or Reason('equal_radii')}"
-    return f"is undecided, because {entry.reason or (entry.note if entry.rho_rough is None else _NOT_KNOWN)}"
+    return f"is undecided, because {entry.reason or _NOT_KNOWN}"
 
 
 def _count(layers: int) -> str:

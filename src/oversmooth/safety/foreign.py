@@ -1,27 +1,17 @@
 """Foreign names and messages for display: control characters escaped, sentences shortened."""
 
-import codecs
 import json
 import re
-import unicodedata
 from typing import Any
 
 MOST_LETTERS = 280  # length of a sentence: below 300 with the program's name
-READABLE = "oversmooth.readable"  # error handler for `str.encode`: missing letters become similar ASCII, or their code
 # Control characters except \t and \n, marks that change the direction of writing, line separators, lone surrogates.
 _OBEYED = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-_ALIKE = {
-    "-": "–—−‐‑", "#": "█▉▊▋▌", " ": "▍▎▏", "'": "‘’′", '"': "“”″", "*": "•·", "->": "→", "<-": "←", "x": "×", "/": "⁄",
-    "<=": "≤", ">=": "≥", "+-": "±", "~": "≈", "inf": "∞", "||": "‖", "lambda": "λ", "rho": "ρ", "sigma": "σ",
-    "mu": "μ", "gamma": "γ", "beta": "β", "epsilon": "ε", "d": "Δ", "sum": "Σ", "Lambda": "Λ", "Theta": "Θ",
-}  # fmt: skip
-_LETTERS = str.maketrans({letter: alike for alike, letters in _ALIKE.items() for letter in letters})
 
 
-def visible(text: str, encoding: str = "utf-8") -> str:
-    """The text with control characters escaped; line ends and tabs stay. encoding: of the display."""
-    text = _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-    return text if encoding.lower().startswith("utf") else text.encode(encoding, READABLE).decode(encoding)
+def visible(text: str) -> str:
+    """The text with control characters escaped; line ends and tabs stay."""
+    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def sentence(text: str) -> str:
@@ -45,12 +35,3 @@ def shortened(text: str, most: int) -> str:
 def json_text(value: Any, **options: Any) -> str:
     """JSON as `json.dumps` writes it, letters of every language as they are and control characters as escapes."""
     return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False, **options))
-
-
-def _replaced(error: Any) -> tuple[str, int]:
-    parts = unicodedata.normalize("NFKD", error.object[error.start : error.end])
-    plain = "".join(part for part in parts if not unicodedata.combining(part)).translate(_LETTERS)
-    return plain.encode("ascii", "backslashreplace").decode(), error.end
-
-
-codecs.register_error(READABLE, _replaced)

@@ -229,8 +229,7 @@ def _of_text(case: Case, outcome: Outcome) -> Iterator[str]:
         try:
             text = printed.decode("utf-8")
         except UnicodeDecodeError:
-            if "PYTHONIOENCODING" not in case.environment:
-                yield f"{where} is not UTF-8"
+            yield f"{where} is not UTF-8"
             text = printed.decode("latin-1")
         if case.process == "terminal":  # bars move the cursor; what a title or a clipboard takes, they never send
             text = text if "\x1b]" in text else ""

@@ -19,11 +19,13 @@ from support.report_example import example
 from oversmooth import Diagnosis, load_steered, models
 from oversmooth.anatomy import locate
 from oversmooth.demo.smiles import smiles_tokenizer
-from oversmooth.diagnosis.weights import Memory, layer_spectrum
+from oversmooth.diagnosis.finished import Finished
+from oversmooth.diagnosis.weights import layer_spectrum
 from oversmooth.inputs.images import image_inputs
 from oversmooth.inputs.preprocessing import Preprocessing
 from oversmooth.inputs.text import text_inputs
 from oversmooth.models.trained_file import trained_file
+from oversmooth.results.parts import Spectrum
 from oversmooth.steering import NeuTRENO, steer, steering_of
 
 
@@ -177,7 +179,7 @@ def test_tokenizers(place, data):
 @fuzz(40)
 @given(st.data())
 def test_caches_of_spectra(place, data):
-    memory = Memory(place, "key")
+    memory = Finished(place, "spectrum", b"key", Spectrum)
     memory.path.unlink(missing_ok=True)
     memory.add("a", layer_spectrum(locate(LLAMA).layers[0], verdicts=True))
     whole = json.loads(memory.path.read_text())

@@ -132,11 +132,10 @@ def _run(case: Case, place: Place, log: Path) -> Outcome:
         arguments, before, spent = pickle.loads((log / "built").read_bytes())
     except FileNotFoundError:
         arguments, before, spent, code = [], {}, 0.0, None
-    encoding = case.environment.get("PYTHONIOENCODING", "utf-8")
     return Outcome(
         code=code,
-        out=bytes(shown) if terminal else _bytes(log / "stdout", encoding),
-        err=_without_colours(bytes(shown)) if terminal else _bytes(log / "stderr", encoding),
+        out=bytes(shown) if terminal else _bytes(log / "stdout"),
+        err=_without_colours(bytes(shown)) if terminal else _bytes(log / "stderr"),
         seconds=used.ru_utime + used.ru_stime - spent,
         memory=max(0, most, used.ru_maxrss * 1024 - held),
         hung=hung,
@@ -151,10 +150,9 @@ def _without_colours(shown: bytes) -> bytes:
     return re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", shown).replace(b"\r", b"")
 
 
-def _bytes(path: Path, encoding: str) -> bytes:
-    """What was printed; of UTF-16, half of which would be control characters, as UTF-8."""
-    printed = path.read_bytes() if path.exists() else b""
-    return printed.decode(encoding).encode() if encoding == "utf-16" else printed
+def _bytes(path: Path) -> bytes:
+    """What was printed."""
+    return path.read_bytes() if path.exists() else b""
 
 
 def _held(pid: int | str = "self") -> int:

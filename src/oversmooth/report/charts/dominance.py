@@ -50,13 +50,10 @@ def dominance(models: list[Shown], medium: Medium) -> Drawing:
 
 
 def _cells(depth: int, layer: Layer, found: LayerDominance, medium: Medium) -> list[Spec]:
-    cells = []
-    for head in range(max((len(row) for row in found.verdict_heads), default=0)):
-        said = Counter(row[head] for row in found.verdict_heads if head < len(row))
-        count = said.total()
-        rough = [row[head] for row in found.rho_rough_heads if head < len(row)]
-        known = [value for value in rough if value is not None]
-        smooth = found.rho_smooth_heads[head] if head < len(found.rho_smooth_heads) else None
+    cells, count = [], len(found.verdict_heads)
+    heads = found.rho_smooth_heads, zip(*found.verdict_heads, strict=True), zip(*found.rho_rough_heads, strict=True)
+    for head, (smooth, verdicts, rough) in enumerate(zip(*heads, strict=False)):  # none, where no input was measured
+        said, known = Counter(verdicts), [value for value in rough if value is not None]
         words = [(6, str(head))]
         words += [(i, f"{said[word]} of {count}") for i, word in enumerate(_WORDS) if i < 2 or said[word]]
         words += [(4, number(smooth)), (5, number(sum(known) / len(known) if known else None))]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import runpy
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -13,9 +15,9 @@ from support.places import ROOT
 from support.report_example import example as made_example
 
 from oversmooth import Diagnosis, InputError
-from oversmooth.diagnosis import schema
 from oversmooth.results.data import VERSION
 
+schema: Any = SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "_ext" / "json_schema.py")))
 example = functools.cache(made_example)
 _FILE = ROOT / "docs" / "schema" / f"diagnosis-{VERSION}.json"
 _VALIDATOR = jsonschema.Draft202012Validator(schema.json_schema())
@@ -46,7 +48,7 @@ DAMAGE = {
     "layers that are none": _set("layers", {}),
     "a name that is missing": _set("model.name", None),
     "an unknown field of a layer": _set("layers.0.colour", "blue"),
-    "no remarks": lambda data: data.pop("remarks"),
+    "no provenance": lambda data: data.pop("provenance"),
 }
 
 

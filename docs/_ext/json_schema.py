@@ -1,6 +1,6 @@
 """The JSON schema of a saved diagnosis, made from the types that reading checks it against.
 
-    python -m oversmooth.diagnosis.schema docs/schema
+    python docs/_ext/json_schema.py docs/schema
 
 writes ``diagnosis-VERSION.json``, which the docs publish. Not for checking files: `Diagnosis.load` does that.
 """
@@ -28,7 +28,6 @@ _SCALARS: dict[Any, dict[str, Any]] = {
     type(None): {"type": "null"},
     Any: {},
 }
-_AS_SAVED = {"extrapolation", "verdict", "remarks"}  # fields that have a default in Python and are in every file
 
 
 def json_schema() -> dict[str, Any]:
@@ -36,7 +35,7 @@ def json_schema() -> dict[str, Any]:
     definitions: dict[str, Any] = {}
     whole = _object(Diagnosis, definitions)
     whole["properties"] = {"schema": {"const": SCHEMA}, "version": {"const": VERSION}, **whole["properties"]}
-    whole["required"] = ["schema", "version", *whole["required"], *sorted(_AS_SAVED)]
+    whole["required"] = ["schema", "version", *whole["required"]]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"{SCHEMA}/{VERSION}",
