@@ -65,16 +65,6 @@ class Running(loop.RunSettings):
         return (lambda *_: None) if self.on_progress is None else partial(self.on_progress, title)
 
 
-@dataclass(frozen=True)
-class Filled:
-    """True if all cells are there. why: finished, out of time, interrupted, preempted, or `NO_MODELS`."""
-
-    why: str
-
-    def __bool__(self) -> bool:
-        return self.why == "finished"
-
-
 def one_writer(results: Path, running: Running) -> AbstractContextManager[lock.Lock | None]:
     """A results directory, made if it is not there, with this process, or the one that launched it, as its writer."""
     if running.is_job:
@@ -82,8 +72,10 @@ def one_writer(results: Path, running: Running) -> AbstractContextManager[lock.L
     return lock.held(results, force=running.force, on_message=running.on_message)
 
 
-def fill(recipes: Sequence[BaseRecipe], data: Any, results: Path, folder: Folder, running: Running) -> Filled:
-    """Run the cells that are missing."""
+def fill(recipes: Sequence[BaseRecipe], data: Any, results: Path, folder: Folder, running: Running) -> str:
+    """Run the cells that are missing; returns "finished", or why some still are: "out of time", "interrupted" or
+    "preempted".
+    """
     with one_writer(results, running):
         todo = cells.missing(recipes, results, folder)
         for recipe in recipes:
@@ -93,7 +85,7 @@ def fill(recipes: Sequence[BaseRecipe], data: Any, results: Path, folder: Folder
             running = replace(running, at_once=max(1, min(running.at_once, len(todo))))
         jobs = [Job(recipe, cells.work_folder(results, recipe)) for recipe in todo]
         fill_jobs = _fill_at_once if running.at_once > 1 and not running.is_job else _fill_one_by_one
-        return Filled(fill_jobs(jobs, data, results, folder, running))
+        return fill_jobs(jobs, data, results, folder, running)
 
 
 def _fill_one_by_one(jobs: Sequence[Job], data: Any, results: Path, folder: Folder, running: Running) -> str:
@@ -145,7 +137,7 @@ def measure_models(
     *,
     made_by: str,
     find: Callable[[Path, Any], Path] = cells.model_path,
-) -> Filled:
+) -> str:
     """Cells of trained models that are there and were not measured yet; models that are missing are named.
 
     measure: what a cell says of a recipe's model, by its file. made_by: the tables that train these models. find: where
@@ -165,7 +157,7 @@ def measure_models(
             cells.write(cells.cell_path(results, folder, recipe), _cell(recipe, folder, running, measured))
     for title in lacking:
         running.on_message(f"{title}: no model; oversmooth reproduce {made_by} makes it")
-    return Filled(NO_MODELS if lacking else "finished")
+    return NO_MODELS if lacking else "finished"
 
 
 def _cell(recipe: BaseRecipe, folder: Folder, running: Running, found: Cell) -> Cell:

@@ -27,7 +27,7 @@ from oversmooth_papers.tables.table2 import Table2, column
 from oversmooth_papers.tasks.images.recipe import Recipe, percent
 
 if TYPE_CHECKING:
-    from oversmooth_papers.tables.filling import Filled, Running
+    from oversmooth_papers.tables.filling import Running
     from oversmooth_papers.tasks.images.data import Splits
 
 INTENSITIES = (0, 1, 2, 3, 4, 5)
@@ -77,7 +77,7 @@ class Table3(Table2):
         frost = "" if self.frost is None else "-frost"
         return super().folder(recipe) + official + frost
 
-    def fill(self, recipes: Sequence[Recipe], splits: Splits, results: Path, running: Running) -> Filled:
+    def fill(self, recipes: Sequence[Recipe], splits: Splits, results: Path, running: Running) -> str:
         """Nothing is trained: models of table 2 that were not tested yet are."""
         from oversmooth.steering.apply import fold_if_possible
         from oversmooth_papers.engine.loop import MODEL, device_named
