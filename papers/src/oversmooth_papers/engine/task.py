@@ -76,9 +76,6 @@ class Task(ABC):
         """The number of examples per epoch, including an incomplete batch."""
         return len(self.dataset.train)
 
-    def plain_model(self) -> nn.Module:
-        return type(self).plain_model_of(self.recipe)
-
     def model(self) -> nn.Module:
         return type(self).model_of(self.recipe)
 

@@ -27,12 +27,12 @@ from oversmooth_papers.engine import lock, loop
 from oversmooth_papers.engine.parallel_runs import Job, run_many
 from oversmooth_papers.engine.recipe import BaseRecipe
 from oversmooth_papers.engine.result import OnNan, Result
-from oversmooth_papers.engine.saved_model import load_model, recipe_of, save_model
+from oversmooth_papers.engine.saved_model import recipe_of, save_model
 from oversmooth_papers.engine.task import Task
 from oversmooth_papers.tables import cells
 from oversmooth_papers.tables.cells import Cell, Folder, allowed
 from oversmooth_papers.tables.provenance import data_hash, file_hash, provenance
-from oversmooth_papers.tasks.registry import task_of
+from oversmooth_papers.tasks.registry import load_trained, task_of
 
 NO_MODELS = "models are missing"
 """Why a table that tests trained models is incomplete."""
@@ -110,17 +110,10 @@ def _fill_one_by_one(jobs: Sequence[Job], data: Any, results: Path, folder: Fold
 
 
 def _fill_at_once(jobs: Sequence[Job], data: Any, results: Path, folder: Folder, running: Running) -> str:
-    outcomes = run_many(
-        jobs,
-        running.data,
-        at_once=running.at_once,
-        minutes=running.minutes,
-        device=running.device,
-        on_nan=running.on_nan,
-        force=running.force,
-        on_message=running.on_message,
-        on_finished=lambda job: _keep(job, data, results, folder, running),
-    )
+    def keep(job: Job) -> None:
+        _keep(job, data, results, folder, running)
+
+    outcomes = run_many(jobs, running.data, running, at_once=running.at_once, on_finished=keep)
     if failed := [outcome for outcome in outcomes if outcome.failed]:
         first = failed[0]
         raise InputError(f"{len(failed)} of {len(jobs)} runs failed; {first.job.recipe.title} {first.message}")
@@ -244,11 +237,11 @@ def keep_model(task: Task, result: Result, file: Path, results: Path, device: st
     up to 1 %. What no weight can do stays steered, and is copied as it is.
     """
     path = cells.model_path(results, task.recipe)
-    model, _ = load_model(file, lambda _recipe: task.plain_model())
+    model, _ = load_trained(file)
     learned = _strengths(model)
     if steering_of(model) is not None and fold_if_possible(model):
         save_model(model, task.recipe, path, notes={**result.scores, "seconds": result.seconds}, more=task.metadata())
-        model, _ = load_model(path, lambda _recipe: task.plain_model())
+        model, _ = load_trained(path)
     else:
         with whole_file(path) as temporary:
             shutil.copyfile(file, temporary)
