@@ -131,8 +131,11 @@ class Table:
     """Of the chart."""
     quick_title: ClassVar[str] = "quick"
     note: ClassVar[str] = ""
-    quick_note: ClassVar[str] = ""
     """The paragraph under the table: what the numbers are, and what differs from the paper."""
+    quick_note: ClassVar[str] = (
+        "quick: small models, trained for minutes on little data. These figures compare with each other and with "
+        "nothing that is published; accuracies are uncertain by half a point or more, perplexities are per byte."
+    )
 
     seeds: int = 3
     quick: bool = False

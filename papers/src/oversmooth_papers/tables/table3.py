@@ -83,7 +83,7 @@ class Table3(Table2):
         from oversmooth_papers.engine.loop import MODEL, device_named
         from oversmooth_papers.tables.filling import measure_models
         from oversmooth_papers.tables.provenance import data_hash
-        from oversmooth_papers.tasks.images import corruptions, evaluate
+        from oversmooth_papers.tasks.images import evaluate
         from oversmooth_papers.tasks.images.build import load_vit
 
         test, device = splits.test, device_named(running.device)
@@ -106,7 +106,7 @@ class Table3(Table2):
                 evaluators.append(evaluate.Evaluator(recipe, model.to(device), device))
             clean = evaluators[0].accuracy(test.images, test.labels)
             told = running.progress_of(recipe.title)
-            by_kind = evaluate.under_corruption(evaluators[0], corrupted, kinds=corruptions.KINDS, on_message=told)
+            by_kind = evaluate.under_corruption(evaluators[0], corrupted, on_message=told)
             return {
                 "accuracy": clean,
                 "test_images": len(test),
