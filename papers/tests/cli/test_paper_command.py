@@ -6,7 +6,6 @@ from support.places import ROOT
 
 from oversmooth_papers.cli import tables as command
 from oversmooth_papers.tables import status
-from oversmooth_papers.tables.filling import Filled
 from oversmooth_papers.tables.sharpening import SEEDS, Sharpening, SharpeningDose
 from oversmooth_papers.tables.table2 import Table2
 
@@ -33,7 +32,7 @@ def test_it_fills_in_order_and_says_what_is_left(monkeypatch, tmp_path, capsys):
 
     def fill(self, recipes, _data, _results, running):
         filled.append((self.home(), len(recipes), running.command, running.minutes <= 60))
-        return Filled("out of time")
+        return "out of time"
 
     monkeypatch.setattr("oversmooth_papers.tables.base.Table.fill", fill)
     assert run(monkeypatch, "reproduce", "paper", "--budget", "1h", "--results", tmp_path) == 0

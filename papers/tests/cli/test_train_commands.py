@@ -312,11 +312,11 @@ def test_a_damaged_cell_is_refused(monkeypatch, tmp_path, capsys):
 
 def test_what_a_death_left_of_a_finished_cell_is_tidied(tmp_path):
     one = replace(RECIPE, epochs=1)
-    assert fill([one], splits(), tmp_path, "table2", Running(device="cpu"))
+    assert fill([one], splits(), tmp_path, "table2", Running(device="cpu")) == "finished"
     work = cells.work_folder(tmp_path, one)
     work.mkdir(parents=True)
     (work / "log.jsonl").write_text("{}")  # killed while it was removed
-    assert fill([one], splits(), tmp_path, "table2", Running(device="cpu"))
+    assert fill([one], splits(), tmp_path, "table2", Running(device="cpu")) == "finished"
     assert not work.exists()
 
 
@@ -392,13 +392,13 @@ def test_several_runs_at_once(tmp_path, cifar):
     base = replace(recipe.QUICK, share=1.0, epochs=1, batch=20, shape=Shape(patch=8, width=16, depth=1, heads=2))
     jobs = [Job(base, tmp_path / "good"), Job(replace(base, batch=5000), tmp_path / "bad")]
     kept = []
-    outcomes = run_many(jobs, str(cifar), at_once=2, minutes=5, device="cpu", on_finished=kept.append)
+    outcomes = run_many(jobs, str(cifar), loop.RunSettings(minutes=5, device="cpu"), at_once=2, on_finished=kept.append)
     said = {outcome.job.folder.name: outcome.message for outcome in outcomes}
     assert said["good"] == "finished"
     assert kept == jobs[:1]
     assert "code 2" in said["bad"]
     assert "less than one batch" in said["bad"]
-    late = run_many([Job(base, tmp_path / "late")], str(cifar), at_once=1, minutes=0)
+    late = run_many([Job(base, tmp_path / "late")], str(cifar), loop.RunSettings(minutes=0), at_once=1)
     assert late[0].message == "not begun, as time is up"
 
 
@@ -408,9 +408,9 @@ def test_cells_filled_at_once_are_those_filled_one_by_one(tmp_path, cifar):
     both = load_splits(cifar)
     fitted = [replace(base, variant=variant).fitted(both.train) for variant in ("plain", "sharpen")]
     given = dict(data=str(cifar), device="cpu")
-    assert not fill(fitted, both, tmp_path / "at-once", "table2", Running(at_once=2, minutes=0, **given))
-    assert fill(fitted, both, tmp_path / "at-once", "table2", Running(at_once=2, **given))
-    assert fill(fitted[1:], both, tmp_path / "alone", "table2", Running(**given))
+    assert fill(fitted, both, tmp_path / "at-once", "table2", Running(at_once=2, minutes=0, **given)) == "out of time"
+    assert fill(fitted, both, tmp_path / "at-once", "table2", Running(at_once=2, **given)) == "finished"
+    assert fill(fitted[1:], both, tmp_path / "alone", "table2", Running(**given)) == "finished"
     one, other = (cells.read(cells.cell_path(tmp_path / where, "table2", fitted[1])) for where in ("at-once", "alone"))
     assert one["accuracy"] == other["accuracy"]
     # Kept with its weights folded, and rounded after that; how good that file is stands in the cell.

@@ -37,7 +37,7 @@ def test_what_it_says_and_writes(vit, data, tmp_path, monkeypatch, capsys):
     assert run(monkeypatch, *given) == 0
     shown = words(capsys.readouterr().out)
     assert shown.startswith("12 images: a difference of 18.1 points would be needed")  # said first
-    for name in ("NeuTRENO, per head", "FeatScale", "AttnScale", "ValueResidual"):
+    for name in ("NeuTRENO, per", "FeatScale", "AttnScale", "ValueResidual"):
         assert name in shown
     assert "3 folds: each of the 12 images is tested once" in shown
     written = json.loads((tmp_path / "tuned.json").read_text())

@@ -16,6 +16,7 @@ from support.places import TEST_FOLDERS
 from support.train_example import RECIPE
 
 from oversmooth_papers.engine import parallel_runs as many
+from oversmooth_papers.engine.result import RunSettings
 
 _COMMON = """
 import hashlib, os, random, signal, sys
@@ -35,7 +36,7 @@ def one(folder):
     return train(RECIPES[0], splits(), folder=folder, resume=True, watch=watch).why
 
 def table(folder):
-    return fill(RECIPES, splits(), folder, "table2", Running(device="cpu")).why
+    return fill(RECIPES, splits(), folder, "table2", Running(device="cpu"))
 
 def child(work, folder, number=None, seconds=0.0):
     # After so many seconds of processor time it receives the signal: on a busy machine a clock runs ahead of the work.
@@ -113,13 +114,14 @@ sys.path[:0] = {tests!r}
 from dataclasses import replace
 from pathlib import Path
 from oversmooth_papers.engine.parallel_runs import Job, run_many
+from oversmooth_papers.engine.result import RunSettings
 from oversmooth_papers.tasks.images.recipe import QUICK, Shape
 from support.commands import make_cifar
 
 home = Path({folder!r})
 make_cifar(home / "cifar-100-binary")
 recipe = replace(QUICK, share=1.0, epochs=100000, batch=20, shape=Shape(patch=8, width=16, depth=1, heads=2))
-run_many([Job(recipe, home / "run")], str(home / "cifar-100-binary"), at_once=1, device="cpu")
+run_many([Job(recipe, home / "run")], str(home / "cifar-100-binary"), RunSettings(device="cpu"), at_once=1)
 """
 
 
@@ -185,7 +187,7 @@ def test_a_signal_to_the_parent_stops_all_children_at_checkpoints(tmp_path, monk
     sent = []
     monkeypatch.setattr(many, "start_process", start)
     monkeypatch.setattr(many.time, "sleep", slept)
-    outcomes = many.run_many(jobs, "", at_once=2)
+    outcomes = many.run_many(jobs, "", RunSettings(), at_once=2)
     assert sorted(outcome.message for outcome in outcomes) == [
         "not begun, as preempted", "preempted, at a checkpoint", "preempted, at a checkpoint",
     ]  # fmt: skip

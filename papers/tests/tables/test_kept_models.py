@@ -34,7 +34,7 @@ def kept(tmp_path_factory):
     """A results directory with two cells and their models."""
     results = tmp_path_factory.mktemp("results")
     running = Running(device="cpu", command="oversmooth reproduce table2")
-    assert fill([SHORT, SHARP], splits(), results, "table2", running)
+    assert fill([SHORT, SHARP], splits(), results, "table2", running) == "finished"
     return results
 
 
@@ -43,7 +43,7 @@ def test_a_cell_keeps_what_steering_learned(kept, tmp_path):
     recipe = replace(
         segmentation_example.RECIPE, variant=words, epochs=1, shape=replace(segmentation_example.SHAPE, width=80)
     )
-    assert fill([recipe], segmentation_example.splits(), tmp_path, "segmentation", Running(device="cpu"))
+    assert fill([recipe], segmentation_example.splits(), tmp_path, "segmentation", Running(device="cpu")) == "finished"
     learned = cells.read(cells.cell_path(tmp_path, "segmentation", recipe))["strengths"]
     model, _ = load_trained(cells.model_path(tmp_path, recipe))
     for stack, first in (("encoder", 1), ("decoder", 1)):
@@ -165,7 +165,7 @@ def test_a_cell_is_verified_and_a_wrong_one_is_not(kept, monkeypatch, capsys):
 
 def test_a_segmenter_is_verified_by_its_validation_whatever_its_cell_calls_it(tmp_path):
     recipe, data = replace(segmentation_example.RECIPE, epochs=1), segmentation_example.splits()
-    assert fill([recipe], data, tmp_path, "segmentation", Running(device="cpu"))
+    assert fill([recipe], data, tmp_path, "segmentation", Running(device="cpu")) == "finished"
     cell = cells.read(cells.cell_path(tmp_path, "segmentation", recipe))
     assert cell["rounded"].keys() == {"miou_val", "pixel_accuracy_val"}
     before = {**cell, "rounded": {name.removesuffix("_val"): value for name, value in cell["rounded"].items()}}
@@ -206,10 +206,10 @@ def test_an_interrupted_cell_goes_on_and_says_what_each_part_ran_on(kept, tmp_pa
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(training_run, "hardware_name", lambda _device: "a GPU")
         running = Running(device="cpu", minutes=0, on_message=told.append)
-        assert not fill([SHORT], splits(), tmp_path, "table2", running)
+        assert fill([SHORT], splits(), tmp_path, "table2", running) != "finished"
     assert "out of time" in told[1]
     assert status.status(tmp_path)[0][:3] == ("on its way", SHORT.title, "epoch 0 of 1")
-    assert fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu"))
+    assert fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu")) == "finished"
     cell = cells.read(cells.cell_path(tmp_path, "table2", SHORT))
     shown = ("table2", SHORT.title, f"accuracy {100 * cell['accuracy']:.2f} %")
     assert [row[:3] for row in status.status(tmp_path)] == [shown]
@@ -229,7 +229,7 @@ def test_a_file_that_tests_unlike_its_run_is_told_of(tmp_path, monkeypatch, move
 
     monkeypatch.setattr(filling, "keep_model", moved_away)
     told = []
-    assert fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu", on_message=told.append))
+    assert fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu", on_message=told.append)) == "finished"
     assert any("more than rounding explains" in line for line in told) == (moved != 0)
     cell = cells.read(cells.cell_path(tmp_path, "table2", SHORT))
     assert ("by its kept file's accuracy" in cell.get("remark", "")) == (moved != 0)
@@ -241,7 +241,9 @@ def test_a_score_that_is_not_finite_makes_no_cell_and_loses_no_run(tmp_path, mon
         fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu"))
     assert not cells.cell_path(tmp_path, "table2", SHORT).exists()
     monkeypatch.undo()
-    assert fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu", minutes=0))  # nothing is left to train
+    assert (
+        fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu", minutes=0)) == "finished"
+    )  # nothing is left to train
 
 
 def test_cells_record_where_they_come_from(kept):
@@ -310,7 +312,9 @@ def test_runs_that_shared_a_device_count_where_none_had_it_alone(tmp_path):
 
 
 def test_a_last_cell_that_runs_alone_says_nothing_of_others(tmp_path):
-    assert fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu", at_once=4, keep_models=False))
+    assert (
+        fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu", at_once=4, keep_models=False)) == "finished"
+    )
     assert "at_once" not in json.loads(cells.cell_path(tmp_path, "table2", SHORT).read_text())
 
 

@@ -300,7 +300,7 @@ def adaptation(
     loaded, images = read(model, data, inputs, settings, device)
     with _running("images", device, force) as running:
         cells = recipe.measure(loaded, images, methods, settings, results, running)
-    out.print(report.table(cells))
+    out.print(table_text.terminal(*report.terminal_rows(cells)))
     head, rows, notes = recipe.table(cells)
     for note in notes:
         out.print(note, style="dim")

@@ -176,10 +176,9 @@ def fill_table(
 
             running = Running(on_message=print_message, on_progress=on_progress, **how)
             if jobs is None:
-                filled = table.fill(wanted, loaded, results, running)
-            else:
-                filled = fill_by_jobs(table, wanted, results, running, jobs)
-    return recipes, filled.why
+                return recipes, table.fill(wanted, loaded, results, running)
+            fill_by_jobs(table, wanted, results, running, jobs)
+            return recipes, "finished"
 
 
 def _add_command(table: type[Table]) -> None:

@@ -79,6 +79,7 @@ def tune(
     from oversmooth.safety.errors import InputError
     from oversmooth.safety.foreign import json_text
     from oversmooth_papers import tuning
+    from oversmooth_papers.tables import table_text
     from oversmooth_papers.tuning import report
 
     # What can be refused is, before the model takes its time.
@@ -106,7 +107,7 @@ def tune(
             total, steps = len(images), settings.steps_on(len(images))
             learning = lambda step: on_progress("all images", step * total // steps, total, "learning")  # noqa: E731
             tuning.tune(loaded.model, methods[0], images, settings, on_step=learning)
-    out.print(report.table(results))
+    out.print(table_text.terminal(*report.terminal_rows(results)))
     for note in report.notes(len(images), settings.to_dict()):
         out.print(note, style="dim")
     if save is not None:

@@ -21,7 +21,7 @@ from oversmooth.safety.files import write_text
 from oversmooth_papers.engine import checkpoint
 from oversmooth_papers.engine.loop import MODEL
 from oversmooth_papers.engine.recipe import BaseRecipe
-from oversmooth_papers.engine.result import OnNan
+from oversmooth_papers.engine.result import RunSettings
 from oversmooth_papers.engine.stopping import EXIT_CODES, PARENT, interruptible, reason
 
 OUTPUT = "output.txt"  # what a run's process printed, in its folder
@@ -55,27 +55,24 @@ class JobOutcome:
 def run_many(
     jobs: Sequence[Job],
     data: str,
+    settings: RunSettings,
     *,
     at_once: int,
-    minutes: float | None = None,
-    device: str | None = None,
-    on_nan: OnNan = "stop",
-    force: bool = False,
-    on_message: Callable[[str], None] = lambda _line: None,
     on_finished: Callable[[Job], None] = lambda _job: None,
 ) -> list[JobOutcome]:
     """All jobs, so many at once, in order. Ctrl-C, SIGTERM and SIGUSR2 stop them all, each at a checkpoint.
 
-    on_message: receives a line whenever a job begins or ends. on_finished: receives a job as soon as its model is
-    there, while others still run, so that its result can be kept even if this process is killed later.
+    settings: of each, its minutes those of all together; its messages say when a job begins and ends. on_finished:
+    receives a job as soon as its model is there, while others still run, so that its result can be kept even if this
+    process is killed later.
     """
-    end = None if minutes is None else time.monotonic() + 60 * minutes
+    end = None if settings.minutes is None else time.monotonic() + 60 * settings.minutes
     waiting, running, outcomes = list(jobs), dict[Job, subprocess.Popen[bytes]](), list[JobOutcome]()
     asked = False
 
     def finish(job: Job, message: str, failed: bool = False) -> None:
         outcomes.append(JobOutcome(job, message, failed, reason(received, None)))
-        on_message(f"{job.recipe.title}: {message}")
+        settings.on_message(f"{job.recipe.title}: {message}")
         if job.finished:
             on_finished(job)
 
@@ -92,8 +89,8 @@ def run_many(
                     if received or (left is not None and left < _LEAST):
                         finish(job, f"not begun, as {reason(received, None) or 'time is up'}")
                         continue
-                    running[job] = start_process(job, data, left, device, on_nan, force)
-                    on_message(f"{job.recipe.title}: begins")
+                    running[job] = start_process(job, data, left, settings)
+                    settings.on_message(f"{job.recipe.title}: begins")
                 for job, process in list(running.items()):
                     if process.poll() is not None:
                         del running[job]
@@ -120,17 +117,15 @@ def end_processes(processes: Iterable[subprocess.Popen[bytes]]) -> None:
             process.wait()
 
 
-def start_process(
-    job: Job, data: str, seconds: float | None, device: str | None, on_nan: OnNan, force: bool
-) -> subprocess.Popen[bytes]:
+def start_process(job: Job, data: str, seconds: float | None, settings: RunSettings) -> subprocess.Popen[bytes]:
     job.folder.mkdir(parents=True, exist_ok=True)
     path = job.folder / "recipe.json"
     write_text(path, job.recipe.to_json())
     command = [sys.executable, "-m", "oversmooth_papers", "train", "--recipe", str(path), "--data", data]
-    command += ["--output", str(job.folder), "--resume", "--on-nan", on_nan]
+    command += ["--output", str(job.folder), "--resume", "--on-nan", settings.on_nan]
     command += [] if seconds is None else ["--minutes", f"{seconds / 60:.3f}"]
-    command += [] if device is None else ["--device", device]
-    command += ["--force"] if force else []
+    command += [] if settings.device is None else ["--device", str(settings.device)]
+    command += ["--force"] if settings.force else []
     with (job.folder / OUTPUT).open("ab") as output:
         streams: dict[str, Any] = dict(stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
         # In a group of its own: Ctrl-C in a terminal is received once, here.

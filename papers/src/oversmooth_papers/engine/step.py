@@ -47,8 +47,8 @@ class Step:
         self.compiled = self.asked_to_compile
         self.steps = task.examples // recipe.batch
         if not self.steps:  # before a feed makes room for a batch
-            few, remedy = f"{task.examples:,} {task.examples_are}", f"give a smaller batch or more {task.examples_are}"
-            raise InputError(f"{few} are less than one batch of {recipe.batch}; {remedy}")
+            few = f"{task.examples:,} examples are less than one batch of {recipe.batch}"
+            raise InputError(f"{few}; give a smaller batch or more data")
         self.total = recipe.total_epochs * self.steps
         schedule = f"the schedule of {recipe.total_epochs:,} epochs, {self.total:,} steps,"
         check_fits(_A_STEP * self.total, schedule, "give fewer epochs")

@@ -60,7 +60,6 @@ class Probe:
 class Task(ABC):
     """A recipe with data that it fits; `InputError` for others."""
 
-    examples_are: ClassVar[str]  # the unit of a batch: images, windows
     compiles: ClassVar[bool] = True  # whether compiling pays on a GPU; it does not for runs of a minute
     copies: ClassVar[int] = 4  # of the weights, while training: themselves, gradients and AdamW's two moments
     plain_model_of: ClassVar[staticmethod[[Any], nn.Module]]  # a recipe's model on the CPU, unsteered, random weights
@@ -76,9 +75,6 @@ class Task(ABC):
     def examples(self) -> int:
         """The number of examples per epoch, including an incomplete batch."""
         return len(self.dataset.train)
-
-    def plain_model(self) -> nn.Module:
-        return type(self).plain_model_of(self.recipe)
 
     def model(self) -> nn.Module:
         return type(self).model_of(self.recipe)

@@ -20,7 +20,7 @@ from oversmooth_papers.tables.cells import Available, names_of, paired, read_cel
 from oversmooth_papers.tasks.images.recipe import PAPER, QUICK, variant_title
 
 if TYPE_CHECKING:
-    from oversmooth_papers.tables.filling import Filled, Running
+    from oversmooth_papers.tables.filling import Running
 
 Rows = tuple[Sequence[str], list[list[str]]]
 """The heading and the rows; the last column is the source: ours, or published."""
@@ -131,8 +131,11 @@ class Table:
     """Of the chart."""
     quick_title: ClassVar[str] = "quick"
     note: ClassVar[str] = ""
-    quick_note: ClassVar[str] = ""
     """The paragraph under the table: what the numbers are, and what differs from the paper."""
+    quick_note: ClassVar[str] = (
+        "quick: small models, trained for minutes on little data. These figures compare with each other and with "
+        "nothing that is published; accuracies are uncertain by half a point or more, perplexities are per byte."
+    )
 
     seeds: int = 3
     quick: bool = False
@@ -194,8 +197,8 @@ class Table:
         """The folder of the results in which a cell is saved; tables that share a cell return the same one."""
         return self.folder_of(self.cells_from.get(self.case_of(recipe), type(self)))
 
-    def fill(self, recipes: Sequence[Any], data: Any, results: Path, running: Running) -> Filled:
-        """Run the cells that are missing."""
+    def fill(self, recipes: Sequence[Any], data: Any, results: Path, running: Running) -> str:
+        """Run the cells that are missing; returns "finished", or why some still are."""
         from oversmooth_papers.tables.filling import fill
 
         return fill(recipes, data, results, self.folder, running)

@@ -53,11 +53,6 @@ class Depth(Table):
         "HFC/LFC, last": last_snapshot(1),
         "mean |cos|, last": last_snapshot(2),
     }
-    quick_note = (
-        "quick: a small ViT (patch 8, width 64) with 2, 4 and 8 blocks, 1,000 images, 5 epochs. These figures compare "
-        "with each other and with nothing that is published; accuracies, of 1,000 test images, are uncertain by half a "
-        "point."
-    )
 
     share: float = option(0.1, "Of the training images; the paper's was not published.")
 

@@ -27,12 +27,12 @@ from oversmooth_papers.engine import lock, loop
 from oversmooth_papers.engine.parallel_runs import Job, run_many
 from oversmooth_papers.engine.recipe import BaseRecipe
 from oversmooth_papers.engine.result import OnNan, Result
-from oversmooth_papers.engine.saved_model import load_model, recipe_of, save_model
+from oversmooth_papers.engine.saved_model import recipe_of, save_model
 from oversmooth_papers.engine.task import Task
 from oversmooth_papers.tables import cells
 from oversmooth_papers.tables.cells import Cell, Folder, allowed
 from oversmooth_papers.tables.provenance import data_hash, file_hash, provenance
-from oversmooth_papers.tasks.registry import task_of
+from oversmooth_papers.tasks.registry import load_trained, task_of
 
 NO_MODELS = "models are missing"
 """Why a table that tests trained models is incomplete."""
@@ -65,16 +65,6 @@ class Running(loop.RunSettings):
         return (lambda *_: None) if self.on_progress is None else partial(self.on_progress, title)
 
 
-@dataclass(frozen=True)
-class Filled:
-    """True if all cells are there. why: finished, out of time, interrupted, preempted, or `NO_MODELS`."""
-
-    why: str
-
-    def __bool__(self) -> bool:
-        return self.why == "finished"
-
-
 def one_writer(results: Path, running: Running) -> AbstractContextManager[lock.Lock | None]:
     """A results directory, made if it is not there, with this process, or the one that launched it, as its writer."""
     if running.is_job:
@@ -82,8 +72,10 @@ def one_writer(results: Path, running: Running) -> AbstractContextManager[lock.L
     return lock.held(results, force=running.force, on_message=running.on_message)
 
 
-def fill(recipes: Sequence[BaseRecipe], data: Any, results: Path, folder: Folder, running: Running) -> Filled:
-    """Run the cells that are missing."""
+def fill(recipes: Sequence[BaseRecipe], data: Any, results: Path, folder: Folder, running: Running) -> str:
+    """Run the cells that are missing; returns "finished", or why some still are: "out of time", "interrupted" or
+    "preempted".
+    """
     with one_writer(results, running):
         todo = cells.missing(recipes, results, folder)
         for recipe in recipes:
@@ -93,7 +85,7 @@ def fill(recipes: Sequence[BaseRecipe], data: Any, results: Path, folder: Folder
             running = replace(running, at_once=max(1, min(running.at_once, len(todo))))
         jobs = [Job(recipe, cells.work_folder(results, recipe)) for recipe in todo]
         fill_jobs = _fill_at_once if running.at_once > 1 and not running.is_job else _fill_one_by_one
-        return Filled(fill_jobs(jobs, data, results, folder, running))
+        return fill_jobs(jobs, data, results, folder, running)
 
 
 def _fill_one_by_one(jobs: Sequence[Job], data: Any, results: Path, folder: Folder, running: Running) -> str:
@@ -118,17 +110,10 @@ def _fill_one_by_one(jobs: Sequence[Job], data: Any, results: Path, folder: Fold
 
 
 def _fill_at_once(jobs: Sequence[Job], data: Any, results: Path, folder: Folder, running: Running) -> str:
-    outcomes = run_many(
-        jobs,
-        running.data,
-        at_once=running.at_once,
-        minutes=running.minutes,
-        device=running.device,
-        on_nan=running.on_nan,
-        force=running.force,
-        on_message=running.on_message,
-        on_finished=lambda job: _keep(job, data, results, folder, running),
-    )
+    def keep(job: Job) -> None:
+        _keep(job, data, results, folder, running)
+
+    outcomes = run_many(jobs, running.data, running, at_once=running.at_once, on_finished=keep)
     if failed := [outcome for outcome in outcomes if outcome.failed]:
         first = failed[0]
         raise InputError(f"{len(failed)} of {len(jobs)} runs failed; {first.job.recipe.title} {first.message}")
@@ -145,7 +130,7 @@ def measure_models(
     *,
     made_by: str,
     find: Callable[[Path, Any], Path] = cells.model_path,
-) -> Filled:
+) -> str:
     """Cells of trained models that are there and were not measured yet; models that are missing are named.
 
     measure: what a cell says of a recipe's model, by its file. made_by: the tables that train these models. find: where
@@ -165,7 +150,7 @@ def measure_models(
             cells.write(cells.cell_path(results, folder, recipe), _cell(recipe, folder, running, measured))
     for title in lacking:
         running.on_message(f"{title}: no model; oversmooth reproduce {made_by} makes it")
-    return Filled(NO_MODELS if lacking else "finished")
+    return NO_MODELS if lacking else "finished"
 
 
 def _cell(recipe: BaseRecipe, folder: Folder, running: Running, found: Cell) -> Cell:
@@ -252,11 +237,11 @@ def keep_model(task: Task, result: Result, file: Path, results: Path, device: st
     up to 1 %. What no weight can do stays steered, and is copied as it is.
     """
     path = cells.model_path(results, task.recipe)
-    model, _ = load_model(file, lambda _recipe: task.plain_model())
+    model, _ = load_trained(file)
     learned = _strengths(model)
     if steering_of(model) is not None and fold_if_possible(model):
         save_model(model, task.recipe, path, notes={**result.scores, "seconds": result.seconds}, more=task.metadata())
-        model, _ = load_model(path, lambda _recipe: task.plain_model())
+        model, _ = load_trained(path)
     else:
         with whole_file(path) as temporary:
             shutil.copyfile(file, temporary)

@@ -45,10 +45,6 @@ class SharpeningTable(Table):
         "10,000 test images after the last epoch, mean ± standard deviation over seeds (their number); HFC/LFC and "
         "mean |cos| of what leaves the last block, of the first 8 test images."
     )
-    quick_note = (
-        "quick: a small ViT (patch 8, depth 4, width 64), 1,000 images, 5 epochs. These figures compare with each "
-        "other and with nothing that is published; accuracies, of 1,000 test images, are uncertain by half a point."
-    )
 
     def folder(self, recipe: Recipe) -> str:
         """The quick version's models are no table's but its own."""

@@ -12,7 +12,7 @@ from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine.stopping import was_warned
 from oversmooth_papers.tables import cells
 from oversmooth_papers.tables.base import Table
-from oversmooth_papers.tables.filling import Filled, Running, one_writer
+from oversmooth_papers.tables.filling import Running, one_writer
 from oversmooth_papers.tasks.images.data import Splits, first_of_test
 from oversmooth_papers.tasks.registry import load_data
 
@@ -30,7 +30,7 @@ class CellRun:
 
     def __call__(self) -> str:
         data = cut(self.table, load_data(self.recipe, self.running.data)) if self.table.loads_data else None
-        why = self.table.fill([self.recipe], data, self.results, self.running).why
+        why = self.table.fill([self.recipe], data, self.results, self.running)
         return "out of time" if why == "preempted" and was_warned() else why
 
 
@@ -43,9 +43,7 @@ def cut(table: Table, data: _Data) -> _Data | Splits:
     return first_of_test(data, table.quick_test_images) if table.quick and isinstance(data, Splits) else data
 
 
-def fill_by_jobs(
-    table: Table, recipes: Sequence[Any], results: Path, running: Running, settings: JobSettings
-) -> Filled:
+def fill_by_jobs(table: Table, recipes: Sequence[Any], results: Path, running: Running, settings: JobSettings) -> None:
     """Run the cells that are missing, a job each; raises `InputError` if some failed."""
     results, share = results.absolute(), running.at_once if settings.launcher == "local" else 1
     there = replace(running, is_job=True, at_once=share, on_message=print, on_progress=None)
@@ -58,4 +56,3 @@ def fill_by_jobs(
     if failed:
         first, why = next(iter(failed.items()))
         raise InputError(f"{len(failed)} of {len(todo)} jobs failed; {first} {why}")
-    return Filled("finished")

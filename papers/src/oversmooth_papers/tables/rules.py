@@ -23,7 +23,7 @@ from oversmooth_papers.tables.table2 import column
 from oversmooth_papers.tasks.images.recipe import VARIANTS, Recipe, percent, variant_title
 
 if TYPE_CHECKING:
-    from oversmooth_papers.tables.filling import Filled, Running
+    from oversmooth_papers.tables.filling import Running
     from oversmooth_papers.tasks.images.data import Splits
 
 TITLES = {
@@ -62,7 +62,7 @@ class RulesOfTable1(Table):
             return Depth(seeds=self.seeds, quick=self.quick).recipes()
         return column(self.share, seeds=self.seeds, quick=self.quick)
 
-    def fill(self, recipes: Sequence[Recipe], splits: Splits, results: Path, running: Running) -> Filled:
+    def fill(self, recipes: Sequence[Recipe], splits: Splits, results: Path, running: Running) -> str:
         """Nothing is trained: models that are there and were not measured yet are."""
         from oversmooth_papers.engine.loop import device_named
         from oversmooth_papers.engine.saved_model import notes_of

@@ -91,7 +91,6 @@ class SharpeningDose(SharpeningTable):
         "2": Case("2", {"variant": f"{_BOUNDED},bound=2"}),
         "4": Case("4", {"variant": f"{_BOUNDED},bound=4"}),
     }
-    cells_help = f"The cells to run, by s: {', '.join(case_by_name)}; by default all."
     cells_from: ClassVar = {"1": Forms}
     rows_are = "s"
 

@@ -9,7 +9,6 @@ way, and most of what is changed is lost. It says what a method does, not what i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from oversmooth import steering as ways
 from oversmooth.diagnosis.diagnose import OnProgress, diagnose
@@ -44,23 +43,15 @@ SWEEP: list[tuple[str, Method | None, str]] = [
 COLUMNS = ("method", "moved", "HFC/LFC, first, most, last", "cos, last", "eff. rank, last", "smoothing cases", "top-1")
 
 
-@dataclass(frozen=True)
-class Refused:
-    """A method that a model's layers do not take."""
-
-    name: str
-    why: str
-
-
 def sweep(
     loaded: Loaded, inputs: Inputs, few: Inputs, name: str, method: Method | None, layers: str, progress: OnProgress
-) -> Diagnosis | Refused:
-    """One row: tokens and top-1 of all inputs, spectra of a few."""
+) -> Diagnosis | None:
+    """One row: tokens and top-1 of all inputs, spectra of a few; None if the model's layers do not take the method."""
     if method is not None:
         try:
             steer(loaded.model, method, layers)
-        except InputError as error:
-            return Refused(name, str(error))
+        except InputError:
+            return None
     try:
         whole = diagnose(loaded.model, inputs, name=name, spectra=False, progress=progress)
         spectra = diagnose(loaded.model, few, name=name, depth=0, joined=0, ranks=0)
@@ -73,16 +64,17 @@ def sweep(
             unsteer(loaded.model)
 
 
-def rows(diagnoses: Sequence[Diagnosis | Refused]) -> list[tuple[str, ...]]:
+def rows(diagnoses: Sequence[Diagnosis | None]) -> list[tuple[str, ...]]:
+    """Of all of `SWEEP`."""
     lines: list[tuple[str, ...]] = []
-    for d in diagnoses:
-        if isinstance(d, Refused):
-            lines.append((d.name, "refused", "–", "–", "–", "–", "–"))
+    for (name, _, _), d in zip(SWEEP, diagnoses, strict=True):
+        if d is None:
+            lines.append((name, "refused", "–", "–", "–", "–", "–"))
             continue
         curve = [v for v in d.curve("hfc_lfc") if v is not None]
         moved = [h for m in (d.steering or {}).get("moved", []) for h in m["heads"]]
         curves = ", ".join(map(number, (curve[0], max(curve), curve[-1])))
         ends = [number(d.curve(name)[-1]) for name in ("cos", "effective_rank")]
         shares = ["–" if share is None else f"{share:.1%}" for share in (d.smoothing_share, d.provenance.get("top1"))]
-        lines.append((d.name, f"{sum(moved) / len(moved):.2f}" if moved else "–", curves, *ends, *shares))
+        lines.append((name, f"{sum(moved) / len(moved):.2f}" if moved else "–", curves, *ends, *shares))
     return lines

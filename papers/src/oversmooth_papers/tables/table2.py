@@ -44,10 +44,6 @@ class Table2(Table):
         "sharpen": {heading(1.0): (66.62, 0.3), heading(0.5): (56.58, 0.3), heading(0.1): (33.99, 0.4)},
     }
     note = "Accuracy in %, mean ± standard deviation over seeds (their number)."
-    quick_note = (
-        "quick: a small ViT (patch 4, depth 4, width 64), 2,500 images, 5 epochs. These figures compare with each "
-        "other and with nothing that is published."
-    )
 
     def places(self) -> Mapping[str, Any]:
         """What each column is of, by its heading: shares of the data; quick has one."""

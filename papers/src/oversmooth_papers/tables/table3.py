@@ -27,7 +27,7 @@ from oversmooth_papers.tables.table2 import Table2, column
 from oversmooth_papers.tasks.images.recipe import Recipe, percent
 
 if TYPE_CHECKING:
-    from oversmooth_papers.tables.filling import Filled, Running
+    from oversmooth_papers.tables.filling import Running
     from oversmooth_papers.tasks.images.data import Splits
 
 INTENSITIES = (0, 1, 2, 3, 4, 5)
@@ -77,13 +77,13 @@ class Table3(Table2):
         frost = "" if self.frost is None else "-frost"
         return super().folder(recipe) + official + frost
 
-    def fill(self, recipes: Sequence[Recipe], splits: Splits, results: Path, running: Running) -> Filled:
+    def fill(self, recipes: Sequence[Recipe], splits: Splits, results: Path, running: Running) -> str:
         """Nothing is trained: models of table 2 that were not tested yet are."""
         from oversmooth.steering.apply import fold_if_possible
         from oversmooth_papers.engine.loop import MODEL, device_named
         from oversmooth_papers.tables.filling import measure_models
         from oversmooth_papers.tables.provenance import data_hash
-        from oversmooth_papers.tasks.images import corruptions, evaluate
+        from oversmooth_papers.tasks.images import evaluate
         from oversmooth_papers.tasks.images.build import load_vit
 
         test, device = splits.test, device_named(running.device)
@@ -106,7 +106,7 @@ class Table3(Table2):
                 evaluators.append(evaluate.Evaluator(recipe, model.to(device), device))
             clean = evaluators[0].accuracy(test.images, test.labels)
             told = running.progress_of(recipe.title)
-            by_kind = evaluate.under_corruption(evaluators[0], corrupted, kinds=corruptions.KINDS, on_message=told)
+            by_kind = evaluate.under_corruption(evaluators[0], corrupted, on_message=told)
             return {
                 "accuracy": clean,
                 "test_images": len(test),

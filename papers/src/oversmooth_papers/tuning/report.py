@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rich import box
-from rich.table import Table
-
 from oversmooth.report.style import fixed
 from oversmooth.steering.methods.registry import method_from
 from oversmooth_papers.tuning.paired import ASSUMED_DISCORDANCE, smallest_detectable
@@ -53,19 +50,11 @@ def _with_interval(numbers: Sequence[float], decimals: int) -> str:
     return f"{middle} ({low} to {high})"
 
 
-def table(outcomes: Sequence[dict[str, Any]]) -> Table:
-    """For the terminal, without what the differences already tell; figures break over lines, and names never do."""
-    out = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1), collapse_padding=True)
-    shown = (0, 1, 2, 3, 8, 7)
-    lines = [[line[place] for place in shown] for line in map(row, outcomes)]
-    for column, place in enumerate(shown):
-        heading = "cross-entropy" if place == 7 else HEAD[place]
-        # Of one word, or names: what is cut there is lost.
-        whole = column == 0 or not any(" " in line[column] for line in lines)
-        out.add_column(heading, justify="right" if column else "left", no_wrap=whole)
-    for line in lines:
-        out.add_row(*line)
-    return out
+def terminal_rows(outcomes: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """The heading and a row per method for a terminal, without what the differences already tell."""
+    shown = (0, 1, 2, 3, 7, 8)
+    head = ["cross-entropy" if place == 7 else HEAD[place] for place in shown]
+    return head, [[line[place] for place in shown] for line in map(row, outcomes)]
 
 
 def _name(settings: dict[str, Any]) -> str:

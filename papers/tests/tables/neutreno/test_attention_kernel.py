@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from support.oracles import attention, normal
 
 from oversmooth import InputError
-from oversmooth_papers.tables.neutreno.flow import gradient_step
-from oversmooth_papers.tables.neutreno.kernel import attention_kernel
+from oversmooth_papers.tables.neutreno.kernel import attention_kernel, gradient_step
 
 SEEDS = st.integers(0, 10_000)
 

@@ -13,8 +13,7 @@ from support.oracles import normal
 from oversmooth import InputError
 from oversmooth.models import load
 from oversmooth_papers.tables.neutreno import energy
-from oversmooth_papers.tables.neutreno.energy import case_energies, energies
-from oversmooth_papers.tables.neutreno.flow import gradient_flow
+from oversmooth_papers.tables.neutreno.energy import case_energies, energies, gradient_flow
 from oversmooth_papers.tables.neutreno.kernel import Layer
 
 N, K = 6, 3

@@ -113,7 +113,7 @@ def test_a_checkpoint_of_another_task_is_refused(tmp_path):
 
 
 def test_bad_text_is_refused():
-    with pytest.raises(InputError, match="windows are less than one batch of 8"):
+    with pytest.raises(InputError, match="examples are less than one batch of 8"):
         example.Step(task_of(RECIPE, counting(260)), task_of(RECIPE).model(), CPU)
     with pytest.raises(InputError, match="the recipe is for other and the data are counting"):
         task_of(replace(RECIPE, data="other"))

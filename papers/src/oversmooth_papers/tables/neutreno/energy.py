@@ -26,8 +26,7 @@ from oversmooth.models import Loaded
 from oversmooth.report.style import fixed, percent
 from oversmooth.safety.errors import InputError
 from oversmooth.trace.plans import SampleBlock
-from oversmooth_papers.tables.neutreno.flow import gradient_flow, gradient_step
-from oversmooth_papers.tables.neutreno.kernel import Layer, Progress, layer_means, scores_of
+from oversmooth_papers.tables.neutreno.kernel import Layer, Progress, gradient_step, layer_means, scores_of
 
 HEAD = ("model", "block", "J", "G", "E after attention", "after step", "after flow", "Euler off by", "cases")
 _TIMES = tuple(i / 8 for i in range(1, 9))
@@ -105,6 +104,31 @@ def case_energies(scores: Tensor, V: Tensor, first: Tensor, strength: float) -> 
         "euler": norm(step - flow[-1]) / norm(flow[-1] - V),
     }
     return {name: figure.double() for name, figure in found.items()}
+
+
+@torch.no_grad()
+def gradient_flow(scores: Tensor, V: Tensor, f: Tensor, strength: float, times: Sequence[float]) -> Tensor:
+    """``(heads, n, n), (heads, n, k), (heads, n, k) -> (times, heads, n, k)``: Nguyen et al.'s flow, of which attention
+    is one Euler step of length 1.
+
+    ``u' = −Δt ∇E(u) = A_s u − u + λ̃ (f − u)`` from ``u(0) = V``, with A_s the attention of the kernel made symmetric
+    (THEORY §6). The equation is linear and, in the metric of the row sums, symmetric: it is solved by eigenvectors.
+    """
+    scores, V, f = scores.double(), V.double(), f.double()
+    both = torch.logaddexp(scores, scores.mT)
+    # Rows of S are those of D^½ A_s D^−½, D the row sums: symmetric.
+    log_sums = both.logsumexp(-1)
+    S = (both - (log_sums[..., :, None] + log_sums[..., None, :]) / 2).exp()
+    values, vectors = torch.linalg.eigh(S)
+    rates = (1 + strength - values.clamp(max=1.0))[..., None]
+    root = ((log_sums - log_sums.amax(-1, keepdim=True)) / 2).exp()[..., None]
+    if not bool((root > 0).all()):
+        raise InputError("the scores of some tokens lie more than 1,400 below those of others; scale them down")
+    start, held = (vectors.mT @ (root * x) for x in (V, f))
+    time = rates.new_tensor(times).reshape(len(times), *[1] * start.ndim)
+    # ∫ e^(−rate (t − s)) ds, whose limit for a rate of 0 is t.
+    filled = torch.where(rates > 0, -torch.expm1(-rates * time) / torch.where(rates > 0, rates, 1.0), time)
+    return (vectors @ (torch.exp(-rates * time) * start + strength * filled * held)) / root
 
 
 def shown(figures: Mapping[str, float]) -> list[str]:

@@ -24,7 +24,6 @@ from oversmooth.theory import SoftmaxAttention
 from oversmooth.trace import study
 from oversmooth.trace.feed import Runner
 from oversmooth.trace.plans import SampleBlock
-from oversmooth_papers.tables.neutreno.flow import gradient_step
 
 HEAD = ("model", "block", "asymmetry", "least eigenvalue", "eigenvalues below 0", "step off by", "cases")
 CAUSAL = "causal: never symmetric"
@@ -194,3 +193,16 @@ def conclusion(layers: Sequence[Layer]) -> str:
         f"The paper derives attention for a symmetric kernel (asymmetry 0). Here the asymmetry is "
         f"{fixed(min(found), 3)} to {fixed(max(found), 3)} in {len(found)} blocks: the assumption {verdict}."
     )
+
+
+@torch.no_grad()
+def gradient_step(scores: Tensor, V: Tensor) -> Tensor:
+    """One step from the values: attention itself for symmetric scores, and else not.
+
+    ``Σ_j (k_ij + k_ji) v_j / Σ_j (k_ij + k_ji)`` with ``k = exp(scores)``.
+
+    Args:
+        scores: ``(..., n, n)``: what softmax gets.
+        V: ``(..., n, k)``: values.
+    """
+    return torch.logaddexp(scores, scores.mT).softmax(-1) @ V

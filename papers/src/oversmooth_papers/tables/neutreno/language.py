@@ -74,10 +74,6 @@ class Language(Table):
         "budgets: baseline and method have the same recipe, steps and seeds; dropout and epochs were chosen for the "
         "baseline."
     )
-    quick_note = (
-        "quick: 4 blocks of width 64, bytes of the package's prose, perplexity per byte. These figures compare with "
-        "each other and with nothing that is published."
-    )
 
     def names_of(self, recipe: Any) -> dict[str, str]:
         return dict(zip(("variant", "norm"), self.case_of(recipe).split(":"), strict=True))

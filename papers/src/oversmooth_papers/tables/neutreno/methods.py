@@ -57,12 +57,7 @@ class Methods(Table):
     name = "methods"
     group = "neutreno"
     case_by_name: ClassVar = {name: Case(title, {"variant": METHODS[name]}) for name, title in _TITLES.items()}
-    cells_help = f"The cells to run, by name: {', '.join(case_by_name)}; by default all."
     cells_from: ClassVar = dict.fromkeys(VARIANTS, Table2)
-    quick_note = (
-        "quick: a small ViT (patch 4, depth 4, width 64), 2,500 images, 5 epochs. These figures compare with each "
-        "other and with nothing that is published."
-    )
     note = (
         "10 % of CIFAR-100. Accuracy in % of the test images after the last epoch; HFC/LFC and mean |cos| of what "
         "leaves the last block, of the first 8 test images; mean ± standard deviation over seeds (their number). Equal "
@@ -77,7 +72,6 @@ class Classification(Methods):
 
     name = "classification"
     case_by_name: ClassVar = {n: Methods.case_by_name[n] for n in ("plain", "neutreno", "neutreno+featscale")}
-    cells_help = Methods.cells_help
     cells_from: ClassVar = {"plain": Table2, "neutreno": Methods, "neutreno+featscale": Methods}
     published: ClassVar = {"plain": {"accuracy, %": 72.17}, "neutreno": {"accuracy, %": 73.01}}
     """Top-1 of DeiT-Tiny, in %."""
@@ -103,7 +97,6 @@ class Ablation(Methods):
         "per-layer": Case("learned per layer, from 0", {"variant": "neutreno:strength=0,learned"}),
         "per-head": Case("learned per head, from 0", {"variant": "neutreno:strength=0,learned,per=head"}),
     }
-    cells_help = f"The cells to run, by λ̃: {', '.join(case_by_name)}; by default all."
     cells_from: ClassVar = {"0": Table2, "0.6": Methods}
     rows_are = "λ̃"
     note = (

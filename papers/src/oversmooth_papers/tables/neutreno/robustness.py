@@ -25,7 +25,7 @@ from oversmooth_papers.tables.neutreno import measured
 from oversmooth_papers.tables.neutreno.measured import CellOrder, Trained
 from oversmooth_papers.tasks.images.attacks import ATTACKS, STEPS, AttackSettings, shown_radius, under_attack
 from oversmooth_papers.tasks.images.build import augment_of, load_vit
-from oversmooth_papers.tasks.images.corruptions import KINDS, SEVERITIES
+from oversmooth_papers.tasks.images.corruptions import SEVERITIES
 from oversmooth_papers.tasks.images.data import Images
 from oversmooth_papers.tasks.images.evaluate import (
     OWN_FROST,
@@ -132,13 +132,8 @@ def _run(
 
     if cell is None:
         progress = running.progress_of(f"{recipe.title}: corruptions")
-        by_kind = under_corruption(
-            Evaluator(recipe, network, device),
-            corruptions,
-            kinds=KINDS,
-            severities=settings.severities,
-            on_message=progress,
-        )
+        evaluator = Evaluator(recipe, network, device)
+        by_kind = under_corruption(evaluator, corruptions, severities=settings.severities, on_message=progress)
         cell = {
             "table": settings.folder,
             "title": recipe.title,

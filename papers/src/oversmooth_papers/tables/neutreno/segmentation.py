@@ -61,7 +61,3 @@ class Segmentation(Table):
         "the same encoder, recipe, steps and seeds, and none was tuned. Published: ADE20K, 150 classes; only signs "
         "compare."
     )
-    quick_note = (
-        "quick: a small ViT from scratch on painted shapes. These figures compare with each other and with nothing "
-        "that is published."
-    )

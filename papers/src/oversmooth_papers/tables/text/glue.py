@@ -28,7 +28,7 @@ from oversmooth_papers.tasks.language.recipe import CAUSAL
 from oversmooth_papers.tasks.language.recipe import Recipe as LanguageRecipe
 
 if TYPE_CHECKING:
-    from oversmooth_papers.tables.filling import Filled, Running
+    from oversmooth_papers.tables.filling import Running
 
 NOTHING = "nothing can be told"
 _NOTE = (
@@ -103,10 +103,10 @@ class Glue(Table):
     def names_of(self, recipe: Recipe) -> dict[str, str]:
         return {"variant": self.case_of(recipe), "task": recipe.data}
 
-    def fill(self, recipes: Sequence[Any], _data: Any, results: Path, running: Running) -> Filled:
+    def fill(self, recipes: Sequence[Any], _data: Any, results: Path, running: Running) -> str:
         """Task by task, each with its model's own tokens; models that are missing are named."""
         from oversmooth_papers.engine.result import WatchSettings
-        from oversmooth_papers.tables.filling import NO_MODELS, Filled, fill
+        from oversmooth_papers.tables.filling import NO_MODELS, fill
         from oversmooth_papers.tasks.glue.data import load_glue
 
         own = {recipe.key: (name, recipe) for name, recipe in self.pretrained().items()}
@@ -123,14 +123,14 @@ class Glue(Table):
                 continue
             same = [recipe for recipe in todo if (recipe.data, recipe.pretrained) == (task, key)]
             left = None if running.minutes is None else max(0.0, (end - time.monotonic()) / 60)
-            filled = fill(same, load_glue(task, path), results, self.folder, replace(running, minutes=left))
-            if not filled:
-                return filled
+            why = fill(same, load_glue(task, path), results, self.folder, replace(running, minutes=left))
+            if why != "finished":
+                return why
         for name, title in lacking.items():
             quick = " --quick" if self.quick else ""
             made = f"oversmooth reproduce text masked --cells {name} --seeds {self.pretrained_seed + 1}{quick}"
             running.on_message(f"{title}: no model; {made} --results {shlex.quote(str(results))} makes it")
-        return Filled(NO_MODELS if lacking else "finished")
+        return NO_MODELS if lacking else "finished"
 
     def columns(self) -> Mapping[str, Column]:
         of_tasks = {task: lambda row, task=task: _shown(scores(row.cells, task)) for task in self.tasks()}

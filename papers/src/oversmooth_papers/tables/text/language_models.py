@@ -99,10 +99,6 @@ class TextTable(Table):
     }
     score = ("valid_perplexity", 1)
     label = "validation perplexity"
-    quick_note = (
-        "quick: 4 blocks of width 64, bytes of the package's prose, perplexity per byte. These figures compare with "
-        "each other and with nothing that is published."
-    )
 
     def rows(self, available: Available) -> Rows:
         head, rows = super().rows(available)

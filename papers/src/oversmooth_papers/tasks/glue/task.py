@@ -64,7 +64,6 @@ class GlueTask(Task):
     recipe: Recipe
     dataset: GlueData
     plain_model_of = model_of = staticmethod(plain_model_of)  # the weights are its data's
-    examples_are = "examples"
     compiles = False
 
     def model(self) -> GlueModel:

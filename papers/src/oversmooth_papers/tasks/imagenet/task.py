@@ -76,7 +76,6 @@ class ImagenetTask(Task):
     recipe: Recipe
     dataset: Splits
     plain_model_of, model_of = staticmethod(plain_model_of), staticmethod(model_of)
-    examples_are = "images"
     copies = 5  # the average too
 
     def __init__(self, recipe: Recipe, splits: Splits, workers: int | None = None) -> None:

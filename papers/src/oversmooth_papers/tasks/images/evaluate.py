@@ -122,13 +122,12 @@ def under_corruption(
     evaluator: Evaluator,
     corruptions: Corruptions,
     *,
-    kinds: Sequence[str] = KINDS,
     severities: Sequence[int] = SEVERITIES,
     on_message: OnMessage = lambda *_: None,
 ) -> dict[str, list[float]]:
     """Accuracy by kind, one entry a severity."""
-    table: dict[str, list[float]] = {kind: [] for kind in kinds}
-    pairs = [(kind, severity) for kind in kinds for severity in severities]
+    table: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    pairs = [(kind, severity) for kind in KINDS for severity in severities]
     for done, (kind, severity) in enumerate(pairs):
         on_message(done, len(pairs), f"{kind} {severity}")
         table[kind].append(evaluator.accuracy(*corruptions(kind, severity)))

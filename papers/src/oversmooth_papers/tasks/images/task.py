@@ -27,7 +27,6 @@ class ImagesTask(Task):
     recipe: Recipe
     dataset: Splits
     plain_model_of, model_of = staticmethod(plain_model_of), staticmethod(model_of)
-    examples_are = "images"
 
     def __init__(self, recipe: Recipe, splits: Splits) -> None:
         super().__init__(recipe, splits)

@@ -40,7 +40,6 @@ class LanguageTask(Task):
     recipe: Recipe
     dataset: Text
     plain_model_of, model_of = staticmethod(plain_model_of), staticmethod(model_of)
-    examples_are = "windows"
 
     @property
     def examples(self) -> int:

@@ -34,7 +34,6 @@ class SegmentationTask(Task):
     recipe: Recipe
     dataset: Splits
     plain_model_of, model_of = staticmethod(plain_model_of), staticmethod(model_of)
-    examples_are = "images"
     copies = 3  # SGD has one moment
 
     def activations(self) -> int:
