@@ -264,7 +264,7 @@ def test_weights_that_a_block_lacks_are_not_drawn_at_random(monkeypatch, capsys,
 
 def test_what_cannot_be_shown_is_refused_before_the_work(monkeypatch, capsys, tmp_path, vit):
     copies = ["--random-init", "--html", tmp_path / "x.html"]
-    assert "at most 6 models, not 26" in refusal(monkeypatch, capsys, "diagnose", *[vit] * 13, *copies)
+    assert "at most 24 models, not 26" in refusal(monkeypatch, capsys, "diagnose", *[vit] * 13, *copies)
     copies = ["--random-init", "--json", tmp_path / "x.json"]
     assert "one diagnosis, not 2" in refusal(monkeypatch, capsys, "diagnose", vit, *copies)
 

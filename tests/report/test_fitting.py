@@ -1,4 +1,4 @@
-"""How large a page of large models is."""
+"""A page of many large models stays small: what is taken out for that, and that it is said."""
 
 import base64
 
@@ -6,6 +6,7 @@ import numpy
 from support.nightly import nightly
 from support.report_example import example, held
 
+from oversmooth import Diagnosis
 from oversmooth.report import page
 
 
@@ -25,12 +26,19 @@ def coded(draw, count):
     return base64.b64encode(draw.integers(0, 256, count).astype("uint8").tobytes()).decode()
 
 
-def test_a_page_of_as_many_models_as_it_shows_holds_everything():
-    found = several(page.MOST_MODELS)
+def test_a_page_of_many_models_says_what_was_taken_out_and_holds_the_rest():
+    found = several(6)
     assert held(page.render(found), "diagnoses") == [one.to_dict() for one in found]
+    found.append(example("one more", 3, 2, 16))
+    text = page.render(found)
+    assert "This page lacks tokens; one of up to 6 models contains them." in text
+    assert 'id="tokens"' not in text  # the section has nothing to show
+    for one, entry in zip(found, held(text, "diagnoses"), strict=True):
+        assert entry == one.to_dict() | {"one_input": None}
+        Diagnosis.from_dict(entry)  # what the page offers for download can be read
 
 
 @nightly
-def test_six_large_models_fit():
-    found = several(page.MOST_MODELS, layers=48, heads=32, groups=256)
-    assert len(page.render(found).encode()) < 24_000_000
+def test_twenty_four_large_models_fit():
+    found = several(24, layers=48, heads=32, groups=256)
+    assert len(page.render(found).encode()) < 12_000_000

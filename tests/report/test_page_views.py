@@ -17,8 +17,8 @@ pytestmark = browser.MARKS
 
 @pytest.fixture(scope="module")
 def found():
-    """Six models, the second of which was given a text."""
-    models = [example(f"model {i}", layers=3, heads=2, head_dim=4, inputs=3, seed=i) for i in range(6)]
+    """Eight models, the second of which was given a text."""
+    models = [example(f"model {i}", layers=3, heads=2, head_dim=4, inputs=3, seed=i) for i in range(8)]
     models[1].one_input = one_input(numpy.random.default_rng(0), 3, 2, grid=None)
     return models
 
@@ -27,7 +27,7 @@ def found():
 def pages(tmp_path_factory, found):
     folder = tmp_path_factory.mktemp("pages")
     page.save(found[:3], folder / "three.html")
-    page.save(found, folder / "six.html")
+    page.save(found, folder / "eight.html")
     small = with_options(PRESETS["cases"], tokens=6, width=4, layers=8)
     simulation.save([case.run() for case in small], folder / "simulation.html", "six tokens")
     rows = [{"step": step, "cos": [0.2, step / 100], "asymmetry": [0.5]} for step in (1, 50, 90)]
@@ -154,6 +154,26 @@ def test_terms_are_explained_where_they_stand(chromium, pages):
     assert chromium.run("[...document.querySelectorAll('.meaning')].every((one) => one.hidden)")
 
 
+@nightly
+def test_more_models_than_colours(chromium, pages):
+    opened(chromium, pages / "eight.html")
+    assert lines(chromium, "hfc") == 6
+    box = "document.querySelectorAll('#chosen-models input')"
+    assert chromium.run(f"[{box}[0].checked, {box}[7].checked, {box}[7].disabled]") == [True, False, True]
+    chromium.run(f"{box}[0].click()")
+    chromium.wait("document.querySelectorAll('#chart-hfc .mark-line path').length === 5")
+    chromium.run(f"{box}[7].click()")
+    chromium.wait("document.querySelectorAll('#chart-hfc .mark-line path').length === 6")
+    strokes = "[...document.querySelectorAll('#chart-hfc .mark-line path')].map((p) => getComputedStyle(p).stroke)"
+    assert len(set(chromium.run(strokes))) == 6
+    chromium.run(
+        "{ const f = document.getElementById('find-model'); f.value = 'L 3'; f.dispatchEvent(new Event('input')); }"
+    )
+    assert chromium.run("[...document.querySelectorAll('#chosen-models label')].filter((l) => !l.hidden).length") == 1
+    assert "models=1%2C2%2C3%2C4%2C5%2C7" in chromium.run("location.hash")
+    assert chromium.complaints() == []
+
+
 def test_a_simulation_looks_the_same(chromium, pages):
     path = pages / "simulation.html"
     opened(chromium, path, width=390, height=800, touch=True)
@@ -180,7 +200,7 @@ def test_it_prints(chromium, pages):
     chromium.call("Emulation.setEmulatedMedia", media="")
 
 
-CASES = [("three", False, 390), ("three", True, 1200), ("six", False, 1200), ("simulation", True, 390)]
+CASES = [("three", False, 390), ("three", True, 1200), ("eight", False, 1200), ("simulation", True, 390)]
 CASES += [("training", False, 390), ("training", True, 1200)]
 
 

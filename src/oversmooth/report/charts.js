@@ -10,7 +10,7 @@ async function read(id) {
 }
 const known = (value) => value !== null && value !== undefined;
 const find = (id) => document.getElementById(id);
-const { config, charts, models = [] } = await read("drawn");
+const { config, charts, models = [], at_once: atOnce = 6 } = await read("drawn");
 
 /** An element with attributes and children; strings become text, never markup. */
 function make(tag, attributes = {}, ...children) {
@@ -34,11 +34,27 @@ function listen(id, event, action) {
 }
 
 // What a reader has hidden, by the field of the rows that it stands in.
+const many = models.length > atOnce;
 const hidden = new Map();
 const isHidden = (field, value) => hidden.get(field)?.has(value) ?? false;
 function hide(field, value, on) {
   if (!hidden.has(field)) hidden.set(field, new Set());
   if (on) hidden.get(field).add(value); else hidden.get(field).delete(value);
+  if (field === "model") giveColours();
+}
+const slots = new Map();
+/** Of more models than there are colours, those that are shown have one each, and keep it. */
+function giveColours() {
+  if (!many) return;
+  for (const model of [...slots.keys()]) if (isHidden("model", model)) slots.delete(model);
+  models.forEach((_, model) => {
+    if (!isHidden("model", model) && !slots.has(model)) {
+      const taken = new Set(slots.values());
+      slots.set(model, [...Array(models.length).keys()].find((slot) => !taken.has(slot)) % atOnce);
+    }
+    const colour = slots.has(model) ? `var(--model-${slots.get(model)})` : "var(--rule)";
+    document.documentElement.style.setProperty(`--shown-${model}`, colour);
+  });
 }
 
 let redraw = () => {};
@@ -48,7 +64,7 @@ function legend(id, entries) {
   const box = find(id);
   if (!box) return;
   const kept = document.activeElement?.closest?.(`#${CSS.escape(id)}`) ? document.activeElement.textContent : null;
-  box.replaceChildren(...entries.map(([kind, colour, label, field, value]) => {
+  box.replaceChildren(...entries.filter(([, , , field, value]) => !(many && field === "model" && isHidden(field, value))).map(([kind, colour, label, field, value]) => {
     if (!field || entries.length < 2) return make("span", {}, swatch(kind, colour), label);
     const button = make("button", { type: "button", class: "key", "aria-pressed": String(!isHidden(field, value)), title: "Hide or show" }, swatch(kind, colour), label);
     button.addEventListener("click", () => { hide(field, value, !isHidden(field, value)); redraw(field); remember(); });

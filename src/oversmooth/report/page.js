@@ -23,6 +23,7 @@ redraw = (why) => {
   if (why !== "model") {
     for (const name of Object.keys(charts)) if (charts[name].one_model && name !== "plane") drawChart(name, chosen.model, without(), clicked);
   }
+  fillChosen();
 };
 
 /** The strip and the list of layers, for the model chosen. */
@@ -123,12 +124,31 @@ function drawPlane() {
   place.dataset.shown = `${chosen.model}/${layer}/${head}/${variant}`;
 }
 
+// Of many models, a few are shown at a time.
+function fillChosen() {
+  const box = find("chosen-models");
+  if (!box) return;
+  const shown = models.length - (hidden.get("model")?.size || 0);
+  find("chosen-count").textContent = `${shown} of ${models.length}`;
+  for (const input of box.querySelectorAll("input")) {
+    input.checked = !isHidden("model", Number(input.value));
+    input.disabled = !input.checked && shown >= atOnce;
+  }
+}
+listen("chosen-models", "change", (event) => { hide("model", Number(event.target.value), !event.target.checked); redraw("model"); remember(); });
+listen("find-model", "input", (event) => {
+  const wanted = event.target.value.trim().toLowerCase();
+  for (const label of find("chosen-models").querySelectorAll("label")) label.hidden = !label.textContent.toLowerCase().includes(wanted);
+});
+
 const options = () => [...document.querySelectorAll("figcaption select")];
 const placeOf = (select) => select.id.replace(/^option-/, "");
+const startsHidden = () => new Set(many ? models.map((_, model) => model).filter((model) => model >= atOnce) : []);
 remember = () => {
-  const away = hidden.get("model") || new Set();
+  const away = hidden.get("model") || new Set(), start = startsHidden();
+  const same = away.size === start.size && [...away].every((model) => start.has(model));
   const off = [...hidden].filter(([field]) => field !== "model").flatMap(([field, values]) => [...values].map((value) => `${field}:${value}`));
-  const view = { models: !away.size ? "" : models.map((_, model) => model).filter((model) => !away.has(model)).join(",") || "none", off: off.join("|"), massive: without() ? "without" : "" };
+  const view = { models: same ? "" : models.map((_, model) => model).filter((model) => !away.has(model)).join(",") || "none", off: off.join("|"), massive: without() ? "without" : "" };
   for (const select of options()) view[placeOf(select)] = select.selectedIndex ? select.value : "";
   for (const [name, first] of Object.entries(FIRST)) view[name] = chosen[name] === firstOf(name, first) ? "" : chosen[name];
   if (find("view")) view.view = find("view").value === "fit" ? "" : find("view").value;
@@ -142,8 +162,9 @@ function recall() {
     return view.get(name) && Number.isInteger(value) && value >= 0 && value < most ? value : null;
   };
   hidden.clear();
-  const wanted = view.has("models") ? view.get("models").split(",").filter((text) => text !== "none").map(Number) : null;
-  models.forEach((_, model) => { if (wanted && !wanted.includes(model)) hide("model", model, true); });
+  const wanted = view.has("models") ? view.get("models").split(",").filter((text) => text !== "none").map(Number).slice(0, many ? atOnce : models.length) : null;
+  models.forEach((_, model) => { if (wanted ? !wanted.includes(model) : startsHidden().has(model)) hide("model", model, true); });
+  giveColours();
   for (const pair of (view.get("off") || "").split("|").filter(Boolean)) hide(pair.slice(0, pair.indexOf(":")), pair.slice(pair.indexOf(":") + 1), true);
   if (find("without-massive")) find("without-massive").checked = view.get("massive") === "without";
   for (const select of options()) select.selectedIndex = Math.max(0, [...select.options].findIndex((option) => option.value === view.get(placeOf(select))));
@@ -206,6 +227,7 @@ function open() {
   recall();
   drawCharts(false);
   drawCharts(true);
+  fillChosen();
   markWide();
 }
 addEventListener("hashchange", () => { if (!anchors()) open(); });

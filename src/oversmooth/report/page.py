@@ -24,7 +24,7 @@ from oversmooth.results.parts import Eigenvalues, Layer
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.foreign import shortened
 
-MOST_MODELS = COLOURS_OF_MODELS  # of one page: more lines cannot be told apart
+MOST_MODELS = 24  # of one page, which shows `COLOURS_OF_MODELS` of them at a time
 _AFTER_TOKENS = ("eigenvalues", "plane", "dominance", "extrapolation")  # charts that come after the tokens of one input
 _LIBRARIES = ("oversmooth", "torch", "transformers", "timm")
 
@@ -45,12 +45,13 @@ def render(diagnoses: Sequence[DiagnosisData], links: Links = ()) -> str:
     in_page = {name: _drawn(chart, models) for name, chart in charts.CHARTS.items() if chart.in_page}
     found = {name: drawing for name, drawing in in_page.items() if drawing}
     chosen = [_chosen_from(m) for m in models]
-    drawn = embedded({"config": PAGE.config, "charts": found, "models": chosen})
+    drawn = embedded({"config": PAGE.config, "charts": found, "models": chosen, "at_once": COLOURS_OF_MODELS})
     data = [diagnosis.to_dict() for diagnosis in diagnoses]
     left_out = fit(data)
     return shell.rendered(
         "page.html.j2",
         ("charts.js", "tokens.js", "page.js"),
+        len(models),
         payload=embedded(data),
         drawn=drawn,
         left_out=left_out,
@@ -87,6 +88,8 @@ def _values(
         ],
         "finding": headline.finding(models),
         "differences": headline.differences(models),
+        "many": len(models) > COLOURS_OF_MODELS,
+        "at_once": COLOURS_OF_MODELS,
         "metrics": [metric for metric in METRICS.values() if metric.label],
         "sections": sections,
         "first_of_one": next((of["name"] for of in sections if of["one_model"]), ""),

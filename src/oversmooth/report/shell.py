@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from oversmooth.report.style import css_variables
+from oversmooth.report.style import COLOURS_OF_MODELS, css_variables
 from oversmooth.safety.files import check_writable, whole_file
 
 _EXPLAINED = {r"HFC/LFC": "hfc", r"mean cosine": "cos", r"\bH\b(?= = )": "h", r"effective rank": "rank"}
@@ -44,17 +44,19 @@ def template(name: str) -> Any:
     return environment.get_template(name)
 
 
-def rendered(name: str, scripts: Sequence[str], *, payload: str, drawn: str, style: str = "", **values: Any) -> str:
+def rendered(
+    name: str, scripts: Sequence[str], coloured: int, *, payload: str, drawn: str, style: str = "", **values: Any
+) -> str:
     """A page from its template.
 
-    name: of the template. scripts: files of this folder, in one scope.
+    name: of the template. scripts: files of this folder, in one scope. coloured: how many models there are.
     payload, drawn: data and charts, embedded. style: rules of this page alone.
     """
     from markupsafe import Markup
 
     every = [library(), "(async () => {\n" + "\n".join(text_of(script) for script in scripts) + "\n})();"]
     text: str = template(name).render(
-        style=Markup("\n".join([css_variables(), text_of("page.css"), style])),
+        style=Markup("\n".join([css_variables(), _many_colours(coloured), text_of("page.css"), style])),
         scripts=[Markup(script) for script in every],
         hashes=[policy_hash(script) for script in every],
         payload=payload,
@@ -62,6 +64,14 @@ def rendered(name: str, scripts: Sequence[str], *, payload: str, drawn: str, sty
         **values,
     )
     return text
+
+
+def _many_colours(models: int) -> str:
+    """Of more models than there are colours, whichever are shown have one each: the page gives them out."""
+    if models <= COLOURS_OF_MODELS:
+        return ""
+    names = " ".join(f"--shown-{i}: var(--model-{i % COLOURS_OF_MODELS});" for i in range(models))
+    return f":root {{ {names} }}"
 
 
 def _indexed(text: str) -> Any:

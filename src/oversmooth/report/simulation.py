@@ -15,7 +15,7 @@ from oversmooth.report import figures, shell
 from oversmooth.report.charts.base import Key, Panel, Spec
 from oversmooth.report.charts.pieces import DASHES, answering, caption, marks, nominal, quantitative, tip
 from oversmooth.report.fitting import embedded
-from oversmooth.report.style import PAGE, PAPER, UNKNOWN, Medium, fixed, model_colour, number, ratio
+from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, PAPER, UNKNOWN, Medium, fixed, model_colour, number, ratio
 from oversmooth.report.terminal import plain_table
 from oversmooth.safety.files import check_writable, write_text
 from oversmooth.theory.toy import ToyOutcome
@@ -140,10 +140,11 @@ def render(outcomes: list[ToyOutcome], title: str) -> str:
     keys = panels[0].tips
     drawing = {"legend": keys, "panels": [vars(panel) for panel in panels]}
     chart = {"one_model": False, "missing": "nothing to draw", "of_model": [0], "drawings": [drawing]}
-    drawn = {"config": PAGE.config, "charts": {"simulation": chart}}
+    drawn = {"config": PAGE.config, "charts": {"simulation": chart}, "at_once": COLOURS_OF_MODELS}
     return shell.rendered(
         "simulation.html.j2",
         ("charts.js", "simulation.js"),
+        len(outcomes),
         payload=embedded(numbers(outcomes, title)),
         drawn=embedded(drawn),
         finding=finding(outcomes),

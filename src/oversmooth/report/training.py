@@ -47,6 +47,7 @@ def render(runs: Sequence[Any]) -> str:
     return shell.rendered(
         "training.html.j2",
         ("charts.js", "training.js"),
+        len(shown),
         style=shell.text_of("training.css"),
         page_title=training_words.page_title(shown),
         finding=training_words.finding(shown),

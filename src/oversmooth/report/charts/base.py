@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from oversmooth.report.style import MODES, Medium, model_colour, plain_signs
+from oversmooth.report.style import COLOURS_OF_MODELS, MODES, Medium, model_colour, plain_signs
 from oversmooth.results.data import DiagnosisData
 from oversmooth.safety.foreign import visible
 
@@ -98,6 +98,9 @@ def shown(diagnoses: Sequence[DiagnosisData], medium: Medium) -> list[Shown]:
     colours = [model_colour(index) for index in range(len(diagnoses))]
     if len(set(modes)) == len(modes) > 1 and set(modes) <= set(MODES):
         colours = [MODES[mode] for mode in modes]
+    elif medium.in_page and len(diagnoses) > COLOURS_OF_MODELS:
+        # More models than colours can be told apart: the page shows a few at a time, and colours those.
+        colours = [f"shown-{index}" for index in range(len(diagnoses))]
     named = enumerate(zip(distinct(names), colours, diagnoses, strict=True))
     return [Shown(label, colour, index if medium.in_page else label, d) for index, (label, colour, d) in named]
 
