@@ -157,14 +157,14 @@ class Bench:
 
 def moments_to_ranks(bench: Bench) -> None:
     bench.tokens("moments", ranks=0, absolute=False)
-    bench.tokens("tokens", ranks=0, absolute=False)
-    bench.tokens("tokens and |cos|", ranks=0)
-    bench.tokens("tokens, |cos|, effective rank of one input", ranks=1)
+    bench.tokens("tokens", ranks=0, absolute=False, directions=True)
+    bench.tokens("tokens and |cos|", ranks=0, directions=True)
+    bench.tokens("tokens, |cos|, effective rank of one input", ranks=1, directions=True)
 
 
 def heads(bench: Bench) -> None:
     def reducers() -> list[trace.Reducer]:
-        tokens = trace.TokenMetrics(bench.plan, ranks=0, absolute=False)
+        tokens = trace.TokenMetrics(bench.plan, ranks=0, absolute=False, directions=True)
         return [tokens, trace.HeadSpectra(bench.plan, trace.SpectraSettings(joined=0))]
 
     bench.traced("tokens, spectra and dominance of every head", reducers)
@@ -211,7 +211,7 @@ def training() -> Bench:
 def long() -> Bench:
     model = decoder(32, 4096, 32, 8, 14_336, 131_072).model
     bench = Bench("8B shape, 1 × 131,072", model, {"input_ids": torch.randint(32_000, (1, 131_072), device=DEVICE)})
-    bench.tokens("tokens", ranks=0, absolute=False)
+    bench.tokens("tokens", ranks=0, absolute=False, directions=True)
     heads(bench)
     return bench
 

@@ -25,8 +25,10 @@ SHAPES = {
 }
 REDUCERS = {
     "moments": dict(absolute=False),
+    "plus directions": dict(absolute=False, directions=True),
     "plus |cos|": dict(),
-    "plus ranks of 4 inputs": dict(ranks=4),
+    "all": dict(directions=True),
+    "all, effective rank of 4 inputs": dict(ranks=4, directions=True),
 }
 SITES = 2
 """Of a block: after attention and after the MLP."""

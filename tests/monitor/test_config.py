@@ -17,6 +17,10 @@ def test_keywords_fill_the_config_and_go_before_what_it_has():
     assert Monitor(watched.Known(), watched.probe()).config == MonitorConfig()
 
 
+def test_passing_is_the_earlier_name_of_use_training_batch():
+    assert Monitor(watched.Known(), passing=True).config == MonitorConfig(use_training_batch=True)
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [

@@ -57,7 +57,7 @@ def models():
 def check_no_pass_waits_and_outputs_are_the_models():
     for name, model, given in models():
         plan = trace.plan(model, given, attention=True)
-        reducers = [trace.TokenMetrics(plan, ranks=0), Attention()]
+        reducers = [trace.TokenMetrics(plan, ranks=0, directions=True), Attention()]
         with torch.no_grad():
             plain = model(**given).last_hidden_state
             with trace.Trace(model, plan, reducers) as traced:

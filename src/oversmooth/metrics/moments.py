@@ -77,9 +77,9 @@ class Scaled:
         short = self.dtype in (torch.float16, torch.bfloat16) and _multiplies_bfloat16(self.x.device)
         return self.x.to(torch.bfloat16) if short else self.x
 
-    def first(self, count: int) -> Scaled:
-        """Those of the first so many arrays of a batch."""
-        return Scaled(self.x[:count], self.unit[:count], self.valid[:count], self.dtype)
+    def part(self, some: slice) -> Scaled:
+        """Those of some arrays of a batch."""
+        return Scaled(self.x[some], self.unit[some], self.valid[some], self.dtype)
 
 
 def product(x: Tensor, v: Tensor) -> Tensor:

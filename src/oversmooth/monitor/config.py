@@ -139,7 +139,10 @@ class MonitorConfig:
 
 
 def configured(who: str, config: MonitorConfig | None, settings: Mapping[str, Any]) -> MonitorConfig:
-    """A config, or the default one, with some of its fields set. who: takes the settings, for the error."""
+    """A config, or the default one, with some of its fields set; ``passing`` is the earlier name of
+    ``use_training_batch``. who: takes the settings, for the error.
+    """
+    settings = {"use_training_batch" if name == "passing" else name: value for name, value in settings.items()}
     known = [field.name for field in dataclasses.fields(MonitorConfig)]
     for name in settings:
         if name not in known:

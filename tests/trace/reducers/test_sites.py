@@ -27,9 +27,10 @@ def arrays(*shape, seed=0):
 
 @pytest.mark.parametrize("at_once", [1, 400, 10**6])
 @pytest.mark.parametrize("masked", [False, True])
-def test_over_passes_and_parts_of_batches(monkeypatch, at_once, masked):
+@pytest.mark.parametrize("directions", [False, True])
+def test_over_passes_and_parts_of_batches(monkeypatch, at_once, masked, directions):
     monkeypatch.setitem(kernel._AT_ONCE, "cpu", at_once)
-    numbers, seen = SiteMetrics(ranks=3), {}
+    numbers, seen = SiteMetrics(ranks=3, directions=directions), {}
     for batch in range(2):
         mask = torch.ones(4, 20, dtype=torch.bool)
         mask[batch, 9:] = not masked
@@ -42,18 +43,19 @@ def test_over_passes_and_parts_of_batches(monkeypatch, at_once, masked):
     for site, found in numbers.finish().items():
         x, mask = (torch.cat(parts) for parts in zip(*seen[site], strict=True))
         assert found.count.tolist() == mask.sum(-1).tolist()
-        assert not found.errors["sigma_ratio"].any()
+        assert (found.errors["sigma_ratio"] > 0).tolist() == [False] * 3 + [True] * 5 * directions
+        assert not (found.errors["sigma_ratio"] > 1e-3).any()
         for name, values in expected(x, mask).items():
-            few = 3 if name in RANKS else 8
+            few = 3 if name == "effective_rank" or (name in RANKS and not directions) else 8
             assert len(found.tokens[name]) == few
             torch.testing.assert_close(found.tokens[name], values[:few].double(), rtol=1e-3, atol=1e-5)
             if name in RANKS:  # of the first inputs by singular values
-                torch.testing.assert_close(found.tokens[name], values[:3].double(), rtol=1e-6, atol=0)
+                torch.testing.assert_close(found.tokens[name][:3], values[:3].double(), rtol=1e-6, atol=0)
 
 
 def test_exact_takes_no_shortcut():
     x = arrays(3, 30, 24)
-    numbers = SiteMetrics(ranks=3, exact=True)
+    numbers = SiteMetrics(ranks=3, directions=True, exact=True)
     numbers.update(0, x)
     found = numbers.finish()[0]
     for name, values in expected(x).items():
@@ -75,20 +77,22 @@ def test_what_is_sketched_says_so():
     assert [len(found.tokens[name]) for name in RANKS] == [1, 1, 1, 1]
 
 
-def test_inputs_that_are_sketched_and_inputs_that_are_not_stay_in_order(monkeypatch):
+@pytest.mark.parametrize(("directions", "known"), [(False, 5), (True, 6)])
+def test_inputs_that_are_sketched_and_inputs_that_are_not_stay_in_order(monkeypatch, directions, known):
     """Texts of several lengths: each rank and its error are those of its own input."""
     monkeypatch.setattr(kernel, "EXACT_RANKS", 16)
     monkeypatch.setitem(kernel._AT_ONCE, "cpu", 1)
-    numbers, given = SiteMetrics(ranks=5), [arrays(1, 12, 24), arrays(2, 20, 24, seed=1), arrays(3, 14, 24, seed=2)]
+    numbers = SiteMetrics(ranks=5, directions=directions)
+    given = [arrays(1, 12, 24), arrays(2, 20, 24, seed=1), arrays(3, 14, 24, seed=2)]
     for x in given:
         numbers.update(0, x)
     found = numbers.finish()[0]
-    truth = {name: torch.cat([getattr(metrics, name)(x) for x in given])[:5].double() for name in RANKS}
+    truth = {name: torch.cat([getattr(metrics, name)(x) for x in given]).double() for name in RANKS}
     for name in RANKS[:3]:
-        torch.testing.assert_close(found.tokens[name], truth[name], rtol=1e-3, atol=1e-5)
-    torch.testing.assert_close(found.tokens["effective_rank"], truth["effective_rank"], rtol=0.05, atol=0)
+        torch.testing.assert_close(found.tokens[name], truth[name][:known], rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(found.tokens["effective_rank"], truth["effective_rank"][:5], rtol=0.05, atol=0)
     assert found.errors["effective_rank"].tolist() == pytest.approx([0, 0.05, 0.05, 0, 0])
-    assert (found.errors["sigma_ratio"] > 0).tolist() == [False, True, True, False, False]
+    assert (found.errors["sigma_ratio"] > 0).tolist() == [False, True, True, False, False, True][:known]
 
 
 def test_massive_tokens_by_input_and_position():

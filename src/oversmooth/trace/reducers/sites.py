@@ -55,6 +55,8 @@ class SiteMetrics:
         absolute: whether to take the mean absolute cosine.
         ranks: inputs whose metrics of rank are taken, the first ones; exact with min(n, d) up to `EXACT_RANKS`, above
             from directions that are followed from site to site, and a sketch.
+        directions: whether to take stable rank, σ₂/σ₁ and the distance to rank one of all inputs, of the others than
+            those from directions.
         exact: True for no shortcut: every pair of tokens, and metrics of rank from singular values alone.
         ranks_at_end: whether exact ranks wait until `finish`, whatever memory their tokens take.
     """
@@ -62,13 +64,19 @@ class SiteMetrics:
     STATE = ("rows", "ranked", "begun", "_kept")
 
     def __init__(
-        self, *, absolute: bool = True, ranks: int = 0, exact: bool = False, ranks_at_end: bool = False
+        self,
+        *,
+        absolute: bool = True,
+        ranks: int = 0,
+        directions: bool = False,
+        exact: bool = False,
+        ranks_at_end: bool = False,
     ) -> None:
-        self.absolute, self.ranks, self.exact = absolute, ranks, exact
+        self.absolute, self.ranks, self.directions, self.exact = absolute, ranks, directions, exact
         self.rows: dict[Hashable, list[dict[str, Tensor]]] = defaultdict(list)
         """By site, one per part of a batch."""
         self.ranked: dict[Hashable, list[dict[str, Tensor]]] = defaultdict(list)
-        """Metrics of rank by site: one per batch where they are exact, or per part of it where they are sketched."""
+        """Metrics of rank by site: one per batch where they are exact, or per part of it where they are not."""
         self.begun: dict[Hashable, int] = defaultdict(int)
         """By site: inputs that were reduced."""
         self._singular = Together(exact_ranks, _AT_THE_END if ranks_at_end else _WAITING)
@@ -76,13 +84,13 @@ class SiteMetrics:
         self._followed: dict[int, Directions] = {}
         """By the index of a part of its batch."""
         self._kept: dict[int, dict[int, Directions]] = defaultdict(dict)
-        """The same, by the first input of each batch that is sketched: another batch may run between two blocks."""
+        """The same, by the first input of each batch: another batch may run between two blocks."""
         self._reached: set[Hashable] = set()
         self._found: dict[Hashable, SiteNumbers] | None = None
 
     def begin(self, start: int) -> None:
         """A batch runs, or goes on with its next block, by the number of its first input."""
-        self._reached, self._followed = set(), self._kept[start] if start < self.ranks else {}
+        self._reached, self._followed = set(), self._kept[start] if self.directions or start < self.ranks else {}
 
     @torch.no_grad()
     def update(self, site: Hashable, x: Tensor, mask: Tensor | None = None) -> None:
@@ -103,23 +111,29 @@ class SiteMetrics:
         size = max(1, _AT_ONCE.get(x.device.type, x.numel()) // max(1, x[:1].numel()))
         for part, some in enumerate(x.split(size)):
             valid = None if mask is None else mask[part * size : (part + 1) * size]
-            self.rows[site].append(self._row(some, valid, site, part, max(0, sketched - part * size)))
+            exact, those = (max(0, count - part * size) for count in (few - sketched, sketched))
+            self.rows[site].append(self._row(some, valid, site, part, exact, those))
         self.begun[site] += len(x)
 
-    def _row(self, x: Tensor, mask: Tensor | None, site: Hashable, part: int, sketched: int) -> dict[str, Tensor]:
+    def _row(
+        self, x: Tensor, mask: Tensor | None, site: Hashable, part: int, exact: int, sketched: int
+    ) -> dict[str, Tensor]:
         tokens = scaled(x, mask)
         found = moments(tokens, MASSIVE_RATIO)
         row = {"count": found.count, "log_hfc": found.log_hfc, "log_lfc": found.log_lfc, "cos": found.cos}
         row["ratios"], row["positions"] = found.longest()
         if self.absolute:
             row["abs_cos"], row["abs_cos_error"] = abs_cosine(tokens, found, exact=self.exact)
-        if sketched:
-            few, followed = tokens.first(sketched), self._followed.setdefault(part, Directions())
+        some = slice(exact, len(x) if self.directions and not self.exact else sketched)
+        if some.start < some.stop:
+            few, followed = tokens.part(some), self._followed.setdefault(part, Directions())
             ranks = {"grams": followed.update(few)}
-            ranks["squares"] = (found.norms / tokens.unit.amax(-1, keepdim=True)).square().sum(-1)[:sketched]
-            counts = found.count[:sketched, 0]
-            ranks["side"] = counts if x.shape[1] < x.shape[2] else torch.full_like(counts, x.shape[2])
-            self._sketches.add(ranks, few.quick, few.share[..., None], few.valid, followed.used)
+            ranks["squares"] = (found.norms / tokens.unit.amax(-1, keepdim=True)).square().sum(-1)[some]
+            if sketched:
+                few, counts = tokens.part(slice(sketched)), found.count[:sketched, 0]
+                ranks["side"] = counts if x.shape[1] < x.shape[2] else torch.full_like(counts, x.shape[2])
+                assert followed.used is not None
+                self._sketches.add(ranks, few.quick, few.share[..., None], few.valid, followed.used[:sketched])
             self.ranked[site].append(ranks)
         return row
 
@@ -149,7 +163,8 @@ def _numbers(rows: list[dict[str, Tensor]], ranked: list[dict[str, Tensor]]) -> 
     if ranked:
         ranks = _joined(ranked, ranked[0])
         errors |= dict.fromkeys(("stable_rank", "sigma_ratio", "rank_one_distance"), ranks.pop("directions_error"))
-        errors["effective_rank"] = ranks.pop("sketch_error")
+        if "sketch_error" in ranks:
+            errors["effective_rank"] = ranks.pop("sketch_error")
         tokens |= ranks
     massive_count = count[:, 0] - count[:, 1]
     return SiteNumbers(tokens, rest, count[:, 0], list(_massive(rows)), massive_count, errors)
@@ -160,10 +175,12 @@ def _add_ranks(rows: list[dict[str, Tensor]]) -> None:
     directions = Together(ranks_of_directions, _AT_THE_END)
     sketches = Together(_sketched, _AT_THE_END)
     for row in rows:
-        found = [row.pop(name) for name in ("lanczos", "grams", "squares", "side")]
-        lanczos, grams, squares, side = (x.cpu() if x.device.type == "mps" else x for x in found)  # has no float64
+        found = [row.pop(name) for name in ("grams", "squares", "lanczos", "side") if name in row]
+        grams, squares, *sketch = (x.cpu() if x.device.type == "mps" else x for x in found)  # has no float64
         directions.add(row, grams, squares)
-        sketches.add(row, lanczos, grams, squares, side)
+        if sketch:
+            lanczos, side = sketch
+            sketches.add(row, lanczos, grams[: len(side)], squares[: len(side)], side)
     directions.finish()
     sketches.finish()
 
@@ -174,7 +191,8 @@ def _sketched(*arrays: Tensor) -> dict[str, Tensor]:
 
 
 def _joined(rows: list[dict[str, Tensor]], names: Iterable[str]) -> dict[str, Tensor]:
-    return {name: torch.cat([row[name].double() for row in rows]) for name in names if name in rows[0]}
+    """Of names that not all rows have, the first ones do."""
+    return {name: torch.cat([row[name].double() for row in rows if name in row]) for name in names if name in rows[0]}
 
 
 def _massive(rows: list[dict[str, Tensor]]) -> Iterator[tuple[int, int, float]]:

@@ -40,15 +40,18 @@ class TokenMetrics(Reducer):
         ranks: inputs whose metrics of rank are computed, the first ones; sketched for arrays of more than 1,024 tokens
             and features, else exact.
         absolute: whether to take the mean absolute cosine; sampled above 4,096 tokens.
-        exact: no sketch and no sample.
+        directions: take stable rank and σ₂/σ₁ of all inputs, of the others from directions followed from site to site.
+        exact: no sketch, no sample, no followed directions.
     """
 
     STATE = ("_rows", "_main", "_others")
     result: TokenNumbers
 
-    def __init__(self, plan: Plan, ranks: int = 4, *, absolute: bool = True, exact: bool = False) -> None:
+    def __init__(
+        self, plan: Plan, ranks: int = 4, *, absolute: bool = True, directions: bool = False, exact: bool = False
+    ) -> None:
         self.plan = plan
-        self._main = SiteMetrics(absolute=absolute, ranks=ranks, exact=exact)
+        self._main = SiteMetrics(absolute=absolute, ranks=ranks, directions=directions, exact=exact)
         self._others = SiteMetrics(absolute=False)
         self._extra = registry.extra()
         self._rows: dict[tuple[SiteKey, str], list[Tensor]] = defaultdict(list)
