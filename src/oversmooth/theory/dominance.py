@@ -222,8 +222,9 @@ def search(
         A = materialise_if_small(A)
     if per_head or W_V.shape[-3] == 1:
         how = replace(how, limit=bool(how.limit)) if per_head else how
-        heads = one_head.Heads(A, W_V, W_O, how, (update.constant_gain, update.centred_gain), eigenvalues=eigenvalues)
-        radii = heads.radii(update, zeros=not per_head)
+        if eigenvalues is None:
+            eigenvalues = one_head.HeadEigenvalues.of(W_V, W_O, update.constant_gain, update.centred_gain)
+        radii = one_head.Heads(A, W_V, W_O, eigenvalues, how).radii(update, zeros=not per_head)
         rule = "each head alone, one maximum over all pairs of eigenvalues of A and H, " + (
             "the d − k zeros of H left out" if per_head else "the zeros of H included"
         )

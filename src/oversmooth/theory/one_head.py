@@ -57,8 +57,7 @@ class Heads:
     """What the radii of every head follow from, each head an item: the eigenvalues of its A and H. The weights have A's
     batch, part of it or none.
 
-    gains: ``(d,)`` each, what multiplies the output on constant and on centred arrays; None: nothing. complete: whether
-    all eigenvalues of A are wanted, however many. eigenvalues: of these weights, where they are known.
+    complete: whether all eigenvalues of A are wanted, however many.
     """
 
     def __init__(
@@ -66,14 +65,13 @@ class Heads:
         A: AttentionOperator,
         W_V: Tensor,
         W_O: Tensor,
+        eigenvalues: HeadEigenvalues,
         how: Settings,
-        gains: tuple[Tensor | None, Tensor | None] = (None, None),
         *,
         complete: bool = False,
-        eigenvalues: HeadEigenvalues | None = None,
     ) -> None:
         self.batch, self.A, self.W_V, self.W_O, self.how = A.batch_shape, A.flatten(), W_V, W_O, how
-        self.spectra = (eigenvalues or HeadEigenvalues.of(W_V, W_O, *gains)).items(A.batch_shape)
+        self.spectra = eigenvalues.items(A.batch_shape)
         if not bool(self.spectra.centred.to(complex_of(A.dtype)).isfinite().all()):
             raise InputError(f"eigenvalues of H leave the range of {A.dtype}; scale the weights down, or give float64")
         self.items = torch.arange(self.A.shape[0], device=A.device)

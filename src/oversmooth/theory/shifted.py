@@ -16,7 +16,7 @@ from torch import Tensor
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.theory.dominance import check_residual, of_radii, scaled_update, weights_that_fit
-from oversmooth.theory.one_head import Heads, Pairs
+from oversmooth.theory.one_head import HeadEigenvalues, Heads, Pairs
 from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.radii import AttentionChange, Settings
 from oversmooth.theory.spectrum import materialise_if_small
@@ -89,7 +89,7 @@ def shifted_dominance(
     for shift in numbers:
         change = AttentionChange(one, shift * one, 0 * one, source=source and shift != 0)
         V, O, update, size = scaled_update(W_V, W_O, residual, change, biased=False)  # noqa: E741
-        heads = heads or Heads(A, V, O, how, complete=A.tokens <= _DENSE_TOKENS)
+        heads = heads or Heads(A, V, O, HeadEigenvalues.of(V, O), how, complete=A.tokens <= _DENSE_TOKENS)
         columns.append(of_radii(heads.radii(update, zeros=False).scaled(size), None, update, how.tie, ""))
     assert heads is not None
     smoothing, undecided, smooth, rough = (

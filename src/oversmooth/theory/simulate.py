@@ -24,7 +24,7 @@ from oversmooth.theory.dominance import check_residual, check_token_mask
 from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.systems import JoinedHeads
 from oversmooth.theory.tokens import centre_tokens, token_mean
-from oversmooth.theory.weights import check_weights, one_per_head
+from oversmooth.theory.weights import check_weights, one_per_feature, one_per_head
 
 Norm = Literal["none", "pre", "post"]
 MOST_LAYERS = 10**8
@@ -135,7 +135,7 @@ def simulate(
     # NeuTRENO leaves the first layer alone.
     first, later = (JoinedHeads(A, W_V, W_O, shift) for shift in (0 * strength, strength))
     named = {"gamma": gamma, "beta": beta, "bias": 0.0 if bias is None else bias}
-    gamma, beta, added = (_one_per_feature(value, X, name) for name, value in named.items())
+    gamma, beta, added = (one_per_feature(value, X, name) for name, value in named.items())
     keep = float(check_residual(residual))
     if norm == "none":
         states = _linear(X, first, later, keep, added)
@@ -143,17 +143,6 @@ def simulate(
         normed = partial(_layer_norm, gamma=gamma, beta=beta, eps=eps, tokens=A.token_mask)
         states = _normed(X, first, later, keep, added, normed, before=norm == "pre")
     return _measure(states, layers, every, progress, A.token_mask)
-
-
-def _one_per_feature(value: Tensor | float, X: Tensor, name: str) -> Tensor:
-    """The value as finite numbers, ``()``, ``(1,)`` or ``(d,)``, in X's precision; InputError calls it by this name."""
-    remedy = f"give finite numbers, one or {X.shape[-1]}, one per feature"
-    numbers = arguments.numbers(value, name, remedy, dtype=X.dtype, device=X.device)
-    if numbers.ndim > 1 or numbers.numel() not in (1, X.shape[-1]):
-        raise InputError(f"{name} has shape {tuple(numbers.shape)}; {remedy}")
-    if not numbers.isfinite().all():
-        raise InputError(f"{name} has NaN or infinite entries; {remedy}")
-    return numbers
 
 
 @dataclass(frozen=True)

@@ -46,14 +46,22 @@ def one_per_head(value: Tensor | float, like: Tensor, name: str) -> Tensor:
     """One number for all heads, or one per head, as ``(heads,)``, like weights ``(..., heads, d, k)``. name: of the
     argument, for messages.
     """
-    heads = like.shape[-3]
-    remedy = f"give one finite number, or {heads}, one per head"
+    return _one_or_each(value, like.shape[-3], "head", like, name)
+
+
+def one_per_feature(value: Tensor | float, like: Tensor, name: str) -> Tensor:
+    """One number for all features, or one per feature, as ``(d,)``, like tokens ``(..., n, d)``."""
+    return _one_or_each(value, like.shape[-1], "feature", like, name)
+
+
+def _one_or_each(value: Tensor | float, count: int, each: str, like: Tensor, name: str) -> Tensor:
+    remedy = f"give one finite number, or {count}, one per {each}"
     if isinstance(value, str):
         raise InputError(f"{name} is {arguments.shown(value)}; {remedy}")
     numbers = arguments.numbers(value, name, remedy, dtype=like.dtype, device=like.device)
-    if numbers.ndim > 1 or numbers.numel() not in (1, heads) or not numbers.isfinite().all():
+    if numbers.ndim > 1 or numbers.numel() not in (1, count) or not numbers.isfinite().all():
         raise InputError(f"{name} is {arguments.shown(value)}; {remedy}")
-    return numbers.expand(heads)
+    return numbers.expand(count)
 
 
 def head_spectrum(W_V: Tensor, W_O: Tensor) -> Tensor:

@@ -289,10 +289,11 @@ class ValidTokens:
         if not isinstance(A, SoftmaxAttention):
             return DenseAttention(pairs(A.dense().A), mask=inside)
         q, k = (self.apart(x.transpose(1, 2)).transpose(1, 2) for x in (A.q, A.k))
-        lse = None if A.lse is None else self.apart(A.lse.mT).mT
         # Padding of a text sees itself, so that its row is not empty.
         bias = None if A.bias is None else pairs(A.bias).masked_fill(~inside[:, None, :, None], 0.0)
-        return SoftmaxAttention.trusted(q, k, A.scale, inside, bias, A.causal, lse)
+        apart = SoftmaxAttention(q, k, scale=A.scale, mask=inside, bias=bias, causal=A.causal)
+        apart.lse = None if A.lse is None else self.apart(A.lse.mT).mT
+        return apart
 
 
 @dataclass(frozen=True)
