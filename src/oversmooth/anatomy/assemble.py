@@ -133,7 +133,7 @@ class _Place:
         for name, words in layouts.MIXING_BY_SETTING.items():
             nested = settings.get(name) if isinstance(settings, dict) else getattr(settings, name, None)
             value = next((v for v in (self.setting(name), nested) if _is_number(v)), None)
-            if value is not None and not (value == 1 and name in layouts.FACTORS_OF_VALUES):
+            if value is not None and not (value == 1 and name == "attention_value_scale"):
                 return words
         return None
 

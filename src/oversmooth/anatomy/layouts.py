@@ -253,7 +253,6 @@ MIXING_BY_SETTING = {
     "clip_qkv": "its values are clipped",
     "attention_value_scale": "its values are multiplied by a number on the way",
 }
-FACTORS_OF_VALUES = ("attention_value_scale",)  # of which 1 does nothing
 OTHER_MIXING = {
     "diffllama": "it mixes with the difference of two attentions, and norms what it mixes",
     "convbert": "half of what it mixes comes from a convolution",

@@ -141,17 +141,9 @@ class MaskGuard:
         """Refuse attention whose pairs ``(batch, n, n)`` hide valid tokens ``(batch, n)`` from each other."""
         if pairs is None:
             raise self._unknown("its inputs are not those of its values")
-
-        def hides(valid: Tensor | None) -> bool:
-            hidden = ~pairs if valid is None else ~pairs & valid[..., None, :] & valid[..., :, None]
-            return bool(hidden.any())
-
-        if not hides(mask):
-            return
-        if mask is None and not hides(pairs.any(-2)):
-            padding = f"some from all others, as padding is, which no {ATTENTION_MASK} or {KEY_PADDING_MASK} names"
-            raise self._refused(padding, "pass the mask under one of these names where the blocks are run,")
-        raise self._masked()
+        hidden = ~pairs if mask is None else ~pairs & mask[..., None, :] & mask[..., :, None]
+        if bool(hidden.any()):
+            raise self._masked()
 
     def _check_compiled(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Compiled code runs with masks whose entries cannot be read."""
@@ -169,8 +161,10 @@ class MaskGuard:
         )
 
     def _masked(self) -> InputError:
-        hides = "some of them from others, as causal and windowed attention do"
-        return self._refused(hides, "leave such layers out,")
+        padding = f"padding that no {ATTENTION_MASK} or {KEY_PADDING_MASK} names"
+        return self._refused(
+            f"some of them from others, as a window does, or {padding}", "leave it out, name the mask,"
+        )
 
     def _unknown(self, why: str) -> InputError:
         remedy = "run one batch through the model as it is, before it is compiled or wrapped,"

@@ -79,10 +79,6 @@ class Ramp:
         self._schedule = schedule
         self._set()
 
-    def __repr__(self) -> str:
-        c = self._schedule
-        return f"Ramp({c.method}, strength={c.strength:g}, from {c.start:g} to {c.to:g}, step {c.done} of {c.steps})"
-
     @torch.no_grad()
     def _set(self) -> None:
         if steering_of(self._model) is not self._steering:
