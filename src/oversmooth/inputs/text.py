@@ -96,21 +96,17 @@ def first_pieces(tokenizer: Any, passages: list[Passage], length: int) -> list[P
 
 def _windows(tokenizer: Any, passage: Passage, length: int) -> list[Piece]:
     """One passage cut into pieces of ``length`` tokens, special tokens included."""
+    asked = dict(truncation=True, max_length=length, return_special_tokens_mask=True, return_attention_mask=True)
     # Damaged tokenizers may load and then raise anything.
     with read_as(f"the tokenizer fails on {passage.name}", "check the tokenizer's files"):
-        return _encoded(tokenizer, passage, length)
-
-
-def _encoded(tokenizer: Any, passage: Passage, length: int) -> list[Piece]:
-    asked = dict(truncation=True, max_length=length, return_special_tokens_mask=True, return_attention_mask=True)
-    if getattr(tokenizer, "is_fast", False):
-        encoded = tokenizer(passage.text, return_overflowing_tokens=True, **asked)
-        encodings = [{key: encoded[key][i] for key in encoded} for i in range(len(encoded["input_ids"]))]
-    else:
-        # Tokenizers in Python return the overflow as one list; their second step can be called alone.
-        ids = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(passage.text))
-        room = length - tokenizer.num_special_tokens_to_add()
-        encodings = [tokenizer.prepare_for_model(ids[i : i + room], **asked) for i in range(0, len(ids), room)]
+        if getattr(tokenizer, "is_fast", False):
+            encoded = tokenizer(passage.text, return_overflowing_tokens=True, **asked)
+            encodings = [{key: encoded[key][i] for key in encoded} for i in range(len(encoded["input_ids"]))]
+        else:
+            # Tokenizers in Python return the overflow as one list; their second step can be called alone.
+            ids = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(passage.text))
+            room = length - tokenizer.num_special_tokens_to_add()
+            encodings = [tokenizer.prepare_for_model(ids[i : i + room], **asked) for i in range(0, len(ids), room)]
     pieces = []
     for number, encoding in enumerate(encodings):
         keys = [key for key in ("input_ids", "attention_mask", "token_type_ids") if key in encoding]

@@ -25,7 +25,6 @@ class Crossing:
     depth: int
     value: float
     text: str  # all of it in a sentence
-    then: Any  # what is to happen: "warn", "stop", or a function of this
 
 
 class Alarm:
@@ -103,7 +102,7 @@ class Alarm:
         _, index, one = max(beyond)
         depth = depth_of(self.metric, -index)
         text = self._text(row["step"], depth if isinstance(value, list) else None, one)
-        return Crossing(self.metric, row["step"], depth, one, text, self.then), (first, True)
+        return Crossing(self.metric, row["step"], depth, one, text), (first, True)
 
     def _watches(self, index: int, count: int) -> bool:
         return self.depth in (None, depth_of(self.metric, index), index - count)

@@ -122,7 +122,7 @@ class Probe:
         model, found = self.model.module, Row()
         with self._apart():
             plan = study(model, self.model.require_anatomy("sublayers"), self.run, attention=dominance or joined).plan
-            tokens, sinks = TokenMetrics(plan, ranks=0), Sinks(plan, special=False)
+            tokens, sinks = TokenMetrics(plan, ranks=0, absolute=False), Sinks(plan, special=False)
             heads = HeadSpectra(plan, SpectraSettings(joined=int(joined)), steered_as(model))
             wanted = ((tokens, parts), (sinks, dominance), (heads, dominance or joined))
             with Trace(model, plan, [one for one, is_wanted in wanted if is_wanted]) as trace:

@@ -195,7 +195,8 @@ class TrainingBatchRecorder:
         if self.token.device != device:
             self.token = torch.zeros((), device=device)
         self.due, self.step = due, _Step()
-        self._new_pass()
+        if due:
+            self._new_pass()
         self.inputs.forget()
 
     def read(self, *, gradients: bool) -> tuple[dict[str, Any], list[str], list[str]]:

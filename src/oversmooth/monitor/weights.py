@@ -37,8 +37,7 @@ def steering(model: MonitoredModel, *, constraints: bool) -> dict[str, list[floa
     whether every constraint holds, which takes eigenvalues.
     """
     record = steering_of(model.module)
-    if record is None:
-        return {}
+    assert record is not None
     found: dict[str, list[float | None] | float] = {}
     layers = list(record.anatomy)
     steered = [record.steered_layer(layer.name) for layer in layers]

@@ -237,7 +237,7 @@ class Study:
         steered = None if self.steering is None else self.steering.steered_layer(layer.name)
         fit = fit_residual(record.few, few_y, self._rest(layer))
         self.arrays.clear()
-        eps: float | None = self._eps(layer)
+        eps: float | None = 0.0
         if fit.norm_position == "pre":
             # A norm that reads anything but what entered the block is known by name only.
             eps = self._agreeing_eps(layer) if fit.stages[0].part.startswith("attention") else None
@@ -316,11 +316,6 @@ class Study:
         out = out if layer.output_bias is None else out + layer.output_bias.to(out)
         return mixed, out if steered is None else steered.projected(out, mask, record.x.to(out))
 
-    def _eps(self, layer: AttentionLayer) -> float:
-        norm = None if layer.norm is None else self.modules.get(layer.norm.name)
-        candidates = (getattr(norm, name, None) for name in ("eps", "variance_epsilon", "epsilon"))
-        return next((float(eps) for eps in candidates if isinstance(eps, float)), 0.0)
-
     def _agreeing_eps(self, layer: AttentionLayer) -> float | None:
         """The ε with which the norm before attention is what anatomy says it is; None: with none.
 
@@ -334,8 +329,9 @@ class Study:
             x, y = event.input.float(), event.output.float()
             centred = x - x.mean(-1, keepdim=True) if norm.kind == "layer" else x
             variance = centred.square().mean(-1, keepdim=True)
+            own = (getattr(self.modules[norm.name], name, None) for name in ("eps", "variance_epsilon", "epsilon"))
             errors = {}
-            for eps in [own] if (own := self._eps(layer)) else _USUAL_EPS:
+            for eps in [one for one in own if isinstance(one, float)] or _USUAL_EPS:
                 z = centred / (variance + max(eps, 1e-12)).sqrt() * norm.gamma.to(centred)
                 z = z if norm.beta is None else z + norm.beta.to(z)
                 errors[eps] = float((z - y).norm() / y.norm().clamp(min=1e-12))
