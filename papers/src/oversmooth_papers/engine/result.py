@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 
-from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine.recipe import BaseRecipe, Scores
 from oversmooth_papers.engine.smoothing import MakesWatcher, SmoothingProbe
 
@@ -59,12 +58,6 @@ class RunSettings:
     force: bool = False  # take the folder over even from a process that is still writing there
     on_progress: Callable[[Progress], None] | None = None
     on_message: Callable[[str], None] = lambda _line: None  # receives sentences for the user
-
-    def __post_init__(self) -> None:
-        if self.on_nan not in get_args(OnNan):
-            raise InputError(f"on_nan is {self.on_nan!r}; choose 'stop' or 'retry'")
-        if self.minutes is not None and not self.minutes >= 0:
-            raise InputError(f"minutes is {self.minutes}; give 0 or more")
 
 
 @dataclass
