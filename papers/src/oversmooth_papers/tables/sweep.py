@@ -95,9 +95,6 @@ class Sweep(Table):
     def _score(self) -> tuple[str, float, str]:
         return _SCORES.get(self.begun.task_name, _ACCURACY)
 
-    def conclusion(self, _available: Available) -> str:
-        return ""
-
     def notes(self) -> list[str]:
         what = f"Every row has the same recipe (epochs: {self.begun.total_epochs}); none was tuned"
         return [f"Mean ± standard deviation over seeds (their number). {what}. Last: of what leaves the last block."]
