@@ -78,8 +78,3 @@ class Result:
     @property
     def finished(self) -> bool:
         return self.why == "finished"
-
-    @property
-    def accuracy(self) -> float | None:
-        """On the test set, from 0 to 1; None if the task measures something else."""
-        return self.scores.get("accuracy")

@@ -128,7 +128,6 @@ class Table:
     """Of the score in charts."""
     title: ClassVar[str] = "10 % of CIFAR-100"
     """Of the chart."""
-    quick_title: ClassVar[str] = "quick"
     note: ClassVar[str] = ""
     """The paragraph under the table: what the numbers are, and what differs from the paper."""
     quick_note: ClassVar[str] = (
@@ -251,7 +250,7 @@ class Table:
         points: list[table_charts.Point] = []
         for name, case in self.cases().items():
             points += table_charts.over_seeds(case.title, self.whose(), self.charted(available, name))
-        return table_charts.bars(self.quick_title if self.quick else self.title, points, self.label)
+        return table_charts.bars(f"{self.name}, quick" if self.quick else self.title, points, self.label)
 
     def notes(self) -> list[str]:
         """Paragraphs under the table in a file."""

@@ -67,7 +67,7 @@ class Sweep(Table):
     fits_data = True
     default_data = ""
     rows_are = "method, strength"
-    title = quick_title = "sweep"
+    title = "sweep"
     begun: BaseRecipe
     variant_by_title: Mapping[str, str] = field(default_factory=dict)
 
