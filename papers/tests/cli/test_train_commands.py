@@ -28,7 +28,7 @@ from oversmooth_papers.tables.filling import Running, fill
 from oversmooth_papers.tables.status import status
 from oversmooth_papers.tables.table2 import Table2
 from oversmooth_papers.tables.table3 import INTENSITIES, Table3
-from oversmooth_papers.tasks.images import corruptions, recipe
+from oversmooth_papers.tasks.images import evaluate, recipe
 from oversmooth_papers.tasks.images.corruptions import SEVERITIES
 from oversmooth_papers.tasks.images.data import first_of_test, load_splits
 from oversmooth_papers.tasks.images.evaluate import Evaluator
@@ -273,7 +273,7 @@ def test_quick_tables_are_run_kept_shown_and_called_quick(monkeypatch, capsys, t
         shown = capsys.readouterr().out
         assert [path.stem in shown for path in kept] == [there, True, True]
     # Their corruptions.
-    monkeypatch.setattr(corruptions, "KINDS", ("brightness", "contrast"))
+    monkeypatch.setattr(evaluate, "KINDS", ("brightness", "contrast"))
     given = ("reproduce", "table3", "--quick", "--data", cifar, "--results", results, "--device", "cpu")
     assert run(monkeypatch, *given, "-o", tmp_path / "table3.md", "-o", tmp_path / "table3.png") == 0
     assert "published, 100" not in (tmp_path / "table3.md").read_text()

@@ -9,7 +9,6 @@ from support.oracles import normal
 from support.runs import EVERY_EPOCH, QUIET
 from support.train_example import RECIPE, plain, splits, train
 
-from oversmooth.safety.errors import InputError
 from oversmooth.steering import reparametrized, steering_of, verify
 from oversmooth_papers.engine import failure
 from oversmooth_papers.engine import loop as parts
@@ -121,9 +120,7 @@ def test_three_times_and_no_more(failing, tmp_path):
     assert len(rest.retries) == 3
 
 
-def test_stop_is_the_default_and_other_words_are_refused(failing):
+def test_stop_is_the_default(failing):
     failing(8)
     with pytest.raises(failure.Diverged, match="step 8"):
         train(RECIPE, splits(), watch=QUIET)
-    with pytest.raises(InputError, match="on_nan is 'ignore'; choose 'stop' or 'retry'"):
-        train(RECIPE, splits(), on_nan="ignore")

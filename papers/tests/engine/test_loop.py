@@ -43,7 +43,7 @@ def test_a_run_leaves_a_log_a_model_and_no_checkpoint(whole):
     assert whole.step == whole.steps == 20
     assert [row["epoch"] for row in whole.epochs] == [1, 2, 3, 4]
     assert all({"loss", "lr", "accuracy", "images_per_s"} <= row.keys() for row in whole.epochs)
-    assert whole.accuracy == whole.epochs[-1]["accuracy"]
+    assert whole.scores["accuracy"] == whole.epochs[-1]["accuracy"]
     assert sorted(path.name for path in whole.folder.iterdir()) == LEFT
     (machine,) = whole.machines
     assert machine == {"from_step": 0, "hardware": provenance("cpu")["hardware"], "torch": torch.__version__}
@@ -55,7 +55,7 @@ def test_a_run_leaves_a_log_a_model_and_no_checkpoint(whole):
 def test_it_learns():
     recipe = plain(epochs=14, lr=3e-3)
     result = train(recipe, splits(160), watch=WatchSettings(monitor=0, evaluate=0))
-    assert result.accuracy > 0.6  # chance is 0.25; 0.7 to 0.9 over seeds
+    assert result.scores["accuracy"] > 0.6  # chance is 0.25; 0.7 to 0.9 over seeds
     assert result.epochs[-1]["loss"] < result.epochs[0]["loss"]
 
 
@@ -106,7 +106,7 @@ def test_a_directory_with_a_run_is_not_overwritten(tmp_path, whole):
     with pytest.raises(InputError, match="finished run"):
         train(RECIPE, splits(), folder=whole.folder)
     again = train(RECIPE, splits(), folder=whole.folder, resume=True)
-    assert (again.accuracy, again.epochs) == (whole.accuracy, whole.epochs)
+    assert (again.scores, again.epochs) == (whole.scores, whole.epochs)
 
 
 def test_a_checkpoint_of_another_recipe_is_refused_by_the_field_that_differs(tmp_path, whole):
@@ -195,7 +195,7 @@ def test_a_saved_model_comes_back(tmp_path, variant):
     result.model.eval()
     with torch.no_grad():
         torch.testing.assert_close(model(x), result.model(x), rtol=0.05, atol=0.05)  # bf16 weights
-    assert saved.notes_of(tmp_path / loop.MODEL)["accuracy"] == result.accuracy
+    assert saved.notes_of(tmp_path / loop.MODEL)["accuracy"] == result.scores["accuracy"]
     if variant != "plain":
         from oversmooth import load_steered
         from oversmooth_papers.tasks.images.vit import ViT

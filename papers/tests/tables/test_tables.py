@@ -12,9 +12,8 @@ from oversmooth_papers.cli import train as train_command
 from oversmooth_papers.engine.options import option_fields
 from oversmooth_papers.figures import table_charts
 from oversmooth_papers.tables import cells, table_text
-from oversmooth_papers.tables.neutreno.language import Language
 from oversmooth_papers.tables.rules import RulesOfTable1
-from oversmooth_papers.tables.table2 import SHARES, Table2
+from oversmooth_papers.tables.table2 import SHARES
 from oversmooth_papers.tables.table3 import Table3
 from oversmooth_papers.tables.table_registry import TABLES, all_tables
 
@@ -181,15 +180,3 @@ def test_a_model_keeps_its_colour_where_another_is_missing():
     every = colours(["ViT-Ti", "ViT-Ti⁺", "ViT-Ti⁻"])
     assert len(set(every.values())) == 3
     assert colours(["ViT-Ti", "ViT-Ti⁻"]) == {name: every[name] for name in ("ViT-Ti", "ViT-Ti−")}
-
-
-def test_a_quick_run_ends_with_one_sentence():
-    table = Table2(quick=True, seeds=1)
-    reached = {"plain": 0.2, "smooth": 0.1, "sharpen": 0.25}
-    available = {recipe: {"accuracy": reached[recipe.variant]} for recipe in table.recipes()}
-    assert table.conclusion(available).startswith("Best test accuracy, % in this run: 25 of ViT⁻, against 20 of ViT.")
-    assert table.conclusion({}) == ""
-    language = Language(quick=True, seeds=1)
-    perplexity = {"plain:post": 9.0, "neutreno:post": 8.0, "plain:pre": 9.5, "neutreno:pre": 10.0}
-    available = {r: {"test_perplexity_sliding": perplexity[language.case_of(r)]} for r in language.recipes()}
-    assert "8 of NeuTRENO, λ̃ = 0.4, Post-LN, against 9 of baseline, Post-LN" in language.conclusion(available)

@@ -12,7 +12,7 @@ import typer
 
 from oversmooth.cli.app import out, parts_done, progress_bar, status
 from oversmooth.cli.diagnose import Batch, Count, Data, Device, Dtype, Length, diagnose_all
-from oversmooth_papers.cli.reproduce import Page, neutreno, show, write_page
+from oversmooth_papers.cli.reproduce import Page, Results, neutreno, show, write_page
 from oversmooth_papers.cli.train import Data as TrainingData
 from oversmooth_papers.cli.train import Device as TrainingDevice
 from oversmooth_papers.cli.train import Force, print_message
@@ -27,7 +27,6 @@ Models = Annotated[
 Quick = Annotated[
     bool, typer.Option("--quick", help="The three small ViTs that come with the package, on a few of their images.")
 ]
-Results = Annotated[Path, typer.Option(help="The directory of cells.")]
 _FEW = 4
 """Inputs of a quick version."""
 

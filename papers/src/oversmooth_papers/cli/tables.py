@@ -120,8 +120,6 @@ def show_table(table: Table, available: Available, output: Sequence[Path], why: 
             out.print(f"wrote {path}")
     if note := table.terminal_note():
         out.print(note, style="yellow" if table.quick else "dim")
-    if table.quick and (conclusion := table.conclusion(available)):
-        out.print(conclusion)
     if why != "finished":
         from oversmooth_papers.tables.filling import NO_MODELS
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 
-from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine.recipe import BaseRecipe, Scores
 from oversmooth_papers.engine.smoothing import MakesWatcher, SmoothingProbe
 
@@ -60,12 +59,6 @@ class RunSettings:
     on_progress: Callable[[Progress], None] | None = None
     on_message: Callable[[str], None] = lambda _line: None  # receives sentences for the user
 
-    def __post_init__(self) -> None:
-        if self.on_nan not in get_args(OnNan):
-            raise InputError(f"on_nan is {self.on_nan!r}; choose 'stop' or 'retry'")
-        if self.minutes is not None and not self.minutes >= 0:
-            raise InputError(f"minutes is {self.minutes}; give 0 or more")
-
 
 @dataclass
 class Result:
@@ -85,8 +78,3 @@ class Result:
     @property
     def finished(self) -> bool:
         return self.why == "finished"
-
-    @property
-    def accuracy(self) -> float | None:
-        """On the test set, from 0 to 1; None if the task measures something else."""
-        return self.scores.get("accuracy")

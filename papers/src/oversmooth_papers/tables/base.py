@@ -8,7 +8,6 @@ are options in addition to the common ones. The help needs these modules, so the
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -129,7 +128,6 @@ class Table:
     """Of the score in charts."""
     title: ClassVar[str] = "10 % of CIFAR-100"
     """Of the chart."""
-    quick_title: ClassVar[str] = "quick"
     note: ClassVar[str] = ""
     """The paragraph under the table: what the numbers are, and what differs from the paper."""
     quick_note: ClassVar[str] = (
@@ -252,7 +250,7 @@ class Table:
         points: list[table_charts.Point] = []
         for name, case in self.cases().items():
             points += table_charts.over_seeds(case.title, self.whose(), self.charted(available, name))
-        return table_charts.bars(self.quick_title if self.quick else self.title, points, self.label)
+        return table_charts.bars(f"{self.name}, quick" if self.quick else self.title, points, self.label)
 
     def notes(self) -> list[str]:
         """Paragraphs under the table in a file."""
@@ -261,25 +259,6 @@ class Table:
     def terminal_note(self) -> str:
         """The paragraph under the table in a terminal: the first of the notes."""
         return next(iter(self.notes()), "")
-
-    def standings(self, available: Available) -> dict[str, float]:
-        """What each model reached, the unmodified one first; for the sentence under the quick version."""
-        names = sorted(self.cases(), key=lambda name: not name.startswith("plain"))
-        values = {self.cases()[name].title: self.charted(available, name) for name in names}
-        return {title: statistics.fmean(over_seeds) for title, over_seeds in values.items() if over_seeds}
-
-    def conclusion(self, available: Available) -> str:
-        """One sentence on what a quick run shows; empty where there is no one score."""
-        reached = self.standings(available)
-        if len(reached) < 2:
-            return ""
-        choose, first = min if "perplexity" in self.label else max, next(iter(reached))
-        best = choose(reached, key=reached.__getitem__)
-        against = "ahead of all others" if best == first else f"against {reached[first]:.4g} of {first}"
-        return (
-            f"Best {self.label} in this run: {reached[best]:.4g} of {best}, {against}. Single small runs show that "
-            "everything works, not which model is better."
-        )
 
 
 def _published(figure: float | tuple[float, float] | None) -> str:

@@ -20,7 +20,7 @@ from oversmooth_papers.tables.base import Rows, Table
 from oversmooth_papers.tables.cells import Available, Cell
 from oversmooth_papers.tables.depth import Depth
 from oversmooth_papers.tables.table2 import column
-from oversmooth_papers.tasks.images.recipe import VARIANTS, Recipe, percent, variant_title
+from oversmooth_papers.tasks.images.recipe import VARIANTS, Recipe, percent
 
 if TYPE_CHECKING:
     from oversmooth_papers.tables.filling import Running
@@ -91,12 +91,6 @@ class RulesOfTable1(Table):
             name = self.model_name(variant)
             rows.append([f"{name}, CIFAR-100", f"{self.published[variant]:.2f}", *["–"] * 8, "published"])
         return head, rows
-
-    def conclusion(self, available: Available) -> str:
-        shares = [f"{smoothing(cell, 'heads'):.0f}% of {cell['title']}" for cell in available.values()]
-        published = ", ".join(f"{self.published[v]:.0f}% of {variant_title(v)}" for v in VARIANTS)
-        found = f"The smoothing eigenvalue dominates (per head) in {'; '.join(shares)}. Published: {published}."
-        return found if shares else ""
 
     def chart(self, available: Available) -> Any:
         points = [

@@ -67,7 +67,7 @@ class Sweep(Table):
     fits_data = True
     default_data = ""
     rows_are = "method, strength"
-    title = quick_title = "sweep"
+    title = "sweep"
     begun: BaseRecipe
     variant_by_title: Mapping[str, str] = field(default_factory=dict)
 
@@ -94,9 +94,6 @@ class Sweep(Table):
 
     def _score(self) -> tuple[str, float, str]:
         return _SCORES.get(self.begun.task_name, _ACCURACY)
-
-    def conclusion(self, _available: Available) -> str:
-        return ""
 
     def notes(self) -> list[str]:
         what = f"Every row has the same recipe (epochs: {self.begun.total_epochs}); none was tuned"

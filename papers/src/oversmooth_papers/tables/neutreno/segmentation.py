@@ -54,7 +54,6 @@ class Segmentation(Table):
     score = ("miou", 100)
     label = "mIoU, %"
     title = "CamVid"
-    quick_title = "painted shapes"
     note = (
         "mIoU in % over the 11 classes of CamVid's 233 test images, windows of 352 pixels; multi-scale: six scales, "
         "each with its mirror image; mean ± standard deviation over seeds (their number). Equal budgets: every row has "

@@ -19,9 +19,9 @@ from oversmooth.safety.errors import InputError
 from oversmooth_papers.figures import FIG2, FIG5, fig3, table_charts
 from oversmooth_papers.tables.cells import Cell, fitted_to_cells, model_path, read_cells
 from oversmooth_papers.tables.text.language_models import CASES, Causal, Masked, TextTable, Wikitext
+from oversmooth_papers.tasks.images.recipe import VARIANTS
 
 TABLES_OF_MODELS: dict[str, type[TextTable]] = {"causal": Causal, "wikitext": Wikitext, "masked": Masked}
-_MODES = ("plain", "smooth", "sharpen")
 
 
 class Trained(NamedTuple):
@@ -41,13 +41,12 @@ def trained(table: str, results: Path, seed: int = 0, *, quick: bool = False) ->
     if table not in TABLES_OF_MODELS:
         raise InputError(f"--table is {table!r}; choose {', '.join(TABLES_OF_MODELS)}")
     own = TABLES_OF_MODELS[table](quick=quick)
-    recipes = [own.recipe(name, seed) for name in _MODES]
-    if not read_cells(recipes, results, own.folder):  # other text than the table's own
+    recipes = [own.recipe(name, seed) for name in VARIANTS]
+    if not (cells := read_cells(recipes, results, own.folder)):  # other text than the table's own
         recipes = fitted_to_cells(recipes, results, own.folder)
-    cells = read_cells(recipes, results, own.folder)
-    named = dict(zip(_MODES, recipes, strict=True))
-    there = [name for name in _MODES if named[name] in cells and model_path(results, named[name]).is_file()]
-    if lacking := [name for name in _MODES if name not in there]:
+        cells = read_cells(recipes, results, own.folder)
+    named = dict(zip(VARIANTS, recipes, strict=True))
+    if lacking := [n for n, one in named.items() if not (one in cells and model_path(results, one).is_file())]:
         remedy = f"oversmooth reproduce text {table}{' --quick' if quick else ''} --cells {','.join(lacking)}"
         raise InputError(f"{results} has no {lacking[0]} model of text {table}, seed {seed}; make it with {remedy}")
     return [Trained(name, model_path(results, recipe), cells[recipe]) for name, recipe in named.items()]

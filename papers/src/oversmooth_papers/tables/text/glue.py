@@ -57,18 +57,9 @@ class Glue(Table):
     cells_help = (
         "The cells to run: a variant (plain), a task (CB), or both (plain:CB); by default all a small model learns."
     )
-    quick_note = (
-        "quick: the models of text masked --quick, asked whether a line of the package's prose follows another. These "
-        "figures compare with each other and with nothing that is published."
-    )
 
     pretrained_seed: int = option(0, "Of the pretrained models.")
     chance: bool = option(False, "COPA, WSC and MultiRC too, where a model of this size is at chance level.")
-
-    def __post_init__(self) -> None:
-        from oversmooth.safety import arguments
-
-        arguments.whole(self.pretrained_seed, "pretrained_seed", most=999)
 
     def tasks(self) -> list[str]:
         if self.quick:

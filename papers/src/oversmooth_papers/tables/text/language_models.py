@@ -126,7 +126,6 @@ class Causal(TextTable):
         **CASES,
         "bounded": Case("sharpening, all layers, |λ| < 1", {"variant": "spectral:mode=sharpen,start=warm,bounded"}),
     }
-    quick_title = "causal, quick"
     full = CAUSAL
     small = QUICK
     note = (
@@ -141,7 +140,6 @@ class Wikitext(Causal):
 
     name = title = "wikitext"
     case_by_name = CASES
-    quick_title = "wikitext, quick"
     default_data = "wikitext-2"
     data_help = "wikitext-2 where OVERSMOOTH_DATA has it, or its folder."
     full = CAUSAL_WIKITEXT2
@@ -156,7 +154,6 @@ class Masked(TextTable):
     """A BERT on a budget, plain and forced to smooth or to sharpen: perplexity of masked tokens."""
 
     name = title = "masked"
-    quick_title = "masked, quick"
     full = MASKED
     small = QUICK_MASKED
     note = (
