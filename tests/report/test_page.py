@@ -6,7 +6,7 @@ import re
 import pytest
 from support import browser
 from support.nightly import some
-from support.report_example import example, held
+from support.report_example import example, held, rows_of
 
 from oversmooth import InputError
 from oversmooth.diagnosis.result import Diagnosis
@@ -47,10 +47,19 @@ def test_what_the_page_says(small):
         assert sorted(order, key=text.index) == order
 
 
-def test_a_page_without_a_reference_says_so(small):
+def test_models_of_its_kind_stand_beside_it(small):
+    text = page.render([small])
+    panels = held(text, "drawn")["charts"]["references"]["drawings"][0]["panels"]
+    assert [panel["place"] for panel in panels] == ["hfc-lfc-ratio", "cosine", "smoothing-share"]
+    values = {row["title"]: row["value"] for row in rows_of(panels[1]["spec"])}
+    assert values["this model"] == small.layers[-1].tokens["cos"]
+    assert values["DeiT-Tiny"] == 0.321
+    assert "MiniLM-L6" not in values
     unknown = Diagnosis.from_json(small.to_json())
     unknown.one_input = None
-    assert "No reference for this kind of model." in page.render([unknown])
+    text = page.render([unknown])
+    assert "references" not in held(text, "drawn")["charts"]
+    assert "No reference for this kind of model." in text
 
 
 def test_names_cannot_become_markup():

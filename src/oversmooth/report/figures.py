@@ -65,7 +65,7 @@ class Figure:
 
 def names() -> list[str]:
     """The charts that are written as files."""
-    return list(charts.CHARTS)
+    return [name for name, chart in charts.CHARTS.items() if chart.in_files]
 
 
 def drawn(diagnoses: Sequence[DiagnosisData], name: str) -> Figure | None:

@@ -103,7 +103,7 @@ def _times(ratio: float) -> str:
 def _references(diagnosis: DiagnosisData, ratio: float) -> str:
     """The models of the same kind that end nearest."""
     kind = kind_of(diagnosis)
-    known = references_for(diagnosis)
+    known = [one for one in references_for(diagnosis) if not one.constrained]
     if kind is None or not known:
         return "No reference for this kind of model." if kind is None else f"No other {kind} to compare with."
     log = math.log(max(ratio, 1e-9))

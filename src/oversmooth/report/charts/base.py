@@ -71,6 +71,7 @@ class Chart:
     one_model: bool = False  # the page shows one model at a time, as the reader chooses; figures show all
     under: str = ""  # the chart under whose heading it stands in the page; empty: it has its own
     in_page: bool = True
+    in_files: bool = True
     arranged: Spec = field(default_factory=dict)
     """How a figure sets its panels beside each other, in Vega-Lite's words; in a row if nothing is said."""
 
