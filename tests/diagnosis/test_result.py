@@ -40,8 +40,8 @@ def test_plain_json_as_described():
 
 
 def test_another_version_is_refused():
-    data = checks.diagnosis("ViT").to_dict() | {"version": 5}
-    with pytest.raises(InputError, match="has version 5, not 6; diagnose again"):
+    data = checks.diagnosis("ViT").to_dict() | {"version": 4}
+    with pytest.raises(InputError, match="has version 4, not 5; diagnose again"):
         Diagnosis.from_dict(data)
 
 

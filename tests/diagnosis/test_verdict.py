@@ -15,6 +15,7 @@ from support.report_example import example
 from support.verdict_cases import CASES, block, diagnosis
 
 from oversmooth.results.notes import Note, NoteKind
+from oversmooth.results.parts import Accuracy
 from oversmooth.results.verdict import constraint, headline, sentences
 from oversmooth.steering import Spectral, steer, steering_of, verify
 from oversmooth.theory.reasons import Reason, ReasonKind
@@ -49,6 +50,7 @@ def test_the_first_sentence_answers():
 def test_sentences_come_in_one_order():
     found = example("m", layers=3)
     found.steering = {"verified": {"ok": False, "problems": ["λ"], "layers": [], "doubts": []}}
+    found.accuracy = Accuracy(80, 0.5, [], 0, "")
     assert [said.split(":")[0].split(" (")[0] for said in sentences(found)] == [
         "m smooths",
         "Measured, first block to last",
@@ -57,6 +59,7 @@ def test_sentences_come_in_one_order():
         "Constraint violated",
         "Predicted by the spectra of attention alone",
         "Prediction against measurement",
+        "Accuracy",
         "Repeating the last block",
         "Repeating the stack",
     ]

@@ -17,7 +17,7 @@ from oversmooth.report.charts import base as charts
 from oversmooth.report.charts.pieces import log_ticks
 from oversmooth.report.charts.spectra import _bars
 from oversmooth.report.style import PAGE, PALETTE, PAPER, css_variables, number, number_expression
-from oversmooth.results.parts import Change, Course
+from oversmooth.results.parts import Accuracy, Change, Course
 
 IN_BOTH = [name for name, chart in charts.CHARTS.items() if chart.in_page and chart.in_files and name != "plane"]
 """The page puts the eigenvalues that a reader chooses into the plane; a test of the page clicks them."""
@@ -27,6 +27,7 @@ IN_BOTH = [name for name, chart in charts.CHARTS.items() if chart.in_page and ch
 def several():
     found = [example(f"model {i}", layers=3 + i, heads=2, head_dim=4, inputs=3, seed=i) for i in range(2)]
     for place, one in enumerate(found):
+        one.accuracy = Accuracy(100, 0.9, [0.8, 0.7 - place / 10], 100, "corrupted")
         one.spans = spans(len(one.layers) - 1)
         one.model |= {"state": "trained", "mode": ["smooth", "sharpen"][place]}
     return found
@@ -230,6 +231,17 @@ def test_bars_of_eigenvalues_have_the_share_that_is_counted_as_negative():
     rows = _bars([-0.5, -1e-9, -1e-18, 0.0, 2e-18, 0.25], 1.0)
     assert sum(row["share"] for row in rows if row["sign"] == "Re λ < 0") == pytest.approx(1 / 6, abs=1e-4)
     assert sum(row["share"] for row in rows) == pytest.approx(1, abs=1e-4)
+
+
+def test_accuracies_have_error_bars(several):
+    """One standard error of a share: √(p (1 − p) / n)."""
+    (panel,) = charts.CHARTS["accuracy"].draw(charts.shown(several, PAPER), PAPER).panels
+    rows = [row for row in rows_of(panel.spec) if "low" in row]
+    assert len(rows) == 6
+    for row in rows:
+        share = row["value"] / 100
+        assert row["high"] - row["value"] == pytest.approx(100 * (share * (1 - share) / 100) ** 0.5, abs=1e-3)
+        assert row["high"] + row["low"] == pytest.approx(2 * row["value"], abs=2e-3)
 
 
 def test_more_depth_begins_at_one_point_and_ends_where_the_prediction_does(several):

@@ -40,8 +40,8 @@ def test_plots_that_do_not_exist(two, name):
 
 
 def test_plots_without_data(two):
-    with pytest.raises(InputError, match="these diagnoses have no data for spans; choose another plot"):
-        two[0].plot("spans")
+    with pytest.raises(InputError, match="these diagnoses have no data for accuracy; choose another plot"):
+        two[0].plot("accuracy")
 
 
 def test_a_notebook_shows_the_finding_the_chart_and_a_table(two):

@@ -12,6 +12,7 @@ from oversmooth import InputError
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.report import fitting, headline, page
 from oversmooth.results import verdict
+from oversmooth.results.parts import Accuracy
 
 NASTY = "</script><script>alert(1)</script>"
 
@@ -104,8 +105,11 @@ def test_several_models(small):
             page.render([small] * count)
 
 
-def test_models_side_by_side(small):
-    text = visible(page.render([small, small], [("another <page>", "other.html")]))
+def test_models_side_by_side_and_what_they_get_right(small):
+    other = Diagnosis.from_json(small.to_json())
+    other.accuracy = Accuracy(512, 0.9101, [0.838, 0.631], 512, "all corrupted", trained=0.9)
+    assert Diagnosis.from_json(other.to_json()) == other
+    text = visible(page.render([small, other], [("another <page>", "other.html")]))
     first, last = (small.layers[place].tokens["hfc_lfc"] for place in (0, -1))
     assert f"<td>{first:.3g} → {last:.3g}</td>" in text
     assert f"<td>{small.smoothing_share:.0%}</td>" in text
@@ -113,9 +117,12 @@ def test_models_side_by_side(small):
         total = sum(layer.change(part) or 0 for layer in small.layers)
         assert f"<td>{total:+.2f}</td>".replace("-", "−") in text
         assert sign in text
+    accuracies = r"91.0<small> ± 1.3</small></td><td>83.8<small> ± 1.6</small></td><td>63.1<small> ± 2.1</small></td>"
+    assert re.search(rf"tiny vit \(2\)</th><td>{accuracies}", text)
     assert '<a href="other.html">another &lt;page&gt;</a>' in text
     alone = visible(page.render([small]))
     assert "Side by side" not in alone
+    assert "Accuracy" not in alone
 
 
 def test_many_eigenvalues_are_thinned_and_the_page_says_so(small, monkeypatch):
@@ -157,7 +164,10 @@ def pages(tmp_path_factory):
     for layer in six[4].layers:
         layer.spectrum = layer.dominance = layer.without_massive = None
         layer.changes = []
-    for name, diagnoses in {"bert": [bert], "awkward": [awkward], "six": six}.items():
+    three = [example(f"model {i}", layers=3, heads=2, head_dim=4, seed=i) for i in range(3)]
+    for place, one in enumerate(three[1:]):
+        one.accuracy = Accuracy(100, 0.9, [0.8, 0.7 - place / 10], 100, "corrupted")
+    for name, diagnoses in {"bert": [bert], "awkward": [awkward], "six": six, "three": three}.items():
         page.save(diagnoses, folder / f"{name}.html")
     return {"folder": folder, "bert": bert}
 
@@ -214,6 +224,16 @@ def test_the_tooltip_shows_the_number_in_the_json(chromium, pages):
     assert float(re.search(r"HFC/LFC\s+([\d.]+)", text)[1]) == pytest.approx(layer.tokens["hfc_lfc"], rel=1e-3)
     chromium.move(2, 2)
     chromium.wait("document.getElementById('tip').hidden")
+    quiet(chromium, path)
+
+
+@browser.needed
+def test_accuracies_are_drawn(chromium, pages):
+    path = opened(chromium, pages, "three", width=360, height=740)
+    assert chromium.run("document.documentElement.scrollWidth") <= 360
+    assert chromium.run("document.querySelectorAll('#chart-accuracy .mark-line path').length") == 2
+    assert chromium.run("document.querySelectorAll('#chart-accuracy .mark-symbol path').length") == 6
+    assert chromium.run("document.getElementById('accuracy-legend').innerText").split() == ["model", "1", "model", "2"]
     quiet(chromium, path)
 
 

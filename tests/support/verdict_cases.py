@@ -139,6 +139,8 @@ CASES = {
     "directions differ": diagnosis(
         *(block(attention=0.1 if i in (1, 2, 5) else -0.1, dominance=dominance(joined=["smooth"])) for i in range(7))
     ),
+    "accuracy": diagnosis(block(), accuracy=parts.Accuracy(80, 0.625, [], 20, "")),
+    "accuracy under corruption": diagnosis(block(), accuracy=parts.Accuracy(80, 0.625, [0.6, 0.5, 0.25], 20, "", 0.5)),
     "repeated": further(**GROWING),
     "repeated, deep enough to be inconclusive": further(**{**GROWING, "error": 0.6, "conclusive": False}),
     "repeated, as far as it ran": further(**{**GROWING, "predicted": None, "error": 0.0}),

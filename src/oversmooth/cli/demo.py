@@ -33,11 +33,12 @@ def demo(
     page.check(output)
     beside = output.with_stem(f"{output.stem}-language")
     page.check(beside)
-    if missing := language.missing():
+    missing, test = language.missing(), vits.images()
+    if missing:
         err.print(f"language models are left out: {missing}", soft_wrap=True)
     texts = [] if missing else [(name, random) for name in language.MODELS for random in (False, True)]
     jobs: list[_Job] = [(language.run, (name, random, seed)) for name, random in texts]  # these take longest
-    jobs += [(vits.run, (variant, seed)) for variant in vits.NAMES]
+    jobs += [(vits.run, (variant, test, seed)) for variant in vits.NAMES]
     diagnoses = _side_by_side(jobs)
     of_texts, of_images = diagnoses[: len(texts)], diagnoses[len(texts) :]
     for title, some in (("Language models", of_texts), ("ViTs trained on Fashion-MNIST", of_images)):

@@ -289,5 +289,7 @@ def show(diagnoses: list[Diagnosis]) -> None:
     if len(diagnoses) > 1:
         out.print("\nSide by side", style="bold")
         out.print(terminal.overview(diagnoses))
+        if any(d.accuracy for d in diagnoses):
+            out.print(terminal.accuracies(diagnoses))
     for rule in sorted({d.provenance["counting_rule"] for d in diagnoses if d.smoothing_share is not None}):
         out.print(f"Counting rule of the smoothing share: {rule}.", style="dim")

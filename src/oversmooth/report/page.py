@@ -13,6 +13,7 @@ from typing import Any
 from oversmooth.metrics import METRICS
 from oversmooth.report import headline, shell
 from oversmooth.report.charts import base as charts
+from oversmooth.report.charts.accuracy import error_of
 from oversmooth.report.charts.changes import stages
 from oversmooth.report.fitting import embedded, fit
 from oversmooth.report.shell import check as check
@@ -20,7 +21,7 @@ from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, UNKNOWN, arrow, fix
 from oversmooth.results import verdict
 from oversmooth.results.data import DiagnosisData
 from oversmooth.results.findings import agreement
-from oversmooth.results.parts import Eigenvalues, Layer
+from oversmooth.results.parts import Accuracy, Eigenvalues, Layer
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.foreign import shortened
 
@@ -95,6 +96,7 @@ def _values(
         "first_of_one": next((of["name"] for of in sections if of["one_model"]), ""),
         "any_massive": any(layer.without_massive for diagnosis in diagnoses for layer in diagnosis.layers),
         "beside": _beside(labels, diagnoses) if len(diagnoses) > 1 else [],
+        "tested": _tested(labels, diagnoses),
         "links": links,
     }
 
@@ -207,6 +209,25 @@ def _beside(labels: list[str], diagnoses: Sequence[DiagnosisData]) -> list[tuple
         ]
         rows.append((label, cells))
     return rows
+
+
+def _tested(labels: list[str], diagnoses: Sequence[DiagnosisData]) -> dict[str, Any] | None:
+    """The table of accuracies, clean first; None where nothing was tested."""
+    tested = [(label, d.accuracy) for label, d in zip(labels, diagnoses, strict=True) if d.accuracy is not None]
+    if not tested:
+        return None
+    most = max(len(a.corrupted) for _, a in tested)
+    return {
+        "how": "; ".join(dict.fromkeys(f"{a.images} images, {a.how}" for _, a in tested)),
+        "intensities": list(range(1, most + 1)),
+        "rows": [(label, _shares(a) + [(UNKNOWN, "")] * (most - len(a.corrupted))) for label, a in tested],
+    }
+
+
+def _shares(a: Accuracy) -> list[tuple[str, str]]:
+    """Clean first, with standard errors."""
+    values = enumerate((a.clean, *a.corrupted))
+    return [(fixed(100 * value, 1), fixed(100 * error_of(a, at), 1)) for at, value in values]
 
 
 def _row(depth: int, layer: Layer) -> dict[str, Any]:

@@ -39,6 +39,17 @@ def overview(diagnoses: Sequence[DiagnosisData]) -> Table:
     return table
 
 
+def accuracies(diagnoses: Sequence[DiagnosisData]) -> Table:
+    """A row a tested model: clean, and by the intensity of corruption."""
+    tested = [(d.name, d.accuracy) for d in diagnoses if d.accuracy is not None]
+    most = max((len(a.corrupted) for _, a in tested), default=0)
+    table = plain_table("model", "accuracy\nclean", *(f"intensity\n{i + 1}" for i in range(most)))
+    for name, accuracy in tested:
+        values = [accuracy.clean, *accuracy.corrupted]
+        table.add_row(name, *(percent(v) for v in values), *[UNKNOWN] * (most + 1 - len(values)))
+    return table
+
+
 def layers(diagnosis: DiagnosisData) -> Table:
     """A row per block."""
     parts = list(dict.fromkeys(change.part for layer in diagnosis.layers for change in layer.changes))

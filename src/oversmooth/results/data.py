@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from oversmooth.metrics import METRICS
 from oversmooth.results.facts import ModelFacts, Number, Provenance, Steered
 from oversmooth.results.notes import Note
-from oversmooth.results.parts import Extrapolation, Layer, MassiveOrigin, OneInput, share_of_smoothing
+from oversmooth.results.parts import Accuracy, Extrapolation, Layer, MassiveOrigin, OneInput, share_of_smoothing
 from oversmooth.results.spans import Spans
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, about, reason
@@ -29,7 +29,7 @@ from oversmooth.safety.typed import typed
 if TYPE_CHECKING:
     import pandas
 
-SCHEMA, VERSION = "oversmooth/diagnosis", 6
+SCHEMA, VERSION = "oversmooth/diagnosis", 5
 _MOST_BYTES = 2 * 2**30
 _MEMORY_PER_BYTE = 12  # of a file: what its numbers take once they are read
 
@@ -48,6 +48,7 @@ class DiagnosisData:
     notes: list[Note] = field(default_factory=list)  #: The same as values, in the same order.
     steering: Annotated[dict[str, Any], Steered] | None = None
     """Of a steered model: the methods, how far a warm start moved layers, and whether its constraint is satisfied."""
+    accuracy: Accuracy | None = None  #: Of a classifier that was tested as well.
     massive_origin: MassiveOrigin | None = None  #: Where massive tokens arise; None if there are none.
     one_input: OneInput | None = None  #: The tokens of the example input; None if they were not stored.
     spans: Spans | None = None  #: What leaving out and repeating blocks does, by `oversmooth.spans`.

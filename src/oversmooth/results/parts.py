@@ -1,4 +1,4 @@
-"""The parts of a `Diagnosis`: its layers with their spectra and dominance, and extrapolations."""
+"""The parts of a `Diagnosis`: its layers with their spectra and dominance, extrapolations, and accuracy."""
 
 from __future__ import annotations
 
@@ -81,6 +81,15 @@ def share_of_smoothing(verdicts: list[str]) -> Number:
     if all(v == "undecided" for v in verdicts):
         return None
     return sum(v == "smooth" for v in verdicts) / len(verdicts)
+
+
+def standard_error(share: float, count: int) -> float:
+    """Of a share counted over so many independent samples.
+
+    >>> standard_error(0.5, 100)
+    0.05
+    """
+    return math.sqrt(share * (1 - share) / count) if count > 0 else math.nan
 
 
 @dataclass
@@ -176,6 +185,18 @@ class Extrapolation:
     reason: Reason | None = None
     """Why the verdict is undecided, a tie, or not what the radii say."""
     notes: list[Note] = field(default_factory=list)  #: What else limits this entry.
+
+
+@dataclass
+class Accuracy:
+    """Shares of images that are classified correctly."""
+
+    images: int
+    clean: float
+    corrupted: list[float]  #: Per intensity of corruption, from 1; of ``corrupted_images`` images.
+    corrupted_images: int
+    how: str  #: How images were corrupted, in words.
+    trained: Number = None  #: On the whole test set, as recorded after training.
 
 
 @dataclass

@@ -14,7 +14,7 @@ from oversmooth.results import sinks
 from oversmooth.results.data import DiagnosisData
 from oversmooth.results.facts import Number
 from oversmooth.results.findings import agreement, compared, ends, exponent, sublayers
-from oversmooth.results.parts import Extrapolation
+from oversmooth.results.parts import Extrapolation, standard_error
 from oversmooth.results.references import kind_of, references_for
 from oversmooth.theory.reasons import Reason
 
@@ -39,7 +39,7 @@ _SUBLAYERS = {"mlp": "MLPs", "norm": "norms", "block": "blocks without attention
 def sentences(diagnosis: DiagnosisData) -> list[str]:
     """The verdict, one topic a sentence, the answer first."""
     tokens = (_massive, sinks.massive_tokens, sinks.special_tokens, sinks.attention_sinks)
-    topics = (headline, _dropout, _measured, _by_sublayer, *tokens, constraint, _predicted, _agreement)
+    topics = (headline, _dropout, _measured, _by_sublayer, *tokens, constraint, _predicted, _agreement, _accuracy)
     said = [topic(diagnosis) for topic in topics]
     return [*filter(None, said), *map(_repeated, diagnosis.extrapolation)]
 
@@ -236,6 +236,23 @@ def _agreement(diagnosis: DiagnosisData) -> str:
     where = f"; it did not at depth {_runs(apart)}" if apart else ""
     changed = "attention changed HFC/LFC in the predicted direction (all heads jointly)"
     return f"Prediction against measurement: in {agree} of {agree + len(apart)} blocks, {changed}{where}."
+
+
+def _accuracy(diagnosis: DiagnosisData) -> str:
+    accuracy = diagnosis.accuracy
+    if accuracy is None:
+        return ""
+    sentence = f"Accuracy: {accuracy.clean:.1%} of {accuracy.images} test images"
+    if accuracy.trained is not None:
+        sentence += f" ({accuracy.trained:.1%} of all, recorded after training)"
+    if accuracy.corrupted:
+        ends = []
+        for intensity in dict.fromkeys((1, len(accuracy.corrupted))):
+            share = accuracy.corrupted[intensity - 1]
+            error = 100 * standard_error(share, accuracy.corrupted_images)
+            ends.append(f"{share:.1%} ± {error:.1f} at intensity {intensity}")
+        sentence += f". On {accuracy.corrupted_images} corrupted images: {', '.join(ends)} (points, one standard error)"
+    return sentence + "."
 
 
 def _repeated(entry: Extrapolation) -> str:

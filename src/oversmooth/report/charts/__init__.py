@@ -10,4 +10,4 @@ It then has a section of its own in the page, and is a figure among the others.
 """
 
 # In the order in which charts are shown.
-from oversmooth.report.charts import changes, depth, references, spectra, dominance, further, spans  # noqa: F401, I001
+from oversmooth.report.charts import changes, depth, references, accuracy, spectra, dominance, further, spans  # noqa: F401, I001

@@ -101,9 +101,9 @@ def model_legend(models: list[Shown], medium: Medium) -> list[Key]:
     return [Key("line", medium.colour(m.colour), m.label, "model", m.key) for m in models]
 
 
-def dots(medium: Medium, size: float) -> Spec:
+def dots(medium: Medium, size: float, grown: float = 48) -> Spec:
     """The size of points on lines: in the page they grow where the mouse is."""
-    on_hover = {"condition": {"param": "hover", "empty": False, "value": 48}} if medium.in_page else {}
+    on_hover = {"condition": {"param": "hover", "empty": False, "value": grown}} if medium.in_page else {}
     return {**on_hover, "value": size}
 
 
