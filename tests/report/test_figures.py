@@ -51,6 +51,10 @@ def test_courses_that_fall_below_what_a_number_holds(tmp_path):
 
 
 def test_what_is_refused(small, tmp_path):
+    with pytest.raises(InputError, match=r"'gif'; choose one of pdf, svg, png"):
+        figures.save(small, tmp_path, "gif")
+    with pytest.raises(InputError, match="give at least one"):
+        figures.save([], tmp_path, "svg")
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"file is a file, not a directory; choose another place"):
         figures.save(small, tmp_path / "file" / "such", "svg")

@@ -1,13 +1,14 @@
-"""A page of many large models stays small: what is taken out for that, and that it is said."""
+"""A page of many large models stays below 8 MB: what is taken out for that, and that it is said."""
 
 import base64
 
 import numpy
+import pytest
 from support.nightly import nightly
 from support.report_example import example, held
 
 from oversmooth import Diagnosis
-from oversmooth.report import page
+from oversmooth.report import fitting, page
 
 
 def several(count=4, layers=3, heads=2, head_dim=16, groups=80):
@@ -26,19 +27,39 @@ def coded(draw, count):
     return base64.b64encode(draw.integers(0, 256, count).astype("uint8").tobytes()).decode()
 
 
-def test_a_page_of_many_models_says_what_was_taken_out_and_holds_the_rest():
-    found = several(6)
-    assert held(page.render(found), "diagnoses") == [one.to_dict() for one in found]
-    found.append(example("one more", 3, 2, 16))
-    text = page.render(found)
-    assert "This page lacks tokens; one of up to 6 models contains them." in text
-    assert 'id="tokens"' not in text  # the section has nothing to show
-    for one, entry in zip(found, held(text, "diagnoses"), strict=True):
-        assert entry == one.to_dict() | {"one_input": None}
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        (10_000_000, []),
+        (100_000, ["The tokens of model 3 do not fit in this page; a page of fewer models contains them"]),
+        (30_000, ["lacks ρ rough and the verdicts of single inputs", "tokens of 4 of 4 models"]),
+    ],
+)
+def test_what_does_not_fit_is_taken_out_in_order_and_said(limit, said, monkeypatch):
+    found = several()
+    before = [one.to_dict() for one in found]
+    data = [one.to_dict() for one in found]
+    monkeypatch.setattr(fitting, "MOST_BYTES", limit)
+    monkeypatch.setattr(fitting, "_APART", 0)
+    text = " ".join(fitting.fit(data, 0))
+    assert all(words in text for words in said), text
+    assert bool(text) == bool(said)
+    for entry in data:
         Diagnosis.from_dict(entry)  # what the page offers for download can be read
+    assert [one.to_dict() for one in found] == before
+
+
+def test_a_page_says_what_was_taken_out_and_holds_the_rest(monkeypatch):
+    found = several(2)
+    assert held(page.render(found), "diagnoses") == [one.to_dict() for one in found]
+    monkeypatch.setattr(fitting, "MOST_BYTES", 1)
+    text = page.render(found)
+    assert "The tokens of model 0, model 1" in text
+    assert held(text, "diagnoses")[0]["one_input"] is None
+    assert 'id="tokens"' not in text  # the section has nothing to show
 
 
 @nightly
 def test_twenty_four_large_models_fit():
     found = several(24, layers=48, heads=32, groups=256)
-    assert len(page.render(found).encode()) < 12_000_000
+    assert len(page.render(found).encode()) < fitting.MOST_BYTES

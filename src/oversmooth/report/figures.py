@@ -81,6 +81,10 @@ def drawn(diagnoses: Sequence[DiagnosisData], name: str) -> Figure | None:
 
 def save(diagnoses: Sequence[DiagnosisData], folder: Path, format: str) -> list[Path]:
     """Every figure there is data for, as ``folder/<name>.<format>``."""
+    if format not in FORMATS:
+        raise InputError(f"figures cannot be written as {format!r}; choose one of {', '.join(FORMATS)}")
+    if not diagnoses:
+        raise InputError("there are no diagnoses to plot; give at least one")
     made = {folder / f"{name}.{format}": figure for name in names() if (figure := drawn(diagnoses, name))}
     check_folder(folder)
     for path, figure in made.items():

@@ -48,7 +48,7 @@ def render(diagnoses: Sequence[DiagnosisData], links: Links = ()) -> str:
     chosen = [_chosen_from(m) for m in models]
     drawn = embedded({"config": PAGE.config, "charts": found, "models": chosen, "at_once": COLOURS_OF_MODELS})
     data = [diagnosis.to_dict() for diagnosis in diagnoses]
-    left_out = fit(data)
+    left_out = fit(data, len(drawn))
     return shell.rendered(
         "page.html.j2",
         ("charts.js", "tokens.js", "page.js"),
