@@ -28,6 +28,7 @@ _SCALARS: dict[Any, dict[str, Any]] = {
     type(None): {"type": "null"},
     Any: {},
 }
+_AS_SAVED = {"extrapolation", "verdict", "remarks"}  # fields that have a default in Python and are in every file
 
 
 def json_schema() -> dict[str, Any]:
@@ -35,7 +36,7 @@ def json_schema() -> dict[str, Any]:
     definitions: dict[str, Any] = {}
     whole = _object(Diagnosis, definitions)
     whole["properties"] = {"schema": {"const": SCHEMA}, "version": {"const": VERSION}, **whole["properties"]}
-    whole["required"] = ["schema", "version", *whole["required"]]
+    whole["required"] = ["schema", "version", *whole["required"], *sorted(_AS_SAVED)]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"{SCHEMA}/{VERSION}",

@@ -210,7 +210,7 @@ def test_bad_input_gets_one_sentence(monkeypatch, capsys, tmp_path, vit, gpt, ar
     state[key][3, -2] = torch.nan
     save_file(state, tmp_path / "NAN" / "model.safetensors")
     (tmp_path / "NAN" / "config.json").write_bytes((gpt / "config.json").read_bytes())
-    (tmp_path / "damaged.json").write_text('{"schema": "oversmooth/diagnosis", "version": 5}')
+    (tmp_path / "damaged.json").write_text('{"schema": "oversmooth/diagnosis", "version": 1}')
     before = sorted(os.listdir(tmp_path))
     names = {"VIT": vit, "GPT": gpt}
     assert named in refusal(monkeypatch, capsys, *(names.get(a, a) for a in arguments))

@@ -9,7 +9,7 @@ from support import family_checks as checks
 from support.families import usable
 from support.nightly import nightly
 
-from oversmooth import InputError, diagnose
+from oversmooth import Diagnosis, InputError, diagnose
 from oversmooth.diagnosis import one_input as looking
 from oversmooth.diagnosis.one_input import MOST_TOKENS, ExampleInput
 from oversmooth.inputs.batches import Batch
@@ -153,3 +153,9 @@ def test_it_can_be_left_out():
     assert diagnose(model, given, example=False, spectra=False).one_input is None
     with pytest.raises(InputError, match="example is 'yes'"):
         diagnose(model, given, example="yes")
+
+
+def test_version_2_had_none():
+    data = checks.diagnosis("ViT").to_dict() | {"version": 2}
+    del data["one_input"]
+    assert Diagnosis.from_dict(data).one_input is None

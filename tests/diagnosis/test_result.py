@@ -39,10 +39,33 @@ def test_plain_json_as_described():
     assert {"model", "provenance", "schema", "version"} <= data.keys()
 
 
-def test_another_version_is_refused():
+def test_version_1_still_loads():
+    """It knew nothing of undecided cases: they are None, not zero."""
+    data = checks.diagnosis("ViT").to_dict() | {"version": 1}
+    for layer in data["layers"]:
+        for name in ("undecided_share", "certified_share", "undecided_because"):
+            (layer["dominance"] or {}).pop(name, None)
+        (layer["spectrum"] or {}).pop("verdicts", None)
+    found = Diagnosis.from_dict(data)
+    assert found.undecided_share is None
+    assert found.smoothing_share == checks.diagnosis("ViT").smoothing_share
+    assert Diagnosis.from_json(found.to_json()).layers == found.layers
+
+
+def test_version_4_still_loads():
+    """It simulated attention alone and gave a rate; real blocks are kept, and nothing is predicted from them."""
     data = checks.diagnosis("ViT").to_dict() | {"version": 4}
-    with pytest.raises(InputError, match="has version 4, not 5; diagnose again"):
-        Diagnosis.from_dict(data)
+    for entry in data["extrapolation"]:
+        for name in ("predicted", "way", "error", "conclusive", "checked", "growth"):
+            del entry[name]
+        course = {"depth": [0.0, 96.0], "log_hfc_lfc": [0.1, -3.0]}
+        entry |= {"predicted_rate": 0.9, "simulated": course, "simulated_verdict": "smooth"}
+    found = Diagnosis.from_dict(data)
+    usual = checks.diagnosis("ViT").extrapolation
+    assert [entry.real for entry in found.extrapolation] == [entry.real for entry in usual]
+    assert [entry.predicted for entry in found.extrapolation] == [None, None]
+    with pytest.raises(InputError, match="predicted_rate"):
+        Diagnosis.from_dict(data | {"version": 5})
 
 
 @pytest.mark.parametrize("name", SOME)

@@ -48,7 +48,7 @@ DAMAGE = {
     "layers that are none": _set("layers", {}),
     "a name that is missing": _set("model.name", None),
     "an unknown field of a layer": _set("layers.0.colour", "blue"),
-    "no provenance": lambda data: data.pop("provenance"),
+    "no remarks": lambda data: data.pop("remarks"),
 }
 
 

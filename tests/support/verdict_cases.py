@@ -58,14 +58,14 @@ def massive(ratio, *positions):
     return {"input_share": 1.0, "tokens": 2, "positions": dict.fromkeys(positions, 1), "largest_ratio": ratio}
 
 
-def steered(*ends, margins=(None,), ok=True, problems=(), **more):
+def steered(*ends, margins=(None,), ok=True, problems=(), doubts=(), **more):
     """ends: the least and the greatest eigenvalue of each layer."""
     known = {"outside_when_folded": False, "zero_eigenvalues": 0, **more}
     layers = [
         {"layer": i, "least": least, "greatest": greatest, "room": margin, **known}
         for i, ((least, greatest), margin) in enumerate(zip(ends, margins * len(ends), strict=False))
     ]
-    verified = {"ok": ok, "problems": list(problems), "layers": layers, "doubts": []}
+    verified = {"ok": ok, "problems": list(problems), "layers": layers, "doubts": list(doubts)}
     return diagnosis(block(), steering={"verified": verified})
 
 
@@ -85,6 +85,14 @@ def further(**changes):
 def measured(hfc_lfc, cos, rank, *, changes=None, model=None):
     before, after = ({"hfc_lfc": h, "cos": c, "effective_rank": r} for h, c, r in zip(hfc_lfc, cos, rank, strict=True))
     return diagnosis(block(after, **(changes or {})), first=before, model=model)
+
+
+def old_verified():
+    """A model steered and saved before version 4: warnings in words only."""
+    found = steered((-0.5, 0.5), doubts=["layer 0 (a): with its norm and layer scale H has eigenvalues from -1 to 1"])
+    for layer in found.steering["verified"]["layers"]:
+        del layer["outside_when_folded"], layer["zero_eigenvalues"]
+    return found
 
 
 IMAGE, TEXT = {"input_kind": "image", "causal": False}, {"input_kind": "text", "causal": False}
@@ -127,6 +135,7 @@ CASES = {
     "constraint on both sides": steered((-0.5, 0.5)),
     "constraint violated": steered((-1.0, 0.5), ok=False, problems=["layer 1: λ is 0.5", "layer 2: λ is 0.25"]),
     "constraint with warnings": steered((-0.5, 0.5), (-0.5, 0.5), outside_when_folded=True, zero_eigenvalues=2),
+    "constraint of an old file": old_verified(),
     "spectra": diagnosis(block(spectrum=spectrum(0.25, 4), dominance=dominance(["smooth", "rough"], ["smooth"]))),
     "spectra, some undecided": diagnosis(
         block(dominance=dominance(["smooth", "undecided", "rough", "undecided"], undecided=0.5, reasons=[CLOSE]))

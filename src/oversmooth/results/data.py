@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     import pandas
 
 SCHEMA, VERSION = "oversmooth/diagnosis", 5
+# Version 1 had neither undecided cases nor how verdicts are known, version 2 no single input to show, version 3 no
+# reasons and notes as values, version 4 no prediction of repeated blocks: what they lack is None or empty.
+_READ = (1, 2, 3, 4, 5)
+_GONE = ("predicted_rate", "simulated", "simulated_verdict")  # from repeated blocks, with version 5
 _MOST_BYTES = 2 * 2**30
 _MEMORY_PER_BYTE = 12  # of a file: what its numbers take once they are read
 
@@ -45,7 +49,7 @@ class DiagnosisData:
     verdict: list[str] = field(default_factory=list)
     """In plain words: the answer, what was measured, what was predicted, and where the two disagree."""
     remarks: list[str] = field(default_factory=list)  # what a reader should know about how this was measured, in words
-    notes: list[Note] = field(default_factory=list)  #: The same as values, in the same order.
+    notes: list[Note] = field(default_factory=list)  #: The same as values, in the same order; empty before version 4.
     steering: Annotated[dict[str, Any], Steered] | None = None
     """Of a steered model: the methods, how far a warm start moved layers, and whether its constraint is satisfied."""
     accuracy: Accuracy | None = None  #: Of a classifier that was tested as well.
@@ -148,19 +152,31 @@ class DiagnosisData:
         """Read the result of `to_dict`.
 
         Args:
-            data: plain lists, dicts and numbers.
+            data: of this version or an earlier one.
 
         Raises:
-            InputError: it is something else, of another version, or damaged.
+            InputError: it is something else, of a later version, or damaged.
         """
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
             raise InputError(
                 f"this is not a diagnosis: its schema is not {SCHEMA!r}; give a file written by Diagnosis.save"
             )
-        if data.get("version") != VERSION:
-            raise InputError(f"this diagnosis has version {data.get('version')!r}, not {VERSION}; diagnose again")
+        if data.get("version") not in _READ:
+            raise InputError(
+                f"this diagnosis has version {data.get('version')!r}, but only {_READ[0]} to {_READ[-1]} are "
+                "supported; diagnose again"
+            )
         try:
-            diagnosis: Self = typed(cls, {k: v for k, v in data.items() if k not in ("schema", "version")})
+            if missing := {"extrapolation", "verdict", "remarks"} - data.keys():
+                raise ValueError(f"it has no {min(missing)!r}")
+            fields = {k: v for k, v in data.items() if k not in ("schema", "version")}
+            if data["version"] < 5 and isinstance(fields["extrapolation"], list):
+                kept = [
+                    {k: v for k, v in entry.items() if k not in _GONE} if isinstance(entry, dict) else entry
+                    for entry in fields["extrapolation"]
+                ]
+                fields["extrapolation"] = kept
+            diagnosis: Self = typed(cls, fields)
             _check_whole(diagnosis)
             json.dumps(data, allow_nan=False)  # what is kept of a model as it is, such as its recipe, has no type
         except (TypeError, ValueError) as error:
@@ -175,7 +191,7 @@ class DiagnosisData:
             text: JSON.
 
         Raises:
-            InputError: it is something else, of another version, or damaged.
+            InputError: it is something else, of a later version, or damaged.
         """
         if not isinstance(text, (str, bytes, bytearray)):
             raise InputError(

@@ -93,11 +93,14 @@ class _Verified(TypedDict):
     layers: list[_VerifiedLayer]
 
 
-class _VerifiedLayer(TypedDict):
+class _VerifiedAlways(TypedDict):
     layer: int
     least: Number
     greatest: Number
     room: Number
+
+
+class _VerifiedLayer(_VerifiedAlways, total=False):
     outside_when_folded: bool
     """Whether H leaves the constraint once the norm before it and the layer scale are folded in."""
     zero_eigenvalues: int

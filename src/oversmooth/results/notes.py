@@ -64,11 +64,13 @@ _WORDS: dict[str, Callable[[Note], str]] = {
     "real_blocks_failed": lambda n: (
         f"repeating the {n.what}: the blocks cannot run by themselves, so the prediction is compared with nothing"
     ),
+    "not_simulated": lambda n: f"not simulated: {n.text}",  # before version 5
     "leaky_rows": lambda _: (
         "1/σ of the norm enters by its mean; with a σ for each token rows would not sum to one, and whether attention "
         "alone makes tokens parallel is undecided"
     ),
     "raw_before_norm": lambda _: "FeatScale acts before the norm removes the mean of features, so H is raw",
+    "radii_per_block": lambda _: "radii are per block: the geometric mean over the stack",
     "special_counted": lambda _: "special tokens are included",
 }
 NoteKind: Any = Literal[tuple(_WORDS)]

@@ -73,7 +73,7 @@ class LayerDominance:
     """Share of triples whose verdict is proven, rounding included; the other decided ones are estimated."""
     undecided_because: list[str] = field(default_factory=list)  #: Why, for the first few such triples, in words.
     undecided_reasons: list[Reason] = field(default_factory=list, repr=False)
-    """The same as values."""
+    """The same as values; empty before version 4."""
 
 
 def share_of_smoothing(verdicts: list[str]) -> Number:
@@ -170,7 +170,7 @@ class Extrapolation:
     real: Course | None = None
     """The blocks themselves, with attention recomputed each time; None if they cannot be run."""
     predicted: Course | None = None
-    """From there on, by `theory.depth.log_time`; None for the stack."""
+    """From there on, by `theory.depth.log_time`; None for the stack, and before version 5."""
     way: Annotated[str, Literal["log time", "geometric", ""]] = ""  #: How it goes on.
     error: Number = None  #: Of the last predicted log HFC/LFC, estimated.
     conclusive: bool = False  #: Whether that is small enough for the prediction to say something.
@@ -183,8 +183,8 @@ class Extrapolation:
     equal_reason: Reason | None = None  #: Why that is undecided.
     note: str = ""  #: The reason and the notes, in words.
     reason: Reason | None = None
-    """Why the verdict is undecided, a tie, or not what the radii say."""
-    notes: list[Note] = field(default_factory=list)  #: What else limits this entry.
+    """Why the verdict is undecided, a tie, or not what the radii say; None before version 4."""
+    notes: list[Note] = field(default_factory=list)  #: What else limits this entry; empty before version 4.
 
 
 @dataclass

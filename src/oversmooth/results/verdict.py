@@ -192,8 +192,11 @@ def constraint(diagnosis: DiagnosisData) -> str:
 
 
 def _warnings(verified: Mapping[str, Any]) -> list[str]:
-    """What the constraint on H alone does not cover."""
-    layers, warnings = verified["layers"], []
+    """What the constraint on H alone does not cover. Files before version 4 have it in words only."""
+    layers = verified["layers"]
+    if not all("outside_when_folded" in layer and "zero_eigenvalues" in layer for layer in layers):
+        return [f"{warning[0].upper()}{warning[1:]}." for warning in verified["doubts"]]
+    warnings = []
     if outside := sum(layer["outside_when_folded"] for layer in layers):
         leaves = f"With its norm and layer scale, H leaves it in {_count(outside)}"
         warnings.append(f"The range is that of H alone. {leaves}, where the constraint guarantees nothing.")
@@ -207,7 +210,8 @@ def _predicted(diagnosis: DiagnosisData) -> str:
     negative, share = diagnosis.negative_share, diagnosis.smoothing_share
     triples = sum(len(row) for one in found for row in one.verdict_heads)
     undecided = round((diagnosis.undecided_share or 0.0) * triples)
-    why = next((str(reason) for one in found for reason in one.undecided_reasons), "the reason was not recorded")
+    why = next((str(reason) for one in found for reason in one.undecided_reasons), None)
+    why = why or next((words for one in found for words in one.undecided_because), "the reason was not recorded")
     clauses = []
     if share is None and undecided:
         clauses.append(f"all {triples:,} (input, layer, head) triples are undecided; first reason: {why}")
@@ -335,7 +339,7 @@ def _pull(entry: Extrapolation) -> str:
         return _PULLS[entry.verdict]
     if entry.verdict == "tie":
         return f"is in a tie, because {entry.reason or Reason('equal_radii')}"
-    return f"is undecided, because {entry.reason or _NOT_KNOWN}"
+    return f"is undecided, because {entry.reason or (entry.note if entry.rho_rough is None else _NOT_KNOWN)}"
 
 
 def _count(layers: int) -> str:
