@@ -312,6 +312,20 @@ def test_spectrum_of_a_hub_id_that_cannot_be_read_in_parts_streams_the_files_it_
     assert "does not exist" in refusal(monkeypatch, capsys, "spectrum", "no/such/file.safetensors")
 
 
+def test_long_work_is_announced_with_its_time_and_memory(monkeypatch, capsys, gpt):
+    from oversmooth.cli import estimate
+
+    monkeypatch.setattr(estimate, "_WORTH_SAYING", 0.0)
+    assert run(monkeypatch, "diagnose", gpt, "--inputs", 8, "--length", 32, "--ranks", 0, "--joined", 0) == 0
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "tokens" in line)
+    assert re.match(r"tiny-gpt: 8 inputs of 32 tokens: about \d+ s, \d+ MB;.* --no-spectra takes \d+ s$", line)
+    assert run(monkeypatch, "diagnose", gpt, "--inputs", 1, "--no-spectra") == 0
+    assert "1 input of 64 tokens" in capsys.readouterr().err
+    monkeypatch.setattr(estimate, "_WORTH_SAYING", 1e9)  # whatever else this machine computes
+    assert run(monkeypatch, "diagnose", gpt, "--inputs", 2, "--length", 20, "--no-spectra") == 0
+    assert "about" not in capsys.readouterr().err
+
+
 def test_large_models_get_fewer_inputs_and_long_texts_smaller_batches(monkeypatch, gpt):
     from oversmooth import models
     from oversmooth.cli import estimate

@@ -108,7 +108,7 @@ def test_one_block_at_a_time_is_in_memory(shards):
 
 def test_memory_and_time_are_announced_from_the_first_block(shards):
     loaded, batches = load(str(shards), stream=True), [Batch(text())]
-    line = announcement(loaded, loaded.on_disk, Inputs("two texts", "text", 2, [], lambda: iter(batches)), {})
+    line = announcement(loaded, Inputs("two texts", "text", 2, [], lambda: iter(batches)), {})
     assert re.search(r"2 blocks of .* at once; .*; by its first block: about \S+ s of reading, \S+ s of comp", line)
     assert all(p.is_meta for p in loaded.model.layers.parameters() if p.ndim > 1)
 

@@ -237,8 +237,8 @@ def diagnose_all(
             loaded = load(name, random=random, seed=settings["seed"], stream=stream, **machine)
             inputs = inputs_of(loaded, data, count, length, batch, alone=len(names) == 1)
             shown(0, inputs.count, "first input")
-            if loaded.on_disk is not None:
-                err.print(announcement(loaded, loaded.on_disk, inputs, settings), soft_wrap=True)
+            if line := announcement(loaded, inputs, settings):
+                err.print(line, soft_wrap=True)
             try:
                 diagnoses.append(run(loaded, inputs, progress=shown, **settings))
             except KeyboardInterrupt:

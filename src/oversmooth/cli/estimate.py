@@ -1,4 +1,4 @@
-"""How many inputs a diagnosis takes by default; memory and time of a streamed one, from its first block.
+"""Time and memory of a diagnosis, estimated from one timed forward pass of the first input.
 
 The factors are measured on one core: total time over that of a forward pass, for DeiT-Tiny, MiniLM, stories15m and a
 random model of GPT-2's shape. They hold within a factor of about three.
@@ -12,13 +12,19 @@ from typing import Any
 
 import torch
 
+from oversmooth.anatomy import locate
 from oversmooth.inputs.batches import Inputs
 from oversmooth.models.loaded import DATA_COUNT, DEFAULT_COUNT, Loaded
 from oversmooth.models.on_disk import OnDisk
+from oversmooth.safety.machine import in_words
+from oversmooth.safety.model_state import preserve_state
 from oversmooth.trace.feed import Runner
 
 _LARGE = 300_000_000  # parameters from which a CPU gets fewer inputs by default
 _FEW = 4
+_WORTH_SAYING = 20.0  # seconds of a diagnosis
+_LIBRARIES = 500_000_000  # bytes of Python and its libraries
+_ARRAYS = 30  # arrays of the size of a batch's residual stream, in float32, that a trace holds at its peak
 _TOKENS_AT_ONCE = 4096  # in a batch of text by default
 
 
@@ -35,10 +41,36 @@ def default_batch(loaded: Loaded, length: int | None) -> int:
     return max(1, min(16, _TOKENS_AT_ONCE // length)) if length and loaded.kind == "text" else 16
 
 
-def announcement(loaded: Loaded, disk: OnDisk, inputs: Inputs, settings: Mapping[str, Any]) -> str:
-    """One line on where everything is kept while blocks are streamed, and on the time that takes: the first block is
-    read, and run once on the first input. A GPU's work is not estimated.
+def announcement(loaded: Loaded, inputs: Inputs, settings: Mapping[str, Any]) -> str:
+    """One line on inputs, time and memory; empty if the diagnosis takes less than about 20 seconds, or runs on a GPU,
+    where the factors were not measured. Where blocks are streamed, one line on where everything is kept, too.
     """
+    if loaded.on_disk is not None:
+        return _of_streaming(loaded, loaded.on_disk, inputs, settings)
+    first = next(iter(inputs), None)
+    if first is None or next(loaded.model.parameters()).device.type != "cpu":
+        return ""
+    try:
+        one = {name: value[:1] for name, value in first.inputs.items()}
+        one_pass, tokens, width = _timed(loaded, one, settings.get("stack"))
+    except Exception:  # the diagnosis itself reports why the model does not run
+        return ""
+    seconds = _seconds(one_pass, inputs.count, settings)
+    if seconds < _WORTH_SAYING:
+        return ""
+    weights = sum(p.numel() * p.element_size() for p in loaded.model.parameters())
+    memory = _LIBRARIES + 2 * weights + _ARRAYS * 4 * len(first) * tokens * width
+    line = f"{loaded.name}: {inputs.count:,} input{'s' * (inputs.count > 1)} of {tokens:,} tokens: about "
+    line += f"{_shown(seconds)}, {in_words(memory)}"
+    fewer = max(1, inputs.count // 4)
+    faster = {f"--inputs {fewer}": _seconds(one_pass, fewer, settings)}
+    if settings.get("spectra", True):
+        faster["--no-spectra"] = _seconds(one_pass, inputs.count, {**settings, "spectra": False})
+    return line + "".join(f"; {how} takes {_shown(less)}" for how, less in faster.items() if less < 0.7 * seconds)
+
+
+def _of_streaming(loaded: Loaded, disk: OnDisk, inputs: Inputs, settings: Mapping[str, Any]) -> str:
+    """Time from the first block, which is read and run once on the first input; a GPU's work is not estimated."""
     from oversmooth.diagnosis.streamed import placement
     from oversmooth.trace.streaming import Steps
 
@@ -58,6 +90,26 @@ def announcement(loaded: Loaded, disk: OnDisk, inputs: Inputs, settings: Mapping
     if disk.device.type == "cpu":
         line += f", {_shown(_seconds(seconds, inputs.count, settings))} of computing meanwhile"
     return line
+
+
+def _timed(loaded: Loaded, one: dict[str, torch.Tensor], stack: str | None) -> tuple[float, int, int]:
+    """Seconds of a forward pass of one input, its tokens, and the width of the residual stream."""
+    model = loaded.model
+    layer = locate(model, stack=stack).layers[0]
+    shapes: list[torch.Size] = []
+    block = model.get_submodule(layer.block)
+    dtype = next(model.parameters()).dtype
+    given = {name: x.to(dtype) if x.is_floating_point() else x for name, x in one.items()}
+    handle = block.register_forward_pre_hook(lambda _, args: shapes.extend(a.shape for a in args[:1]))
+    try:
+        with torch.no_grad(), preserve_state(model):
+            model(**given)  # the first pass also allocates
+            started = time.perf_counter()
+            model(**given)
+            took = time.perf_counter() - started
+    finally:
+        handle.remove()
+    return took, shapes[0][-2], layer.W_V.shape[1]
 
 
 def _seconds(one_pass: float, inputs: int, settings: Mapping[str, Any]) -> float:

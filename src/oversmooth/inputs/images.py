@@ -28,7 +28,7 @@ from oversmooth.safety.libraries import import_library
 
 # The formats of sources.IMAGES, whatever the file name: some decoders, such as PostScript's, run programs.
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
-# Painting takes longer than a small model does, and the next model sees the same ones.
+# Painting takes longer than a small model does, and an announcement, a diagnosis and the next model see the same ones.
 _painted = lru_cache(maxsize=32)(picture)
 
 
