@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import shutil
 from dataclasses import replace
 

@@ -122,6 +122,30 @@ def test_what_a_trainer_saves_is_named_in_transformers_report(tmp_path, vit):
     assert not any("oversmooth" in name for name in model.state_dict())
 
 
+def test_saves_of_earlier_versions_are_read(tmp_path, vit):
+    """They have the usual name and no marker."""
+    import transformers
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    from oversmooth import models
+
+    model = oversmooth.steer(transformers.ViTForImageClassification.from_pretrained(vit), NeuTRENO(0.6))
+    model.save_pretrained(tmp_path / "s")
+    oversmooth.save_steered(model, tmp_path / "m.safetensors")
+    stock = transformers.ViTForImageClassification.from_pretrained(vit)
+    for file in (tmp_path / "s" / "model.safetensors", tmp_path / "m.safetensors"):
+        with safe_open(file, "pt") as opened:
+            metadata = opened.metadata()
+        arrays = load_file(file)
+        del arrays["oversmooth_steered_open_with_oversmooth"]
+        save_file(arrays, file, metadata)
+    loaded = models.load(str(tmp_path / "s"))
+    assert not any("at random" in remark for remark in loaded.remarks)
+    assert torch.equal(logits(loaded.model), logits(model))
+    assert torch.equal(logits(oversmooth.load_steered(tmp_path / "m.safetensors", stock)), logits(model))
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -23,6 +23,7 @@ from oversmooth.models.sources import folder_of
 from oversmooth.safety.errors import InputError, reason, refusal
 from oversmooth.safety.libraries import import_library, unusable
 from oversmooth.safety.model_state import seeded
+from oversmooth.steering.apply import MARKER
 from oversmooth.steering.saving import STEERED, WEIGHTS, steered_class
 
 LIBRARY = "transformers"
@@ -98,9 +99,10 @@ def from_transformers(name: str, folder: Path | None, wanted: LoadRequest) -> Lo
                 how = dict(config=config, dtype=dtype or "auto", trust_remote_code=trust, **wanted.mapping)
                 with contextlib.nullcontext() if wanted.device_map else watched(name):
                     model, info = load.from_pretrained(name, output_loading_info=True, **how)
-                missing = sorted(info.get("missing_keys", ()))
+                missing = sorted(set(info.get("missing_keys", ())) - {MARKER})
                 if load is not cls:
                     model.__class__ = cls
+                    getattr(model, MARKER).zero_()  # not in files of earlier versions
                     if hasattr(model.config, "transformers_weights"):
                         del model.config.transformers_weights  # what is saved may have the usual name
                 inside = tuple(f"{layer.block}." for layer in locate(model))

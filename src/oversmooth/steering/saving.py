@@ -16,7 +16,7 @@ from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import check_plain, parse_json, read_json, whole_file, whole_folder
 from oversmooth.safety.signals import delay_signals
 from oversmooth.safety.typed import typed
-from oversmooth.steering.apply import put_on, take_off, write_config
+from oversmooth.steering.apply import MARKER, put_on, take_off, write_config
 from oversmooth.steering.layer_names import chosen_layers
 from oversmooth.steering.methods.registry import method_from
 from oversmooth.steering.record import Steering, steering_of
@@ -121,6 +121,8 @@ def restore_into(model: nn.Module, settings: dict[str, Any], arrays: dict[str, T
     """Steer a stock model by its settings and load its parameters; it is left as it was if they do not fit."""
     steering = restore_structure(model, settings)
     expected = model.state_dict()
+    if MARKER in expected:
+        arrays = {MARKER: expected[MARKER], **arrays}  # files of earlier versions do not have it
     wrong = [n for n in expected if n not in arrays or arrays[n].shape != expected[n].shape]
     wrong += [name for name in arrays if name not in expected]
     if wrong:
