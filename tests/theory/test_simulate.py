@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.nightly import nightly, some
-from support.oracles import attention, normal, weights
+from support.oracles import apply_layer, attention, normal, weights
 from torch.nn.functional import layer_norm
 
 from oversmooth.metrics import cosine, effective_rank, input_convergence, rank_one_distance, sigma_ratio, stable_rank
@@ -177,3 +177,60 @@ def test_small_tokens_beside_a_massive_one_are_not_lost_in_single_precision(time
         assert float(run.cos[depth]) == pytest.approx(cos, abs=2e-3)
         assert float(run.sigma_ratio[depth]) == pytest.approx(values[1] / values[0], rel=2e-2)
         x = x + A[0].double().numpy() @ x @ (W[0] @ W[0]).double().numpy()
+
+
+def test_a_stack_of_different_layers_is_begun_again_when_it_ends():
+    stack = [(attention(2, 5, 5, seed=i), *weights(2, 4, 2, seed=i)) for i in range(3)]
+    A, W_V, W_O = (list(x) for x in zip(*stack, strict=True))
+    X = normal(5, 4)
+    run = simulate(X, A, W_V, W_O, 7)
+    for i in range(7):
+        X = apply_layer(X, *stack[i % 3])
+    torch.testing.assert_close(run.X, X / X.norm())
+    # One A for all of them, too.
+    simulate(normal(5, 4), A[0], W_V, W_O, 4)
+
+
+@given(
+    st.lists(st.booleans(), min_size=1, max_size=4),
+    st.integers(1, 2),
+    st.integers(2, 5),
+    st.integers(1, 4),
+    st.booleans(),
+    st.sampled_from(["none", "pre", "post"]),
+    st.integers(0, 10_000),
+)
+def test_a_bias_of_its_own_for_each_layer(has, heads, n, d, residual, norm, seed):
+    """Against numpy, one layer after another; None where a layer has none, and all of them begun again."""
+    layers = [(attention(heads, n, n, seed=seed + i), *weights(heads, d, 2, seed=seed + i)) for i in range(len(has))]
+    bias = [3 * normal(d, seed=seed + 50 + i) if some else None for i, some in enumerate(has)]
+    X0, A, W_V, W_O = normal(n, d, seed=seed), *(list(part) for part in zip(*layers, strict=True))
+    run = simulate(X0, A, W_V, W_O, 11, bias=bias, residual=residual, norm=norm)
+    X = X0.numpy()
+
+    def normed(X):
+        centred = X - X.mean(-1, keepdims=True)
+        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
+
+    for step in range(11):
+        at = step % len(has)
+        inner = normed(X) if norm == "pre" else X
+        added = sum(a @ inner @ v @ o for a, v, o in zip(*(part.numpy() for part in layers[at]), strict=True))
+        X = (X if residual else 0) + added + (bias[at].numpy() if has[at] else 0)
+        X = normed(X) if norm == "post" else X
+    scale = np.linalg.norm(X)
+    if scale > 1e-9:
+        assert run.log_norm[-1].item() == pytest.approx(math.log(scale), abs=1e-8)
+        torch.testing.assert_close(run.X, torch.from_numpy(X / scale), rtol=1e-7, atol=1e-7)
+
+
+def test_one_bias_is_that_of_every_layer():
+    layers = [(attention(2, 5, 5, seed=i), *weights(2, 4, 2, seed=i)) for i in range(3)]
+    A, W_V, W_O = (list(x) for x in zip(*layers, strict=True))
+    bias = normal(4, seed=9)
+    one, three = (simulate(normal(5, 4), A, W_V, W_O, 7, bias=b) for b in (bias, [bias] * 3))
+    assert torch.equal(one.log_hfc_lfc, three.log_hfc_lfc)
+    # Layers that differ in nothing else make a stack, too.
+    alone = simulate(normal(5, 4), A[0], W_V[0], W_O[0], 6, bias=[bias, None])
+    pair = simulate(normal(5, 4), A[:1] * 2, W_V[0], W_O[0], 6, bias=[bias, None])
+    assert torch.equal(alone.log_norm, pair.log_norm)

@@ -9,10 +9,10 @@ Logarithms are float64 whatever the tokens are: at 40,000 a float32 moves in ste
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal
+from functools import partial, reduce
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -76,13 +76,13 @@ class Simulation:
 
 def simulate(
     X: Tensor,
-    A: Tensor | AttentionOperator,
-    W_V: Tensor,
-    W_O: Tensor,
+    A: Tensor | AttentionOperator | Sequence[Tensor | AttentionOperator],
+    W_V: Tensor | Sequence[Tensor],
+    W_O: Tensor | Sequence[Tensor],
     layers: int,
     *,
-    residual: bool | float = True,
-    bias: Tensor | None = None,
+    residual: bool | float | Sequence[float] = True,
+    bias: Tensor | Sequence[Tensor | None] | None = None,
     neutreno: float | Tensor = 0.0,
     norm: Norm = "none",
     gamma: Tensor | float = 1.0,
@@ -91,16 +91,19 @@ def simulate(
     every: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> Simulation:
-    """Apply ``X ← X + Σ_h A_h X W_V^h W_O^h`` again and again, and record the metrics of X.
+    """Apply ``X ← X + Σ_h A_h X W_V^h W_O^h`` layer after layer, and record the metrics of X.
+
+    A single A, W_V, W_O, residual and bias are repeated for every layer; lists of them are a stack, which starts over
+    when it ends.
 
     Args:
         X: ``(..., n, d)``, the input tokens.
-        A: ``(..., heads, n, n)``, attention, or an operator of that shape.
-        W_V: ``(..., heads, d, k)``, value weights.
-        W_O: ``(..., heads, k, d)``, output weights.
+        A: ``(..., heads, n, n)``, attention, or an operator of that shape; or a list, one per layer.
+        W_V: ``(..., heads, d, k)``, value weights; or a list, one per layer.
+        W_O: ``(..., heads, k, d)``, output weights; or a list, one per layer.
         layers: how many to apply.
-        residual: False leaves X itself out, a number takes that many times X.
-        bias: ``(d,)``, added to every token at every layer.
+        residual: False leaves X itself out, a number takes that many times X; or a list, one number per layer.
+        bias: ``(d,)``, added to every token at every layer; or a list, one per layer, None where a layer has none.
         neutreno: ``()`` or ``(heads,)``, λ̃; every layer but the first adds ``λ̃ (V⁰ − V)``, V⁰ the values of the first.
         norm: LayerNorm before the layer ("pre") or after it ("post").
         gamma: ``()`` or ``(d,)``, of the norm.
@@ -110,39 +113,84 @@ def simulate(
         progress: called with the number of layers done.
 
     Raises:
-        InputError: shapes that do not fit, entries that are not finite, or a mask that differs between heads.
+        InputError: shapes that do not fit, entries that are not finite, or masks that differ between layers or heads.
     """
-    X, A = arguments.tensor(X, "tokens", "(..., n, d)"), as_operator(A)
-    W_V, W_O = check_weights(W_V, W_O)
+    X, given = arguments.tensor(X, "tokens", "(..., n, d)"), _one_by_one(A, W_V, W_O, bias, residual)
     layers = arguments.whole(layers, "layers", least=1, most=MOST_LAYERS)
     every = arguments.whole(every, "every", least=1)
     arguments.choice(norm, "norm", ("none", "pre", "post"))
     eps = float(arguments.number(eps, "eps", "give a number, 0 or more", least=0))
+    if not X.isfinite().all():
+        raise InputError("the tokens have NaN or infinite entries; start from finite ones")
+    operators = [as_operator(one) for one, *_ in given]
+    X = X.to(reduce(torch.promote_types, [operator.dtype for operator in operators], X.dtype))
+    strength = one_per_head(neutreno, check_weights(*given[0][1:3])[0], "neutreno").to(X)
+    stack = [_layer(X, operator, strength, *rest) for operator, (_, *rest) in zip(operators, given, strict=True)]
+    # NeuTRENO leaves the first layer alone.
+    first = _layer(X, operators[0], 0 * strength, *given[0][1:])
+    tokens = operators[0].token_mask
+    for index, layer in enumerate(stack):
+        mask = layer.heads.A.token_mask
+        same = mask is tokens if mask is None or tokens is None else bool(mask.eq(tokens).all())
+        if not same:
+            raise InputError(f"layer {index}: the mask differs from the first layer's; give one for all")
+        if layer.heads.shifted and layer.heads.V.shape != first.heads.V.shape:
+            raise InputError(
+                "NeuTRENO adds the first layer's values to every layer's; give all layers heads of one shape"
+            )
+    X = X.expand(*arguments.broadcast(X.shape[:-2], *(layer.batches for layer in stack)), *X.shape[-2:])
+    gamma, beta = one_per_feature(gamma, X, "gamma"), one_per_feature(beta, X, "beta")
+    if norm == "none":
+        states = _linear(X, first, stack)
+    else:
+        normed = partial(_layer_norm, gamma=gamma, beta=beta, eps=eps, tokens=tokens)
+        states = _normed(X, first, stack, normed, before=norm == "pre")
+    return _measure(states, layers, every, progress, tokens)
+
+
+def _one_by_one(*given: Any) -> list[tuple[Any, ...]]:
+    """A, W_V, W_O, bias and residual of every layer of the stack, from one or a list of each."""
+    listed = [list(x) if isinstance(x, (list, tuple)) else [x] for x in given]
+    depth = max(map(len, listed))
+    if any(len(x) not in (1, depth) for x in listed):
+        counts = "{} A, {} W_V, {} W_O, {} biases and {} residuals".format(*map(len, listed))
+        raise InputError(f"the stack has {counts}; give one or as many of each")
+    if len(listed[3]) > 1 and not all(b is None or isinstance(b, Tensor) for b in listed[3]):
+        raise InputError("bias is a list of numbers; give a tensor, or a list of tensors, one per layer")
+    return [tuple(x[index % len(x)] for x in listed) for index in range(depth)]
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """``X ← keep X + heads(X) + bias``."""
+
+    heads: JoinedHeads
+    keep: float
+    bias: Tensor
+    batches: torch.Size
+
+
+def _layer(X: Tensor, A: AttentionOperator, strength: Tensor, W_V: Any, W_O: Any, bias: Any, residual: Any) -> _Layer:
+    W_V, W_O = check_weights(W_V, W_O)
     if X.shape[-2:] != (A.tokens, W_V.shape[-2]) or A.shape[-3:-2] != W_V.shape[-3:-2]:
         raise InputError(
             f"tokens {tuple(X.shape)}, attention {tuple(A.shape)} and W_V {tuple(W_V.shape)} do not fit; "
             "they must be (..., n, d), (..., heads, n, n) and (..., heads, d, k)"
         )
-    if not X.isfinite().all():
-        raise InputError("the tokens have NaN or infinite entries; start from finite ones")
     check_token_mask(A)
     batches = dict(tokens=X.shape[:-2], attention=A.shape[:-3], W_V=W_V.shape[:-3], W_O=W_O.shape[:-3])
     arguments.check_broadcast(**batches)
-    A = A.to(torch.promote_types(X.dtype, A.dtype))
-    X = X.to(A.dtype).expand(*arguments.broadcast(*batches.values()), *X.shape[-2:])
-    W_V, W_O = W_V.to(X), W_O.to(X)
-    strength = one_per_head(neutreno, W_V, "neutreno")
-    # NeuTRENO leaves the first layer alone.
-    first, later = (JoinedHeads(A, W_V, W_O, shift) for shift in (0 * strength, strength))
-    named = {"gamma": gamma, "beta": beta, "bias": 0.0 if bias is None else bias}
-    gamma, beta, added = (one_per_feature(value, X, name) for name, value in named.items())
-    keep = float(check_residual(residual))
-    if norm == "none":
-        states = _linear(X, first, later, keep, added)
-    else:
-        normed = partial(_layer_norm, gamma=gamma, beta=beta, eps=eps, tokens=A.token_mask)
-        states = _normed(X, first, later, keep, added, normed, before=norm == "pre")
-    return _measure(states, layers, every, progress, A.token_mask)
+    heads = JoinedHeads(A.to(X.dtype), W_V.to(X), W_O.to(X), strength)
+    added = one_per_feature(0.0 if bias is None else bias, X, "bias")
+    return _Layer(heads, float(check_residual(residual)), added, arguments.broadcast(*batches.values()))
+
+
+def _in_order(V0: Tensor, first: _Layer, stack: list[_Layer]) -> Iterator[tuple[_Layer, Tensor | None]]:
+    """The layers as they are applied, without end, each with what NeuTRENO's V⁰ adds to its output."""
+    # The same at every pass.
+    later = [(one, one.heads.outputs(V0, one.heads.shift) if one.heads.shifted else None) for one in stack]
+    yield first, None
+    yield from itertools.islice(itertools.cycle(later), 1, None)
 
 
 @dataclass(frozen=True)
@@ -184,19 +232,18 @@ def split(X: Tensor, tokens: Tensor | None) -> TokenParts:
     return TokenParts(*rescaled(token_mean(X, tokens), zero), *rescaled(centre_tokens(X, tokens), zero))
 
 
-def _linear(X: Tensor, first: JoinedHeads, later: JoinedHeads, keep: float, bias: Tensor) -> Iterator[TokenParts]:
+def _linear(X: Tensor, first: _Layer, stack: list[_Layer]) -> Iterator[TokenParts]:
     """The states of the linear update, the input first, without end."""
-    tokens, zero = first.A.token_mask, torch.zeros_like(X[..., :1, :1], dtype=torch.float64)
-    inflow = later.by_weights(X, later.shift)  # what V⁰ adds
+    tokens, zero = first.heads.A.token_mask, torch.zeros_like(X[..., :1, :1], dtype=torch.float64)
     yield (state := split(X, tokens))
-    for layer in itertools.chain([first], itertools.repeat(later)):
-        m, s, Z, z = state.m, state.s, state.Z, state.z
+    for layer, inflow in _in_order(first.heads.values(X), first, stack):
+        heads, keep, m, s, Z, z = layer.heads, layer.keep, state.m, state.s, state.Z, state.z
         # The centred part feeds itself and the constant part; the constant part feeds itself alone.
-        mixed, own = layer.mix(Z), layer.by_weights(m, 1 - layer.shift)
-        constant = [(keep * m + own, s), (token_mean(mixed, tokens), z), (bias.expand_as(m), zero)]
+        mixed, own = heads.mix(Z), heads.by_weights(m, 1 - heads.shift)
+        constant = [(keep * m + own, s), (token_mean(mixed, tokens), z), (layer.bias.expand_as(m), zero)]
         # Centring the sum matters: a constant part that rounding leaves in Z would persist and outlast all else.
         centred = [(centre_tokens(keep * Z + mixed, tokens), z)]
-        if layer.shifted:
+        if inflow is not None:
             constant.append((token_mean(inflow, tokens), zero))
             centred.append((centre_tokens(inflow, tokens), zero))
         yield (state := TokenParts(*summed(constant), *summed(centred)))
@@ -208,20 +255,14 @@ def _layer_norm(X: Tensor, gamma: Tensor, beta: Tensor, eps: float, tokens: Tens
 
 
 def _normed(
-    X: Tensor,
-    first: JoinedHeads,
-    later: JoinedHeads,
-    keep: float,
-    bias: Tensor,
-    norm: Callable[[Tensor], Tensor],
-    *,
-    before: bool,
+    X: Tensor, first: _Layer, stack: list[_Layer], norm: Callable[[Tensor], Tensor], *, before: bool
 ) -> Iterator[TokenParts]:
     """The states with LayerNorm, which keeps X in range (Post-LN) or makes it grow linearly (Pre-LN)."""
-    inflow = later.by_weights(norm(X) if before else X, later.shift)
-    for layer in itertools.chain([first], itertools.repeat(later)):
-        yield split(X, layer.A.token_mask)
-        X = keep * X + layer.mix(norm(X) if before else X) + bias + (inflow if layer.shifted else 0)
+    V0 = first.heads.values(norm(X) if before else X)
+    for layer, inflow in _in_order(V0, first, stack):
+        yield split(X, first.heads.A.token_mask)
+        Y = layer.heads.mix(norm(X) if before else X)
+        X = layer.keep * X + Y + layer.bias + (0 if inflow is None else inflow)
         X = X if before else norm(X)
 
 

@@ -65,7 +65,7 @@ class JoinedHeads:
 
     def mix(self, Z: Tensor) -> Tensor:
         """``Σ_h (A_h − s_h) Z W_V^h W_O^h`` without centring, ``(items, n, d)``."""
-        values = self._values(Z).transpose(-3, -2)
+        values = self.values(Z).transpose(-3, -2)
         # Attention as queries and keys has no product with its transpose: it is formed as matrices.
         mixed = self.A.dense().A.mT @ values if self.transpose else self.A @ values
         if self.shifted:
@@ -74,11 +74,15 @@ class JoinedHeads:
 
     def by_weights(self, Z: Tensor, factor: Tensor) -> Tensor:
         """``Σ_h f_h Z W_V^h W_O^h``, without attention; f ``(heads,)``."""
-        return (self._values(Z) * factor[:, None]).flatten(-2) @ self.O
+        return self.outputs(self.values(Z), factor)
 
-    def _values(self, Z: Tensor) -> Tensor:
-        """``(..., n, heads, k)``"""
+    def values(self, Z: Tensor) -> Tensor:
+        """``Z W_V^h``, ``(..., n, heads, k)``."""
         return (Z @ self.V).unflatten(-1, (self.shift.shape[-1], -1))
+
+    def outputs(self, values: Tensor, factor: Tensor) -> Tensor:
+        """``Σ_h f_h V_h W_O^h``."""
+        return (values * factor[:, None]).flatten(-2) @ self.O
 
     def project(self, v: Tensor) -> Tensor:
         if not self.centred:
