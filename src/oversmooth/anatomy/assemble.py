@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from oversmooth.anatomy import layouts
 from oversmooth.anatomy.layer import GATE, SINKS, AttentionLayer, Norm, NormPosition, joined_name
 from oversmooth.anatomy.layouts import Layout
-from oversmooth.anatomy.live import Source, model_type, norm_form
+from oversmooth.anatomy.live import Source, model_type, norm_form, upwards
 from oversmooth.safety.errors import InputError
 
 
@@ -261,24 +261,13 @@ def _heads(source: Source, prefix: str, inner: int, heads: int | None) -> int:
 
 def block_of(source: Source, prefix: str) -> str:
     """The innermost numbered module around it that also has an MLP; without any MLP the innermost numbered one."""
-    parts = prefix.split(".")
-    numbered = [".".join(parts[: i + 1]) for i in range(len(parts) - 1, -1, -1) if parts[i].isdigit()]
+    numbered = [name for name in upwards(prefix) if name.rpartition(".")[2].isdigit()]
     inside = prefix + "."
-    for candidate in numbered:
-        if any(
-            len(shape) == 2 and name.startswith(candidate + ".") and not name.startswith(inside)
-            for name, shape in source.shapes.items()
-        ):
-            return candidate
-    if numbered:
-        return numbered[0]
-    return ".".join(parts[:-1])  # a single block
+    others = [name for name, shape in source.shapes.items() if len(shape) == 2 and not name.startswith(inside)]
+    with_mlp = (block for block in numbered if any(name.startswith(f"{block}.") for name in others))
+    return next(with_mlp, numbered[0] if numbered else prefix.rpartition(".")[0])  # the last: a single block
 
 
 def modules_around(prefix: str, block: str) -> list[str]:
     """The names of the attention module and of the modules between it and its block, nearest first."""
-    out, here = [prefix], prefix
-    while here != block and here:
-        here = here.rpartition(".")[0]
-        out.append(here)
-    return out
+    return [name for name in upwards(prefix) if name.startswith(block)]

@@ -93,7 +93,7 @@ class LiveModel(Source):
     def attribute(self, module: str, names: tuple[str, ...]) -> Any:
         """Looked up on the attention module, its children, the modules around it up to the model, then the config."""
         inside = [joined_name(module, child) for child, _ in self.modules[module].named_children()]
-        _, *around = _upwards(module)
+        _, *around = upwards(module)
         for module_name in [module, *inside, *around]:
             for name in names:
                 value = getattr(self.modules[module_name], name, None)
@@ -103,7 +103,7 @@ class LiveModel(Source):
 
     def setting(self, module: str, name: str) -> Any:
         """A setting of the nearest configuration: a tower in a larger model has its own."""
-        for here in _upwards(module):
+        for here in upwards(module):
             config = getattr(self.modules.get(here), "config", None)
             if isinstance(getattr(config, "model_type", None), str):
                 return getattr(config, name, None)
@@ -115,7 +115,7 @@ def _shape(value: Tensor) -> tuple[int, ...]:
     return tuple(getattr(value, "quant_state", value).shape)
 
 
-def _upwards(module: str) -> Iterator[str]:
+def upwards(module: str) -> Iterator[str]:
     """The names of a module and of those around it, up to the model's, which is empty."""
     while module:
         yield module

@@ -96,22 +96,18 @@ class LayerHooks:
         return part(U, V, V0, mask, x) if part.needs_input else part(U, V, V0, mask)
 
     def _on_values(self, _module: nn.Module, args: tuple[Any, ...], out: Tensor) -> Tensor | None:
+        """Remember V and, in the first run of the first layer, V⁰; change V where a method does."""
         rest, V = self.layer.split(out, -1)
-        changed = self._remember(V, args[0] if args else None)
-        return None if changed is None else self.layer.join(rest, changed, -1)
-
-    def _remember(self, V: Tensor, x: Tensor | None) -> Tensor | None:
-        """Remember V and, in the first run of the first layer, V⁰. Returns V where a method changes it."""
         state = self.states.require(self.layer.name)
         if self.first and state.run <= 0 and state.running:  # not where the first block is only recomputed
             state.set_first_values(V)
-        changed = None
-        if self._acts("values", state.run):
-            changed = V = self.parts["values"](V, self._first_values(state, V))
+        acts = self._acts("values", state.run)
+        if acts:
+            V = self.parts["values"](V, self._first_values(state, V))
         state.values = V
         if "attention" in self.parts and self.parts["attention"].needs_input:
-            state.value_input = x
-        return changed
+            state.value_input = args[0] if args else None
+        return self.layer.join(rest, V, -1) if acts else None
 
     def _on_mixed(self, _module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         state, part = self.states.require(self.layer.name), self.parts["attention"]

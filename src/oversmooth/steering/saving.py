@@ -101,8 +101,6 @@ def read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """All arrays of a safetensors file, aliases included, and its metadata."""
     from safetensors import SafetensorError, safe_open
 
-    if not path.exists():
-        raise InputError(f"{path} does not exist; give a file that save_steered wrote")
     check_plain(path, "give a file that save_steered wrote")
     try:
         with delay_signals(), safe_open(path, framework="pt") as file:
