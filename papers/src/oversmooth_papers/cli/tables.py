@@ -194,7 +194,7 @@ def _add_command(table: type[Table]) -> None:
 
 
 def _parameters(table: type[Table]) -> list[Parameter]:
-    """The common options that apply to this table, and its own."""
+    """The table's own options, and the common ones that apply to it."""
     helps = {
         "cells": Annotated[list[str] | None, typer.Option("--cells", help=table.cells_help)],
         "data": Annotated[str | None, typer.Option(help=table.data_help, show_default=table.default_data)],
@@ -202,13 +202,9 @@ def _parameters(table: type[Table]) -> list[Parameter]:
     gone = {"table", "own"} | (set() if table.trains else {"cells", "at_once", "minutes", "on_nan"})
     gone |= set() if table.loads_data else {"at_once", "data"}
     shared = [one for one in parameters_of(_reproduce) if one.name not in gone]
-    parameters = [one.replace(annotation=helps.get(one.name, one.annotation)) for one in shared]
-    added = [(option_of(table, field.name), field.metadata["after"]) for field in option_fields(table)]
-    added += [(option_of(Recipe, name, changes=True), "output") for name in _UNKNOWNS if table.asks_unknowns]
-    for parameter, after in reversed(added):
-        names = [parameter.name for parameter in parameters]
-        parameters.insert(names.index(after) + 1 if after else 0, parameter)
-    return parameters
+    own = [option_of(table, field.name) for field in option_fields(table)]
+    common = [one.replace(annotation=helps.get(one.name, one.annotation)) for one in shared]
+    return [*own, *common, *(option_of(Recipe, name, changes=True) for name in _UNKNOWNS if table.asks_unknowns)]
 
 
 for _table in all_tables():

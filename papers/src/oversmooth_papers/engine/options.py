@@ -28,9 +28,9 @@ def limited(default: Any, **limits: float) -> Any:
     return dataclasses.field(default=default, metadata=limits)
 
 
-def option(default: Any, help: str, *, after: str = "", **limits: float) -> Any:
-    """The same, offered as an option. after: what it follows in the help of its command, if it is not the first."""
-    return dataclasses.field(default=default, metadata={"help": help, "after": after, **limits})
+def option(default: Any, help: str, **limits: float) -> Any:
+    """The same, offered as an option."""
+    return dataclasses.field(default=default, metadata={"help": help, **limits})
 
 
 def option_fields(of: type) -> list[dataclasses.Field[Any]]:

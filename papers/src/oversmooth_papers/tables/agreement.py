@@ -30,7 +30,7 @@ def interval_text(values: Sequence[float]) -> str:
     return "–" if (ends := interval(values)) is None else f"{ends[0]:+.2f} to {ends[1]:+.2f}"
 
 
-def agrees(ours: Sequence[float], published: float, tolerance: float = POINTS) -> str:
+def agrees(ours: Sequence[float], published: float) -> str:
     """Whether our figure, over seeds, is the published one: yes, no, inconclusive or missing.
 
     >>> agrees([33.35, 33.74, 33.0], 32.47), agrees([36.1, 36.2, 36.0], 32.47), agrees([33.35], 32.47)
@@ -41,9 +41,9 @@ def agrees(ours: Sequence[float], published: float, tolerance: float = POINTS) -
     if (ends := interval(ours)) is None:
         return INCONCLUSIVE
     low, high = (end - published for end in ends)
-    if -tolerance <= low and high <= tolerance:
+    if low >= -POINTS and high <= POINTS:
         return "yes"
-    return "no" if high < -tolerance or low > tolerance else INCONCLUSIVE
+    return "no" if high < -POINTS or low > POINTS else INCONCLUSIVE
 
 
 def agrees_in_sign(differences: Sequence[float], claimed: float) -> str:

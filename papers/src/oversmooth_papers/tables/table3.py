@@ -61,13 +61,11 @@ class Table3(Table2):
     rows_are = "intensity"
 
     share: float = option(1.0, "Of which of table 2's models: 1, 0.5 or 0.1.")
-    models: Path | None = option(None, "Folder of models, by default the results' own.", after="results")
+    models: Path | None = option(None, "Folder of models, by default the results' own.")
     frost: Path | None = option(
-        None,
-        "Folder of ImageNet-C's pictures of frost, or imagenet-c-frost where OVERSMOOTH_DATA has it.",
-        after="results",
+        None, "Folder of ImageNet-C's pictures of frost, or imagenet-c-frost where OVERSMOOTH_DATA has it."
     )
-    official: Path | None = option(None, "Folder of CIFAR-100-C's official files.", after="results")
+    official: Path | None = option(None, "Folder of CIFAR-100-C's official files.")
 
     def recipes(self) -> list[Recipe]:
         return column(self.share, seeds=self.seeds, quick=self.quick)

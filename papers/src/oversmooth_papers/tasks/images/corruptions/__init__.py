@@ -69,7 +69,7 @@ _PIECE = {"cpu": 1 << 19, "cuda": 1 << 24}
 def corrupt(
     images: Tensor, kind: str, severity: int, *, seed: int = 0, start: int = 0, frost_from: FrostPictures | None = None
 ) -> Tensor:
-    """``images`` (n, 3, h, w), uint8, corrupted by ``kind`` at ``severity`` 1 to 5 (0: a copy); same shape and device.
+    """``images`` (n, 3, h, w), uint8, corrupted by ``kind`` at ``severity`` 1 to 5; same shape and device.
 
     Image i of the batch is number ``start + i`` of its data set: its random numbers are fixed by that, by ``seed``, by
     the kind and by the severity, so cutting a data set into other batches changes nothing. ``frost_from``: the official
@@ -81,14 +81,12 @@ def corrupt(
     """
     if kind not in CONSTANTS:
         raise InputError(f"no corruption is called {kind!r}; there are {', '.join(CONSTANTS)}")
-    if not isinstance(severity, int) or severity not in (0, *SEVERITIES):
-        raise InputError(f"severity is {severity!r}; give a whole number from 0 (unchanged) to {SEVERITIES[-1]}")
+    if not isinstance(severity, int) or severity not in SEVERITIES:
+        raise InputError(f"severity is {severity!r}; give a whole number from 1 to {SEVERITIES[-1]}")
     shape = tuple(images.shape)
     if images.dtype != torch.uint8 or images.ndim != 4 or shape[1] != 3 or not shape[0] or min(shape[2:]) < _SMALLEST:
         wanted = "bytes (n, 3, height, width) of uint8, before normalising, of at least"
         raise InputError(f"images has shape {shape} of {images.dtype}; give {wanted} {_SMALLEST} by {_SMALLEST} pixels")
-    if severity == 0:
-        return images.clone()
     step = max(1, _PIECE.get(images.device.type, 1 << 22) // images[0].numel())
     settings, label = CONSTANTS[kind][severity - 1], f"{seed}/{kind}/{severity}"
     more = {"pictures": frost_from} if kind == "frost" else {}
