@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from rich.cells import cell_len
 from support.commands import run
 from support.interpreters import import_path, python
 from support.places import ROOT
@@ -53,14 +52,14 @@ def test_help_fits_80_columns_and_keeps_every_word(
 ) -> None:
     command = COMMANDS[name]
     assert run(monkeypatch, *name.split(), "--help") == 0
-    shown, example = capsys.readouterr().out.split("\nExample: ")
+    shown, example = capsys.readouterr().out.split("\nExample\n")
     assert example.strip() == EXAMPLES[name]
-    assert max(map(cell_len, shown.splitlines())) <= 80
-    words = " ".join(shown.replace("│", "").split())
+    assert max(map(len, shown.splitlines())) <= 80
+    words = " ".join(shown.split())
     assert " ".join(command.help.split()) in words
     for parameter in command.params:
         if not getattr(parameter, "hidden", False):
-            assert {*parameter.help.split()} <= {*words.split()}  # bounds of numbers may stand between
+            assert " ".join(parameter.help.split()) in words
             assert parameter.opts[0].removeprefix("--") in words or parameter.metavar in words
 
 

@@ -14,7 +14,7 @@ import typer
 from rich import progress
 
 import oversmooth
-from oversmooth.cli.examples import EXAMPLES
+from oversmooth.cli.help import print_help
 from oversmooth.cli.streams import err, out
 from oversmooth.safety.errors import InputError
 
@@ -25,10 +25,8 @@ __all__ += ["progress_bar", "status"]
 class _Command(typer.core.TyperCommand):
     """A command that refuses options without a value, and numbers that are not finite or exceed 64 bits."""
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        super().format_help(ctx, formatter)
-        if example := EXAMPLES.get(ctx.command_path.removeprefix(ctx.find_root().command_path).strip()):
-            out.print(f"Example: {example}", soft_wrap=True)
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  (printed in colour, not collected)
+        print_help(self, ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for index, word in enumerate(args):
@@ -50,7 +48,13 @@ class _Command(typer.core.TyperCommand):
 
 class _Group(typer.core.TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, args or ["--help"] * self.no_args_is_help)
+        if not args and self.no_args_is_help:
+            print_help(self, ctx)
+            raise typer.Exit
+        return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        print_help(self, ctx)
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -60,7 +64,7 @@ class Commands(typer.Typer):
     """An application, or a part of one, whose commands share checks and help."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(cls=_Group, rich_markup_mode="markdown", **settings)
+        super().__init__(cls=_Group, **settings)
 
     def command(self, *arguments: Any, **settings: Any) -> Callable[[_Function], _Function]:
         return super().command(*arguments, **{"cls": _Command, **settings})

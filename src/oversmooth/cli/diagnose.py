@@ -73,7 +73,7 @@ _TRUST = "Run Python files that come with a checkpoint."
 @app.command()
 def diagnose(
     context: typer.Context,
-    models: Annotated[list[str], typer.Argument(metavar="MODEL", help=_MODELS)],
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help=_MODELS)],
     data: Data = None,
     inputs: Count = None,
     length: Length = None,

@@ -18,7 +18,9 @@ _DEFAULT = "all named models that are installed"
 
 @app.command()
 def gallery(
-    models: Annotated[list[str] | None, typer.Argument(metavar="MODEL", help=_MODELS, show_default=_DEFAULT)] = None,
+    models: Annotated[
+        list[str] | None, typer.Argument(metavar="[MODEL...]", help=_MODELS, show_default=_DEFAULT)
+    ] = None,
     output: Annotated[Path, option("DIR", "Directory for pages, diagnoses and the table.", "--output", "-o")] = Path(
         "gallery"
     ),

@@ -26,7 +26,7 @@ _NORM = "Position of the norm if the files do not state it: pre, post or none."
 
 @app.command()
 def spectrum(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL", help=_MODELS)],
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help=_MODELS)],
     joined: Annotated[bool, _weights(None, _JOINED, "--joined/--heads-only")] = True,
     heads: Annotated[int | None, _weights("N", _HEADS, min=1)] = None,
     stack: Annotated[str | None, _weights("NAME", STACK)] = None,

@@ -21,7 +21,7 @@ _LINES = "▁▂▃▄▅▆▇█"
 
 @app.command()
 def watch(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Directories of monitored training runs.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of monitored training runs.")],
     html: Annotated[Path | None, option("FILE", _HTML)] = None,
     follow: Annotated[bool, option(None, _FOLLOW, "--follow/--once")] = False,
     seconds: Annotated[float, option("X", "Seconds between updates.")] = 5.0,

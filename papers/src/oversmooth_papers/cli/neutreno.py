@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from oversmooth_papers.tables.filling import Running
 
 Models = Annotated[
-    list[str] | None, typer.Argument(metavar="MODEL", help="The models, as oversmooth diagnose takes them.")
+    list[str] | None, typer.Argument(metavar="MODEL...", help="The models, as oversmooth diagnose takes them.")
 ]
 Quick = Annotated[
     bool, typer.Option("--quick", help="The three small ViTs that come with the package, on a few of their images.")
@@ -122,7 +122,7 @@ def cosine(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="MODEL",
+            metavar="MODEL...",
             help="The models, as oversmooth diagnose takes them; or cells of trained ones, results/TABLE/KEY.json.",
         ),
     ] = None,

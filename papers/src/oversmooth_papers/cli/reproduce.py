@@ -62,7 +62,7 @@ _TABLE2 = "The models of table 2, instead of names"
 Models = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="MODEL", help="Hub ids, timm names, directories or safetensors files; or saved diagnoses (.json)."
+        metavar="[MODEL...]", help="Hub ids, timm names, directories or safetensors files; or saved diagnoses (.json)."
     ),
 ]
 Trained = Annotated[
