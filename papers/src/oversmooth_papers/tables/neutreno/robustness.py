@@ -28,6 +28,7 @@ from oversmooth_papers.tasks.images.build import augment_of, load_vit
 from oversmooth_papers.tasks.images.corruptions import SEVERITIES
 from oversmooth_papers.tasks.images.data import Images
 from oversmooth_papers.tasks.images.evaluate import (
+    OWN_FROST,
     Corruptions,
     Evaluator,
     by_severity,
@@ -99,7 +100,7 @@ def measure(
 
 def _settings_of(cell: Cell) -> dict[str, Any]:
     _figures(cell, [(attack, radius) for attack in ATTACKS for radius in cell["attacks"][attack]])
-    return dict(cell["settings"])
+    return {"frost": OWN_FROST, **cell["settings"]}  # which earlier cells do not name
 
 
 def _run(

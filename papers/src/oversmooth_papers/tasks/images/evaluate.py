@@ -110,7 +110,7 @@ class Corruptions:
 
 
 def corruptions_made(official: Path | None, frost: Path | None) -> dict[str, str]:
-    """As result files record it."""
+    """As result files record it; earlier ones do not name their frost, which was our own."""
     if official is not None and frost is not None:
         raise InputError(f"the official files in {official} have frost of their own; leave out --frost {frost}")
     if official is not None:
