@@ -6,16 +6,16 @@
 
 Accuracy in % of the 10,000 test images after the last epoch:
 
-    share   model     accuracy       seeds     minutes       published
-    100 %   ViT-Ti    67.33          0         21.0        66.78 ± 0.1
-    100 %   ViT-Ti⁺   65.35          0         26.0        64.34 ± 0.3
-    100 %   ViT-Ti⁻   67.02          0         25.2        66.62 ± 0.3
-    50 %    ViT-Ti    56.23 ± 0.22   0, 1      10.5 to 17.256.38 ± 0.5
-    50 %    ViT-Ti⁺   55.63          0         11.8        55.21 ± 0.5
-    50 %    ViT-Ti⁻   57.77          0         11.8        56.58 ± 0.3
-    10 %    ViT-Ti    33.35 ± 0.37   0, 1, 2   2.1 to 5.4  32.47 ± 0.9
-    10 %    ViT-Ti⁺   29.49 ± 0.51   0, 1, 2   2.3 to 6.0  28.67 ± 0.5
-    10 %    ViT-Ti⁻   34.61 ± 0.61   0, 1, 2   2.3 to 6.0  33.99 ± 0.4
+    share   model     accuracy       seeds     minutes      published
+    100 %   ViT-Ti    67.33          0         21.0         66.78 ± 0.1
+    100 %   ViT-Ti⁺   65.35          0         26.0         64.34 ± 0.3
+    100 %   ViT-Ti⁻   67.02          0         25.2         66.62 ± 0.3
+    50 %    ViT-Ti    56.23 ± 0.22   0, 1      10.5 to 17.2 56.38 ± 0.5
+    50 %    ViT-Ti⁺   55.63          0         11.8         55.21 ± 0.5
+    50 %    ViT-Ti⁻   57.77          0         11.8         56.58 ± 0.3
+    10 %    ViT-Ti    33.35 ± 0.37   0, 1, 2   2.1 to 5.4   32.47 ± 0.9
+    10 %    ViT-Ti⁺   29.49 ± 0.51   0, 1, 2   2.3 to 6.0   28.67 ± 0.5
+    10 %    ViT-Ti⁻   34.61 ± 0.61   0, 1, 2   2.3 to 6.0   33.99 ± 0.4
 
 ± is the standard deviation over seeds (n − 1); the paper does not say how many seeds are behind its ±. Minutes are of
 one run on an NVIDIA H200 in bf16 (torch 2.11.0+cu130): the lowest alone; the highest, and part of 25.2 and 26.0, while
