@@ -54,6 +54,13 @@ class Parts:
         """Whether every component is a single token, so that the eigenvalues are on the diagonal."""
         return all(len(tokens) == 1 for tokens, _ in self.components)
 
+    @property
+    def order(self) -> Tensor:
+        """Its tokens, ordered so that none sees a later component, hidden ones last, ``(n,)``."""
+        valid = torch.cat([tokens for tokens, _ in self.components])
+        hidden = torch.ones(len(self.A), dtype=torch.bool, device=valid.device).index_fill(0, valid, False)
+        return torch.cat([valid, hidden.nonzero()[:, 0]])
+
     @cached_property
     def blocks(self) -> list[tuple[Tensor, Tensor]]:
         """Matrices in float64 that have all eigenvalues of A but one 1, each with its own, complex128.

@@ -49,6 +49,15 @@ def _in_parts(
     A: DenseAttention, parts: Parts, W_V: Tensor, W_O: Tensor, update: Update, how: Settings
 ) -> Search[Radii]:
     """One item ``(1, heads, n, n)`` whose graph falls apart: the update is block triangular over its components."""
+    if parts.triangular:
+        # Causal, once its tokens are reordered.
+        order = parts.order
+        mask = None if A.mask is None else A.mask[..., order]
+        lower = DenseAttention.trusted(A.A[..., order, :][..., order], mask, True, A.rounding)
+        radii = yield from SharedWeights(lower, W_V, W_O, update, how).radii()
+        if radii.eigenarray is None:
+            return radii
+        return replace(radii, eigenarray=radii.eigenarray[..., torch.argsort(order), :])
 
     def part(block: Tensor, *, causal: bool = False, centred: bool = True) -> Search[Rough]:
         own = DenseAttention.trusted(block, None, causal, A.rounding)
