@@ -1,5 +1,6 @@
 """What anatomy says when it cannot find, or must not read."""
 
+import itertools
 import json
 import os
 import pickle
@@ -179,6 +180,9 @@ def test_weights_without_a_configuration_need_heads(tmp_path):
     with pytest.raises(InputError, match=rf"{attention}: .*5 heads"):  # which do not divide its features
         locate(tmp_path / "weights.pt", heads=5)
     assert locate(tmp_path / "weights.pt", heads=HEADS).layers[0].heads == HEADS
+    for outer, inner in itertools.product(("state_dict", "model", "model_state_dict"), repeat=2):
+        torch.save({outer: {inner: family.make().state_dict()}, "step": torch.ones(1)}, tmp_path / "nested.pt")
+        assert locate(tmp_path / "nested.pt", heads=HEADS).layers[0].heads == HEADS
 
 
 def test_a_stack_that_is_not_there():

@@ -158,8 +158,16 @@ def test_an_alarm_of_two_monitors_or_of_a_run_that_is_taken_back_begins_anew():
         assert [crossing.step for crossing in monitor.crossings] == [1, 1]
 
 
+def test_an_alarm_names_the_depth_that_fell_by_most():
+    alarm = oversmooth.Alarm("hfc_lfc", falls_by=1.5)
+    _, memory = alarm.crossing({"step": 0, "hfc_lfc": [4.0, 1.0]})
+    assert alarm.crossing({"step": 1, "hfc_lfc": [2.0, 0.01]}, memory)[0].depth == 1
+
+
 def test_an_alarm_that_can_never_go_off_is_named():
     alarm = oversmooth.Alarm("cos", above=0.9, depth=9)
+    with pytest.raises(oversmooth.InputError, match="depth of an alarm for cos is 9 and there are 3 blocks"):
+        Monitor(watched.Own(), use_training_batch=True, blocks="layers.*", alarms=alarm)
     with pytest.warns(MonitorWarning, match="an alarm cannot go off: depth of an alarm for cos is 9 and there are 3"):
         Monitor(watched.Own(), probe=watched.probe(), blocks="layers.*", alarms=alarm).snapshot(1)
     assert oversmooth.Alarm("verified", below=0.5).crossing({"step": 3, "verified": 0.0})[0].text == (
@@ -267,10 +275,10 @@ def test_a_real_run_of_weights_and_biases_has_every_look(tmp_path, monkeypatch):
     assert {1, 2, 4, 6, 8, 10} <= {*steps}
 
 
-def test_a_sink_that_cannot_close_is_named_once(tmp_path):
+def test_a_sink_that_cannot_close_or_says_something_else_each_time_is_named_once(tmp_path):
     class Full(TensorBoard):
-        def __call__(self, _step, _values):
-            raise OSError(28, "No space left on device")
+        def __call__(self, step, _values):
+            raise OSError(28, f"No space left for step {step}")
 
         def close(self):
             raise OSError(28, "No space left on device")

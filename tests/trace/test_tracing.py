@@ -16,7 +16,7 @@ from oversmooth.anatomy.steered import steered_as
 from oversmooth.inputs.batches import Batch
 from oversmooth.steering import NeuTRENO
 from oversmooth.theory.reasons import Reason
-from oversmooth.trace.feed import SHORT, Runner
+from oversmooth.trace.feed import SHORT, Runner, mover
 
 TEXTS = [name for name in usable() if set(FAMILIES[name].inputs()) == {"input_ids", "attention_mask"}]
 
@@ -122,6 +122,23 @@ def test_blocks_whose_attention_is_not_explained_have_no_verdict():
     for call in (0, 2):
         assert torch.equal(partly.result.rho_rough[call], known.result.rho_rough[call])
         assert partly.result.certified[call] == known.result.certified[call]
+
+
+@pytest.mark.parametrize(
+    ("first", "rest", "given", "moved"),
+    [
+        (torch.uint8, torch.float32, torch.float32, torch.float32),
+        (torch.float8_e4m3fn, torch.bfloat16, torch.float32, torch.bfloat16),
+        (torch.float32, torch.bfloat16, torch.bfloat16, torch.bfloat16),
+        (torch.bfloat16, torch.float32, torch.float32, torch.bfloat16),
+        (torch.float32, torch.float32, torch.bfloat16, torch.float32),
+        (torch.float16, torch.float16, torch.int64, torch.int64),
+    ],
+)
+def test_inputs_come_in_the_precision_the_model_runs_in(first, rest, given, moved):
+    """Packed weights before the others are no precision of arrays."""
+    model = torch.nn.ParameterList(torch.nn.Parameter(torch.zeros(2).to(d), requires_grad=False) for d in (first, rest))
+    assert mover(model)(torch.ones(3).to(given)).dtype is moved
 
 
 def test_layers_that_wait_for_others_find_what_they_do_alone():

@@ -200,8 +200,8 @@ def _is_zip(file: Path) -> bool:
 
 
 def _tensors(loaded: Any, file: Path) -> dict[str, Tensor]:
-    """The arrays, from one level down (state_dict, model) where a training loop put them there."""
-    for key in ("state_dict", "model", "model_state_dict"):
+    """The arrays, from one or two levels down (state_dict, model) where a training loop put them there."""
+    for key in ("state_dict", "model", "model_state_dict") * 2:
         if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
             loaded = loaded[key]  # a step or a learning rate beside it may be an array too
     named = loaded if isinstance(loaded, dict) else {}

@@ -33,12 +33,13 @@ Where = Literal["device", "memory", "disk"]
 _CLASSES: list[Any] = [
     BlockPlan, Branch, Stage, PassFacts, Directions, HeadNumbers, ValidTokens, Reason, _Batch, _Groups,
 ]  # fmt: skip
+_FORM = 2  # grows where a `STATE` changes: what another version began is begun anew
 _OBSERVED = ("layer_scale", "on_branch", "factor", "keep", "feed")  # of a layer, as a plan has it
 
 
 def folder_for(files: Iterable[Path], batches: Sequence[Batch | Tensor], *settings: object) -> Path:
     """The folder in the cache for these weight files, inputs and options."""
-    digest = hashlib.sha256(question(files, *settings))
+    digest = hashlib.sha256(question(files, _FORM, *settings))
     for batch in batches:
         for x in [batch] if isinstance(batch, Tensor) else [*batch.inputs.values(), batch.special]:
             if x is None:

@@ -25,6 +25,7 @@ class Crossing:
     depth: int
     value: float
     text: str  # all of it in a sentence
+    then: Any  # what is to happen: "warn", "stop", or a function of this
 
 
 class Alarm:
@@ -90,22 +91,28 @@ class Alarm:
         value = row[self.metric]
         values = value if isinstance(value, list) else [value]
         first, on = values if memory[0] is None else memory[0], memory[1]
-        sign = 1 if self.kind in ("above", "rises_by") else -1
-        limited = [
-            (sign * (one - limit), -index, one)
-            for index, (one, limit) in enumerate(zip(values, self.limits(first), strict=False))
-            if one is not None and limit is not None
-        ]
-        beyond = [one for one in limited if one[0] > 0]
+        beyond = []
+        for index, one in enumerate(values):
+            if one is not None and self._watches(index, len(values)):
+                over = self._beyond(one, first[index] if index < len(first) else None)
+                beyond += [(over, -index, one)] if over > 0 else []
         if not beyond or on:
             return None, (first, bool(beyond))
         _, index, one = max(beyond)
         depth = depth_of(self.metric, -index)
         text = self._text(row["step"], depth if isinstance(value, list) else None, one)
-        return Crossing(self.metric, row["step"], depth, one, text), (first, True)
+        return Crossing(self.metric, row["step"], depth, one, text, self.then), (first, True)
 
     def _watches(self, index: int, count: int) -> bool:
         return self.depth in (None, depth_of(self.metric, index), index - count)
+
+    def _beyond(self, value: float, first: float | None) -> float:
+        """How far beyond the bound; positive where it is crossed."""
+        if self.kind in ("above", "below"):
+            return value - self.bound if self.kind == "above" else self.bound - value
+        if first is None or first <= 0:
+            return 0.0
+        return (first / max(value, 1e-300) if self.kind == "falls_by" else value / first) - self.bound
 
     def _text(self, step: int, depth: int | None, value: float) -> str:
         where = "" if depth is None else " before the first block" if depth == 0 else f" after block {depth}"

@@ -21,7 +21,7 @@ from oversmooth.monitor.model import MonitoredModel
 from oversmooth.monitor.names import Row, keys
 from oversmooth.monitor.probe import Probe
 from oversmooth.monitor.processes import fingerprint, mean_over
-from oversmooth.monitor.sinks import TensorBoard, WandB
+from oversmooth.monitor.sinks import Logger, TensorBoard, WandB
 from oversmooth.monitor.training_batch import TrainingBatchRecorder, check_not_compiled
 from oversmooth.monitor.warning import warn
 from oversmooth.results.facts import plain
@@ -87,6 +87,7 @@ class Monitor:
         self.failures: list[str] = []
         """Why snapshots failed, each reason once."""
         self.alarms = Alarms(config.alarms, self._guarded, self._warn)
+        self._failed_loggers: set[int] = set()
         for what, words in ATTENTION.items():
             if getattr(config, what):
                 self.model.require_anatomy(words)
@@ -94,7 +95,7 @@ class Monitor:
         self.recorder: TrainingBatchRecorder | None = None
         if config.use_training_batch:
             check_not_compiled(model)
-            self._check_stops()
+            self._check_alarms()
         self.history = History(history if rank_and_world()[0] == 0 else None, resume=resume)
         self.history.about |= {
             "model": type(self.model.module).__name__,
@@ -118,13 +119,15 @@ class Monitor:
             self.recorder = TrainingBatchRecorder(self.model.module, self.model.blocks, config)
             self._arm()
 
-    def _check_stops(self) -> None:
+    def _check_alarms(self) -> None:
         stops = any(alarm.then == "stop" for alarm in self.config.alarms)
         if self.config.together is None and rank_and_world()[1] > 1 and stops:
             raise InputError(
                 "an alarm stops the training, and each process records a batch of its own: some would stop and the "
                 "others wait for them; give together=True, with a monitor in each process"
             )
+        for alarm in self.config.alarms:
+            alarm.check_depth(len(self.model.blocks))
 
     @property
     def should_stop(self) -> bool:
@@ -224,8 +227,17 @@ class Monitor:
             self._warn(f"{self.history.path} cannot be written ({reason(error)}): snapshots are kept in memory alone")
             self.history.path = None
         for logger in self.config.sinks if rank_and_world()[0] == 0 else ():
-            self._guarded(functools.partial(logger, row["step"], keys(row)), "a logger failed")
+            self._log(logger, functools.partial(logger, row["step"], keys(row)))
         self.alarms.check(row)
+
+    def _log(self, logger: Logger, do: Callable[[], object]) -> None:
+        """None ends a training, whatever happens to its disk or its server; each warns once, whatever it says next."""
+        try:
+            do()
+        except Exception as error:
+            if id(logger) not in self._failed_loggers:
+                self._failed_loggers.add(id(logger))
+                self._warn(f"a logger failed: {reason(error, 240)}")
 
     def _check_trained(self) -> None:
         """Warn where the weights do not change: then another copy of the model is trained."""
@@ -302,7 +314,7 @@ class Monitor:
             self.recorder.close()
         for logger in self.config.sinks:
             if isinstance(logger, (TensorBoard, WandB)):
-                self._guarded(logger.close, "a logger failed")
+                self._log(logger, logger.close)
 
     def __enter__(self) -> Monitor:
         return self

@@ -154,4 +154,7 @@ def _copied(value: Any, moved: Callable[[Tensor], Tensor] = Tensor.detach) -> An
         return moved(value.detach().clone())
     if isinstance(value, Mapping):
         return {name: _copied(one, moved) for name, one in value.items()}
-    return type(value)(_copied(one, moved) for one in value) if type(value) in (tuple, list) else value
+    if not isinstance(value, (tuple, list)):
+        return value
+    parts = [_copied(one, moved) for one in value]
+    return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)

@@ -253,7 +253,8 @@ def _check_whole(diagnosis: DiagnosisData) -> None:
         _check_alike(layer.name, *((e.real, e.imag) for e in spectra))
         if d:
             _check_alike(layer.name, (d.verdict_heads, d.rho_rough_heads))
-            _check_alike(layer.name, *((d.rho_smooth_heads, row) for row in d.verdict_heads + d.rho_rough_heads))
+            rows = d.verdict_heads + d.rho_rough_heads
+            _check_alike(layer.name, *((d.rho_smooth_heads or rows[0], row) for row in rows))
             sample = d.joined_inputs, d.joined_rho_smooth, d.joined_rho_rough, d.joined_verdict, d.joined_residual
             _check_alike(layer.name, *((sample[0], other) for other in sample))
             if "counting_rule" not in diagnosis.provenance and diagnosis.smoothing_share is not None:

@@ -212,6 +212,7 @@ def _reason(strength: Number, curve: list[StrengthPoint], acting: list[Case], fi
     why = f" ({'; '.join(because)})" if because else ""
     if start.steered_share is None:
         return f"every case is undecided{why}, so that the spectra propose nothing"
+    unknown = sum(case.undecided for case in acting)
     now = f"{_percent(start.steered_share)} of {len(acting):,} cases smooth as the model is"
     if strength is None:
         sentences = [f"{now}, and some still do at λ̃ = {end.strength:g}: no strength tried makes all rough"]
@@ -219,13 +220,13 @@ def _reason(strength: Number, curve: list[StrengthPoint], acting: list[Case], fi
         sentences = [f"no case of {len(acting):,} smooths as the model is: nothing is to be gained from NeuTRENO"]
     else:
         chosen = next(point for point in curve if point.strength == strength)
-        sentences = [f"{now}, and from λ̃ = {strength:g} on none does"]
+        sentences = [f"{now}, and from λ̃ = {strength:g} on none {'is known to' if unknown else 'does'}"]
         if chosen.rho_rough is not None and start.rho_rough is not None:
             sentences.append(f"ρ_rough is {chosen.rho_rough:.3g} there on average ({start.rho_rough:.3g} without it)")
     if first:
         share = _percent(first)
         sentences.append(f"in the first layer, in which NeuTRENO does not act, {share} of cases smooth all the same")
-    if unknown := sum(case.undecided for case in acting):
+    if unknown:
         sentences.append(f"{unknown:,} cases are undecided for some λ̃{why}, and may smooth")
     return "; ".join(sentences)
 

@@ -53,7 +53,7 @@ class Dominance(Radii):
     array: LimitArray | None
     """What X tends to when the rough part wins, with its own ratio, angle and rank; None if not asked for."""
     rank_one: Tensor
-    """Whether the dominant rough modes, ties included, are arrays of rank one at every depth."""
+    """Whether the dominant rough modes, ties included, are known to be arrays of rank one at every depth."""
     smooth_floor: float = 0.0
     """1 with biases: a constant offset is a smooth mode of eigenvalue 1."""
     rough_floor: float = 0.0
@@ -303,12 +303,12 @@ def of_radii(radii: Radii, mask: Tensor | None, update: Update, tie: float, rule
     if not bool((radii.rho_smooth.isfinite() & radii.rho_rough.isfinite()).all()):
         raise InputError(f"a radius leaves the range of {dtype}; scale the weights down, or give them in float64")
     scale = torch.maximum(radii.rho_smooth, radii.rho_rough).clamp(min=update.base)
-    rank_one, rank_known, array = ~radii.mixed, radii.rank_known, None
+    rank_one, rank_known, array = ~radii.mixed & radii.rank_known, radii.rank_known, None
     if radii.eigenarray is not None:
         array = LimitArray.of(radii.eigenarray, radii.mu, mask)
         ratio = array.sigma_ratio[1]
         is_one = ratio <= _RANK_ONE[dtype]
-        rank_one = rank_one & is_one
+        rank_one = ~radii.mixed & is_one
         rank_known = rank_known & (radii.mixed | is_one | (ratio > _NOT_RANK_ONE))
     return Dominance(
         **{**vars(radii), "rank_known": rank_known, "eigenarray": None},

@@ -19,6 +19,8 @@ from oversmooth.safety.errors import InputError
 from oversmooth.trace.layout import says_batch_first
 from oversmooth.trace.valid import Padding, decodes
 
+_HALF = (torch.float16, torch.bfloat16)
+
 # Tracing replaces forward functions and settings of torch, which all threads share: threads that trace take turns.
 ONE_AT_A_TIME = threading.RLock()
 ModelInput = Tensor | Mapping[str, Tensor] | Batch
@@ -106,7 +108,8 @@ class Runner:
         try:
             return called(self.call, batch, self.settings)
         except InputError as error:
-            if self._needs_targets:
+            given = set() if isinstance(batch, Tensor) else {*batch.inputs}
+            if self._needs_targets and not given & {"decoder_input_ids", "decoder_inputs_embeds", "labels"}:
                 raise InputError(
                     f"{error} (its decoder needs tokens of its own: {{'input_ids': ids, 'decoder_input_ids': targets}})"
                 ) from error
@@ -114,11 +117,15 @@ class Runner:
 
 
 def mover(model: nn.Module) -> Callable[[Tensor], Tensor]:
-    """Brings arrays to a model's device and, where they are no whole numbers, into its precision."""
-    parameter, device = next(model.parameters(), None), device_of(model)
+    """Brings arrays to a model's device and, where they are no whole numbers, into the precision of its first weights
+    in one that models run in: weights in fewer bits may come before them. 16 bits that it has elsewhere stay.
+    """
+    device = device_of(model)
+    runs = [p.dtype for p in model.parameters() if p.dtype in (*_HALF, torch.float32, torch.float64)]
 
     def moved(x: Tensor) -> Tensor:
-        return x if parameter is None else x.to(device, parameter.dtype if x.is_floating_point() else x.dtype)
+        stays = not runs or not x.is_floating_point() or (x.dtype in _HALF and x.dtype in runs)
+        return x.to(device, x.dtype if stays else runs[0])
 
     return moved
 

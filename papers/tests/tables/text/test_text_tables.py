@@ -82,7 +82,7 @@ def test_only_ranges_that_do_not_meet_are_told_apart():
 @pytest.mark.parametrize(
     ("option", "sentence"),
     [
-        (("--pretrained-seed", -1), "seed is -1; give at least 0"),
+        (("--pretrained-seed", -1), "pretrained_seed is -1; give a whole number, 0 to 999"),
         (("--cells", "plain:nonsense"), "no cell is called 'plain:nonsense'"),
         (("--on-nan", "maybe"), "'maybe' is not one of 'stop', 'retry'"),
     ],

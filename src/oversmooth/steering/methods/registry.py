@@ -58,11 +58,12 @@ def method_named(text: str) -> Method:
     if name.lower() not in known:
         raise InputError(f"there is no method {name!r}; choose one of {', '.join(sorted(known))}")
     settings: dict[str, Any] = {"method": known[name.lower()]}
+    words = {f.name for f in dataclasses.fields(METHODS[settings["method"]]) if isinstance(f.default, str)}  # type: ignore[arg-type]
     for entry in filter(None, rest.split(",")):
         key, equals, value = (part.strip() for part in entry.partition("="))
         if key in settings:
             raise InputError(f"{name}: {key} appears twice in {rest!r}; give it once")
-        settings[key] = _value(value) if equals else True
+        settings[key] = True if not equals else value if key in words else _value(value)
     return method_from(settings)
 
 

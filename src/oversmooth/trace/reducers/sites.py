@@ -84,13 +84,13 @@ class SiteMetrics:
         self._followed: dict[int, Directions] = {}
         """By the index of a part of its batch."""
         self._kept: dict[int, dict[int, Directions]] = defaultdict(dict)
-        """The same, by the first input of each batch: another batch may run between two blocks."""
+        """The same, by the first input of each batch that is sketched: another batch may run between two blocks."""
         self._reached: set[Hashable] = set()
         self._found: dict[Hashable, SiteNumbers] | None = None
 
     def begin(self, start: int) -> None:
         """A batch runs, or goes on with its next block, by the number of its first input."""
-        self._reached, self._followed = set(), self._kept[start] if self.directions or start < self.ranks else {}
+        self._reached, self._followed = set(), self._kept[start] if start < self.ranks else {}
 
     @torch.no_grad()
     def update(self, site: Hashable, x: Tensor, mask: Tensor | None = None) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oversmooth.safety import arguments
 from oversmooth_papers.engine.options import option
 from oversmooth_papers.figures.table_charts import bars_side_by_side, point
 from oversmooth_papers.tables import cells
@@ -60,6 +61,9 @@ class Glue(Table):
 
     pretrained_seed: int = option(0, "Of the pretrained models.")
     chance: bool = option(False, "COPA, WSC and MultiRC too, where a model of this size is at chance level.")
+
+    def __post_init__(self) -> None:
+        arguments.whole(self.pretrained_seed, "pretrained_seed", most=999)
 
     def tasks(self) -> list[str]:
         if self.quick:
