@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oversmooth.safety import arguments
 from oversmooth_papers.engine.options import option
 from oversmooth_papers.figures.table_charts import bars_side_by_side, point
 from oversmooth_papers.tables import cells
@@ -63,6 +62,8 @@ class Glue(Table):
     chance: bool = option(False, "COPA, WSC and MultiRC too, where a model of this size is at chance level.")
 
     def __post_init__(self) -> None:
+        from oversmooth.safety import arguments
+
         arguments.whole(self.pretrained_seed, "pretrained_seed", most=999)
 
     def tasks(self) -> list[str]:
