@@ -222,10 +222,10 @@ def kind_of(rows: list[dict[str, Any]], step: int) -> str:
 
 
 def entries(row: str, turns: Turns, held: float) -> list[dict[str, Any]]:
-    every, idle, look = EVERY[row], turns.ratio(NOT_DUE), turns.snapshot(DUE)
+    every, idle, look = EVERY[row], turns.ratio(NOT_DUE), turns.look(DUE)
     ways = {"tokens": look / every}
     if WITH_SPECTRA in turns.pairs:
-        more = max(0.0, turns.snapshot(WITH_SPECTRA) - look)
+        more = max(0.0, turns.look(WITH_SPECTRA) - look)
         ways["spectra"] = look / every + more / SPECTRA_EVERY
     return [
         {
@@ -237,7 +237,7 @@ def entries(row: str, turns: Turns, held: float) -> list[dict[str, Any]]:
             "ratio": round(idle + looks, 4),
             "ratio_not_due": round(idle, 4),
             "ratio_of_looks_alone": round(1 + looks, 4),
-            "look_in_steps": round(turns.snapshot(DUE if seen == "tokens" else WITH_SPECTRA), 3),
+            "look_in_steps": round(turns.look(DUE if seen == "tokens" else WITH_SPECTRA), 3),
             "step_ms": round(1000 * turns.step, 2),
             "turns": {kind: len(pairs) for kind, pairs in turns.pairs.items()},
             "peak_memory_ratio": held,
